@@ -119,8 +119,8 @@ def figures(values: Array) -> dict[str, Any]:
 def cosines(wanted: Array, result: Array) -> Array:
     """The cosine of every row to its counterpart, in float64."""
     a, b = wanted.astype(np.float64), result.astype(np.float64)
-    products = (a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).sum(1))
-    return np.asarray(products)
+    cosines_of_rows = (a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).sum(1))
+    return np.asarray(cosines_of_rows)
 
 
 def main() -> int:

@@ -46,7 +46,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Places:
+class PositionTerms:
     """What scores depend on beside Q and K: keys seen on both sides of a row (-1: all), and a bias.
 
     bias: "slope", "distance" or "disentangled" (of distances up to bias_range, constant beyond) or "none".
@@ -75,7 +75,7 @@ class Case:
     lengths: tuple[int, ...]
     targets: tuple[Target, ...]
     kernel: str = "auto"
-    places: Places = Places()
+    positions: PositionTerms = PositionTerms()
 
     @property
     def tokens(self) -> int:
@@ -95,7 +95,7 @@ class Case:
     @property
     def flops(self) -> int:
         """Floating-point operations of both matrix products over valid tokens and the keys that they see."""
-        return sum(4 * self.places.visible_pairs(length) for length in self.lengths) * self.heads * self.head_size
+        return sum(4 * self.positions.visible_pairs(length) for length in self.lengths) * self.heads * self.head_size
 
     @property
     def bytes_moved(self) -> int:

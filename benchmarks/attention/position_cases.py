@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .cases import Case, Places, Target, uniform
+from .cases import Case, PositionTerms, Target, uniform
 
 PLAIN = "padfree, plain"
 """The same sequences without windows and biases, by the same launcher."""
@@ -27,21 +27,21 @@ def over_plain(factor: float) -> Target:
 def position_cases() -> tuple[Case, ...]:
     """Every case, in the order of their weight."""
     ragged, short = uniform(16, 102, 512, seed=0), uniform(16, 26, 128, seed=31)
-    near = Places((64, 64))
+    near = PositionTerms((64, 64))
     shapes = (
         ("B 16, lengths 102 to 512", ragged, microseconds(13, 11)),
         ("B 8, length 2048", (2048,) * 8, microseconds(36, 33)),
         ("B 1, length 8192", (8192,), microseconds(19, 16)),
     )
     windows = [
-        Case(f"window 64, H 12, {name}", 12, 64, lengths, targets, places=near) for name, lengths, targets in shapes
+        Case(f"window 64, H 12, {name}", 12, 64, lengths, targets, positions=near) for name, lengths, targets in shapes
     ]
     wider = [
-        replace(windows[1], name=f"{name}, H 12, B 8, length 2048", targets=(), places=Places(window))
+        replace(windows[1], name=f"{name}, H 12, B 8, length 2048", targets=(), positions=PositionTerms(window))
         for name, window in (("window 128", (128, 128)), ("window 256", (256, 256)), ("causal", (-1, 0)))
     ]
     biased = [
-        Case(f"{name}, H 12, {shape}", 12, 64, lengths, (over_plain(factor),), places=positions)
+        Case(f"{name}, H 12, {shape}", 12, 64, lengths, (over_plain(factor),), positions=positions)
         for shape, lengths in (
             ("B 16, lengths 102 to 512", ragged),
             ("B 32, length 512", (512,) * 32),
@@ -49,8 +49,8 @@ def position_cases() -> tuple[Case, ...]:
             ("B 16, lengths 26 to 128", short),
         )
         for name, positions, factor in (
-            ("slopes", Places(bias="slope"), 1.08),
-            ("distances to 128", Places(bias="distance", bias_range=128), 1.12),
+            ("slopes", PositionTerms(bias="slope"), 1.08),
+            ("distances to 128", PositionTerms(bias="distance", bias_range=128), 1.12),
         )
     ]
     disentangled = [
@@ -60,7 +60,7 @@ def position_cases() -> tuple[Case, ...]:
             64,
             lengths,
             (Target(f"{reach} us", limit_us=reach),),
-            places=Places(bias="disentangled", bias_range=max(lengths) - 1, buckets=256),
+            positions=PositionTerms(bias="disentangled", bias_range=max(lengths) - 1, buckets=256),
         )
         for name, lengths, reach in (("102 to 512", ragged, 50), ("26 to 128", short, 11))
     ]

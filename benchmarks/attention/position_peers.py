@@ -10,7 +10,7 @@ from unittest import mock
 
 import torch
 
-from .cases import FA2, Places
+from .cases import FA2, PositionTerms
 from .peers import ours
 from .position_cases import PLAIN
 from .problem import LONGEST_DISTANCE, Launch, Prepare, Problem, UnsupportedError, padding, slots, unpadding
@@ -18,7 +18,7 @@ from .problem import LONGEST_DISTANCE, Launch, Prepare, Problem, UnsupportedErro
 
 def plain(problem: Problem) -> Launch:
     """PadfreeAttention without what this case asks for: what windows and biases cost or save."""
-    return replace(ours(replace(problem, case=replace(problem.case, places=Places()))), checked=False)
+    return replace(ours(replace(problem, case=replace(problem.case, positions=PositionTerms()))), checked=False)
 
 
 def fa2_window(problem: Problem) -> Launch:
@@ -26,11 +26,11 @@ def fa2_window(problem: Problem) -> Launch:
     from torch.nn.attention.varlen import varlen_attn
 
     case, offsets = problem.case, problem.cu_seqlens
-    if case.places.bias != "none":
+    if case.positions.bias != "none":
         raise UnsupportedError("it knows no biases")
     return Launch(
         lambda index: varlen_attn(
-            *problem.operands(index), offsets, offsets, case.longest, case.longest, window_size=case.places.window
+            *problem.operands(index), offsets, offsets, case.longest, case.longest, window_size=case.positions.window
         )
     )
 
@@ -40,7 +40,7 @@ def flex(problem: Problem) -> Launch:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     case, positions = problem.case, problem.positions
-    if case.places.bias == "disentangled":
+    if case.positions.bias == "disentangled":
         raise UnsupportedError("its functions of scores see neither Q nor K")
     sequence, position = slots(case)
     left, right = (case.longest if side < 0 else side for side in positions.window)
@@ -80,7 +80,7 @@ def flashdeberta_padded(problem: Problem) -> Launch:
 
     def run(index: int) -> torch.Tensor:
         return flash_attention_with_disentangled(
-            *inputs[index], lengths, *rows, False, problem.scale, case.places.buckets, LONGEST_DISTANCE
+            *inputs[index], lengths, *rows, False, problem.scale, case.positions.buckets, LONGEST_DISTANCE
         )
 
     return Launch(run, unpadding(problem))
@@ -97,7 +97,7 @@ def flashdeberta_varlen(problem: Problem) -> Launch:
         with mock.patch.object(ops, "get_mid_cached", lambda _offsets, _batch, rows, _device: blocks(BLOCK_M=rows)):
             return ops.flash_attention_with_disentangled_varlen(
                 *problem.operands(index), *rows, offsets, offsets, case.longest, case.longest,
-                False, problem.scale, case.places.buckets, LONGEST_DISTANCE,
+                False, problem.scale, case.positions.buckets, LONGEST_DISTANCE,
             )  # fmt: skip
 
     return Launch(run)
@@ -105,7 +105,7 @@ def flashdeberta_varlen(problem: Problem) -> Launch:
 
 def position_tables(problem: Problem) -> list[torch.Tensor]:
     """Rows of K's and of Q's positions as flashdeberta has them, [H, 2 * buckets, D]."""
-    if problem.case.places.bias != "disentangled":
+    if problem.case.positions.bias != "disentangled":
         raise UnsupportedError("it knows the disentangled bias alone")
     heads = problem.case.heads
     return [rows.unflatten(1, (heads, -1)).transpose(0, 1).contiguous() for rows in problem.position_rows]

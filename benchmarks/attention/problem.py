@@ -10,7 +10,7 @@ import torch
 
 from tests.support.launchers import Positions
 
-from .cases import Case, Places
+from .cases import Case, PositionTerms
 
 DEVICE = "cuda"
 LONGEST_DISTANCE = 512
@@ -32,20 +32,20 @@ class Problem:
     @property
     def scale(self) -> float:
         """What scores are multiplied by; a disentangled bias makes them sums of three products."""
-        terms = 3 if self.case.places.bias == "disentangled" else 1
+        terms = 3 if self.case.positions.bias == "disentangled" else 1
         return float((terms * self.case.head_size) ** -0.5)
 
     @property
     def position_rows(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Of a disentangled bias the rows of K and of Q by bucket, random fp16 [2 * buckets, H*D]."""
-        shape = (2, 2 * self.case.places.buckets, self.case.heads * self.case.head_size)
+        shape = (2, 2 * self.case.positions.buckets, self.case.heads * self.case.head_size)
         k, q = torch.randn(shape, generator=torch.Generator().manual_seed(1)).half().to(DEVICE)
         return k, q
 
     @property
     def positions(self) -> Positions:
         """The case's window, and its bias in tensors on the GPU: slopes as ALiBi has them, or random numbers."""
-        indices, heads = self.case.places, self.case.heads
+        indices, heads = self.case.positions, self.case.heads
         if indices.bias == "slope":
             slopes = 2.0 ** (-8.0 * torch.arange(1, heads + 1, dtype=torch.float32) / heads)
             return Positions(indices.window, slopes=slopes.to(DEVICE))
@@ -86,7 +86,7 @@ class Launch:
 Prepare = Callable[[Problem], Launch]
 
 
-def buckets_of(positions: Places) -> torch.Tensor:
+def buckets_of(positions: PositionTerms) -> torch.Tensor:
     """DeBERTa v3's bucket of every distance (key minus row) from -bias_range to bias_range, int64."""
     from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 

@@ -44,8 +44,8 @@ def fuse(problem: Problem) -> Launch:
         constants["mask"] = (masked * MASKED).half().view(batch, 1, 1, longest)
     softmax = network.add_softmax(scores)
     softmax.axes = 1 << 3
-    product = network.add_matrix_multiply(softmax.get_output(0), operation.NONE, v, operation.NONE)
-    engine = builder.build(product.get_output(0), trt.float16)
+    matmul = network.add_matrix_multiply(softmax.get_output(0), operation.NONE, v, operation.NONE)
+    engine = builder.build(matmul.get_output(0), trt.float16)
 
     pad = padding(problem)
     inputs = [tuple(pad(operand) for operand in problem.operands(index)) for index in range(len(problem.inputs))]

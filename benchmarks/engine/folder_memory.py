@@ -128,8 +128,8 @@ def write_folder(shape: Shape, folder: Path) -> int:
     for name, part in zip(names, parts, strict=True):
         write_drawn(folder / name, part, dtype, draw)
     if len(parts) > 1:
-        places = {tensor: name for name, part in zip(names, parts, strict=True) for tensor in part}
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}), "utf-8")
+        files = {tensor: name for name, part in zip(names, parts, strict=True) for tensor in part}
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}), "utf-8")
     (folder / "config.json").write_text(json.dumps(dict(shape.config)), "utf-8")
     return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 

@@ -18,7 +18,7 @@ FAMILIES = (
     ("product", r"[Ll]inear|resident|gemm|xmma|cutlass|nvjet"),
 )
 """What kernels compute, and what their names hold; the first that fits counts."""
-PRODUCTS = ("QKV product", "output product", "intermediate product, activation", "down product")
+GEMMS = ("QKV product", "output product", "intermediate product, activation", "down product")
 """Of a layer, in order."""
 
 
@@ -41,11 +41,11 @@ def kinds_of(replay: list[Kernel]) -> list[str]:
     families = [family_of(kernel) for kernel in replay]
     chain = [i for i, family in enumerate(families) if family in ("product", "attention", "layer norm")]
     following = dict(itertools.pairwise(chain))
-    behind = dict(itertools.pairwise(PRODUCTS))
+    next_gemm = dict(itertools.pairwise(GEMMS))
     kinds, last = list(families), ""
     for i in (i for i in chain if families[i] == "product"):
         before_attention = i in following and families[following[i]] == "attention"
-        kinds[i] = last = PRODUCTS[0] if before_attention else behind.get(last, "product")
+        kinds[i] = last = GEMMS[0] if before_attention else next_gemm.get(last, "product")
     return kinds
 
 

@@ -25,7 +25,7 @@ import torch
 
 from tests.support import launchers
 
-from .choice_products import Product, products
+from .choice_gemms import Gemm, gemms
 from .choices_report import kind_of
 
 DEVICE = "cuda"
@@ -47,11 +47,11 @@ E4M3_TYPE = torch.float8_e4m3fn
 class Problem:
     """A product's tensors for up to `tokens` tokens, with weights that fill the L2 cache twice."""
 
-    def __init__(self, gemm: Product, tokens: int) -> None:
+    def __init__(self, gemm: Gemm, tokens: int) -> None:
         depth, features, half = gemm.depth, gemm.features, torch.float16
         operand = E4M3_TYPE if gemm.results else half
         properties = torch.cuda.get_device_properties(0)
-        self.product = gemm
+        self.gemm = gemm
         self.multiprocessors = properties.multi_processor_count
         self.weight_bytes = depth * features * operand.itemsize
         self.weights = min(-(-CACHE_MULTIPLE * properties.L2_cache_size // self.weight_bytes), LAUNCHES)
@@ -80,7 +80,7 @@ class Problem:
 
     def call(self, tokens: int) -> launchers.LinearCall:
         """The parameters for this many tokens."""
-        gemm = self.product
+        gemm = self.gemm
         return launchers.LinearCall(
             **{name: tensor.data_ptr() for name, tensor in self.tensors.items()},
             T=tokens, K=gemm.depth, N=gemm.features, rotary_features=gemm.rotary_features,
@@ -108,7 +108,7 @@ class Problem:
             (ctypes.c_int * len(choices))(*choices), times,
         )  # fmt: skip
         if status:
-            raise RuntimeError(f"padfreeTimeLinear returned CUDA error {status} for {self.product}, {tokens} tokens")
+            raise RuntimeError(f"padfreeTimeLinear returned CUDA error {status} for {self.gemm}, {tokens} tokens")
         return dict(zip(choices, times, strict=True))
 
 
@@ -128,10 +128,10 @@ def candidates(ranked: list[int]) -> list[int]:
     return results
 
 
-def cases() -> Iterator[tuple[Product, tuple[int, ...]]]:
+def cases() -> Iterator[tuple[Gemm, tuple[int, ...]]]:
     """Products with token counts: those of the target cases first."""
     for tokens in (TARGET_TOKENS, MORE_TOKENS):
-        for gemm in products():
+        for gemm in gemms():
             yield gemm, tokens
 
 
@@ -142,7 +142,7 @@ def measure(problem: Problem, tokens: int) -> dict[str, object]:
     for choice, again in problem.times_us(tokens, sorted(times, key=times.__getitem__)[:AGAIN]).items():
         times[choice] = min(times[choice], again)
     return {
-        **dataclasses.asdict(problem.product),
+        **dataclasses.asdict(problem.gemm),
         "tokens": tokens,
         "first": ranked[:FIRST],
         "times_us": {choice: round(us, 3) for choice, us in times.items()},

@@ -28,12 +28,12 @@ class ChosenTiling:
     """One product and token count.
 
     Attributes:
-        finish: what becomes of its sums.
+        epilogue: what becomes of its sums.
         kind: of the tiling that a build takes.
         lost: by what part of its time the next best kind is slower; negative where a build has not found the best.
     """
 
-    finish: str
+    epilogue: str
     kind: str
     lost: float
 
@@ -44,10 +44,10 @@ def kind_of(choice: int) -> str:
     return f"{choice & 0xFFFF}" + ("" if parts == 1 else " shared" if parts else " resident")
 
 
-def finish_of(record: Mapping[str, Any]) -> str:
+def epilogue_of(record: Mapping[str, Any]) -> str:
     """In words: types, activation, norms, whether something is added, gated or turned."""
     words = ["e4m3" if record["results"] else "fp16", str(record["activation"])]
-    words += ["gated"] * bool(record["gated"]) + ["turned"] * (record["rotary_features"] > 0)
+    words += ["gated"] * bool(record["gated"]) + ["rotated"] * (record["rotary_features"] > 0)
     words += ["added"] * bool(record["adds"]) + [f"norms {'+'.join(record['norms'])}"] * bool(record["norms"])
     return " ".join(words + [f"to {'+'.join(record['results'])}"] * bool(record["results"]))
 
@@ -57,14 +57,14 @@ def choose(record: Mapping[str, Any]) -> ChosenTiling:
     times = {int(choice): float(us) for choice, us in record["times_us"].items()}
     taken = min((choice for choice in record["first"][:TRIED]), key=times.__getitem__)
     others = [us for choice, us in times.items() if kind_of(choice) != kind_of(taken)]
-    return ChosenTiling(finish_of(record), kind_of(taken), min(others) / times[taken] - 1 if others else float("inf"))
+    return ChosenTiling(epilogue_of(record), kind_of(taken), min(others) / times[taken] - 1 if others else float("inf"))
 
 
 def table(records: list[Mapping[str, Any]]) -> str:
     """All lines."""
     results: dict[tuple[str, str], list[float]] = defaultdict(list)
     for one in map(choose, records):
-        results[one.finish, one.kind].append(one.lost)
+        results[one.epilogue, one.kind].append(one.lost)
     order = sorted(results, key=lambda key: (key[0], " " in key[1], key[1].partition(" ")[2], int(key[1].split()[0])))
     lines = [f"{'finish':48s} {'tiling':14s} {'chosen':>6s} {'without it':>11s} {'at most':>8s}"]
     for epilogue, kind in order:

@@ -33,7 +33,7 @@ from padfree.builder.peers.timing import capture, mean_ms
 from tests.support.launchers import E4m3, Moments, linear, measured_tilings
 
 from .linear import AUTO, CACHE_MULTIPLE, CHAIN_LAYERS, DEVICE, MIN_CALLS, ROUNDS, TILINGS, Launch, Tiling, time_us
-from .linear_finishes import rotation_of
+from .linear_epilogues import rotation_of
 
 GROUP = 64
 RESIDENT = [(tokens, *cluster, 0) for cluster in ((2, 1), (1, 2), (1, 1)) for tokens in range(224, 127, -16)]
@@ -47,7 +47,7 @@ Y_SCALE = 2.0**-3
 
 
 @dataclass(frozen=True)
-class Product:
+class Gemm:
     """One of a layer's: sizes, and what becomes of its sums."""
 
     name: str
@@ -66,27 +66,27 @@ class Product:
         return self.features // 2 if self.gated else self.features
 
 
-def layer(hidden: int) -> tuple[Product, ...]:
+def layer(hidden: int) -> tuple[Gemm, ...]:
     """Those of a layer of this width, in order."""
     return (
-        Product("qkv", hidden, 3 * hidden, norms=("x",)),
-        Product("out", hidden, hidden, norms=("residual", "y"), results=BOTH, adds=True),
-        Product("up", hidden, 4 * hidden, "gelu", ("x",), ("y_e4m3",)),
-        Product("down", 4 * hidden, hidden, norms=("residual", "y"), results=BOTH, adds=True),
+        Gemm("qkv", hidden, 3 * hidden, norms=("x",)),
+        Gemm("out", hidden, hidden, norms=("residual", "y"), results=BOTH, adds=True),
+        Gemm("up", hidden, 4 * hidden, "gelu", ("x",), ("y_e4m3",)),
+        Gemm("down", 4 * hidden, hidden, norms=("residual", "y"), results=BOTH, adds=True),
     )
 
 
-def modernbert() -> tuple[Product, ...]:
+def modernbert() -> tuple[Gemm, ...]:
     """Those of a layer of ModernBERT-base, in order."""
     return (
-        Product("turned qkv", 768, 2304, norms=("x",), rotary_features=1536),
-        Product("out to a stream", 768, 768, norms=("y",), results=BOTH, adds=True),
-        Product("gated up", 768, 2304, "gelu", ("x",), ("y_e4m3",), gated=True),
-        Product("down to a stream", 1152, 768, norms=("y",), results=BOTH, adds=True),
+        Gemm("turned qkv", 768, 2304, norms=("x",), rotary_features=1536),
+        Gemm("out to a stream", 768, 768, norms=("y",), results=BOTH, adds=True),
+        Gemm("gated up", 768, 2304, "gelu", ("x",), ("y_e4m3",), gated=True),
+        Gemm("down to a stream", 1152, 768, norms=("y",), results=BOTH, adds=True),
     )
 
 
-def ends(hidden: int) -> tuple[Product, Product]:
+def ends(hidden: int) -> tuple[Gemm, Gemm]:
     """An encoder's first out and last down."""
     _, out, _, down = layer(hidden)
     return (
@@ -103,11 +103,11 @@ def normal(*shape: int) -> torch.Tensor:
 class Problem:
     """A product's tensors in both types, with as many weights as it takes to fill the cache several times."""
 
-    def __init__(self, gemm: Product, tokens: int, weights: int = 0) -> None:
+    def __init__(self, gemm: Gemm, tokens: int, weights: int = 0) -> None:
         depth, features = gemm.depth, gemm.features
         cache_bytes = torch.cuda.get_device_properties(0).L2_cache_size
         count = weights or max(MIN_CALLS, -(-CACHE_MULTIPLE * cache_bytes // (depth * features)))
-        self.product = gemm
+        self.gemm = gemm
         self.x_half = normal(tokens, depth).half()
         self.x = (normal(tokens, depth) * 16).to(E4M3)
         self.half_weights = [(normal(depth, features) * depth**-0.5).half() for _ in range(count)]
@@ -127,11 +127,11 @@ class Problem:
         self.one = torch.ones((), device=DEVICE)
 
     def _moments(self, tokens: int, width: int, of: str) -> torch.Tensor | None:
-        return normal(width // GROUP, tokens, 2).abs() if of in self.product.norms else None
+        return normal(width // GROUP, tokens, 2).abs() if of in self.gemm.norms else None
 
     def choose(self, *, in_half: bool = False) -> Tiling:
         """What an engine would take from its table at this T."""
-        gemm, tokens = self.product, len(self.x)
+        gemm, tokens = self.gemm, len(self.x)
         [(_, tiling)] = measured_tilings(
             gemm.depth, gemm.features, gemm.activation, torch.float16, tokens, tokens,
             residual=gemm.adds, gated=gemm.gated, rotary_features=gemm.rotary_features, norms=gemm.norms,
@@ -141,7 +141,7 @@ class Problem:
 
     def ours(self, tiling: Tiling, x: torch.Tensor | None = None) -> Launch:
         """In e4m3."""
-        gemm, source = self.product, self.x if x is None else x
+        gemm, source = self.gemm, self.x if x is None else x
         results = E4m3(self.scale, self.y_e4m3 if "y_e4m3" in gemm.results else None, Y_SCALE)
         return lambda i: linear(
             source, self.weights[i], self.y if "y" in gemm.results else None, bias=self.bias,
@@ -154,12 +154,12 @@ class Problem:
         source = self.x_half if x is None else x
         return lambda i: linear(
             source, self.half_weights[i], self.y, bias=self.bias, residual=self.residual, moments=self.moments,
-            rotation=self.rotation, activation=self.product.activation, gated=self.product.gated, tiling=tiling,
+            rotation=self.rotation, activation=self.gemm.activation, gated=self.gemm.gated, tiling=tiling,
         )  # fmt: skip
 
     def cublas(self, i: int, x: torch.Tensor | None = None) -> torch.Tensor:
         """The product and its rounding alone, by cuBLASLt."""
-        to_e4m3 = self.product.results == ("y_e4m3",)
+        to_e4m3 = self.gemm.results == ("y_e4m3",)
         return torch._scaled_mm(
             self.x if x is None else x, self.weights[i].t(), self.one, self.one,
             scale_result=self.one if to_e4m3 else None, out_dtype=E4M3 if to_e4m3 else torch.bfloat16,
@@ -167,7 +167,7 @@ class Problem:
         )  # fmt: skip
 
 
-def measure(gemm: Product, tokens: int, *, every_tiling: bool) -> dict[str, object]:
+def measure(gemm: Gemm, tokens: int, *, every_tiling: bool) -> dict[str, object]:
     """Times of everything for one product."""
     problem = Problem(gemm, tokens)
     calls = len(problem.weights)
@@ -210,9 +210,9 @@ def chain(hidden: int, tokens: int) -> dict[str, float]:
     first, last = (Problem(gemm, tokens, CHAIN_LAYERS) for gemm in ends(hidden))
     first.residual, first.y, first.y_e4m3 = down.y, out.y, out.y_e4m3
     first.moments = dataclasses.replace(first.moments, out=out.moments.out)
-    for ahead, behind, reader in ((down, out, qkv), (out, down, up), (out, last, up)):
-        behind.residual = ahead.y
-        behind.moments = dataclasses.replace(behind.moments, of_residual=ahead.moments.out)
+    for ahead, after, reader in ((down, out, qkv), (out, down, up), (out, last, up)):
+        after.residual = ahead.y
+        after.moments = dataclasses.replace(after.moments, of_residual=ahead.moments.out)
         reader.moments = dataclasses.replace(reader.moments, of_x=ahead.moments.out)
         ahead.y.copy_(ahead.y.normal_())
         ahead.y_e4m3.copy_(ahead.y)

@@ -57,7 +57,7 @@ def call_us(work: Callable[[], object], calls: int) -> float:
     return 1e3 * time_ms(capture(work)) / calls
 
 
-def in_turn(works: Sequence[Work]) -> Callable[[], None]:
+def one_after_the_other(works: Sequence[Work]) -> Callable[[], None]:
     """A function that enqueues our kernel on each of these."""
 
     def enqueue() -> None:
@@ -94,10 +94,10 @@ def measure(case: Case) -> dict[str, Any]:
     sets = min(MAX_SETS, max(2, -(-CACHE_MULTIPLE * cache_bytes // first.num_bytes)))
     works = [first, *(case.make(10 * seed) for seed in range(1, sets))]
     error = max(error_of(work) for work in works)
-    chain_us = call_us(in_turn([first] * CHAIN), CHAIN)
+    chain_us = call_us(one_after_the_other([first] * CHAIN), CHAIN)
     with plain_launches():
-        plain_us = call_us(in_turn([first] * CHAIN), CHAIN)
-    ours_us = call_us(in_turn(works), sets)
+        plain_us = call_us(one_after_the_other([first] * CHAIN), CHAIN)
+    ours_us = call_us(one_after_the_other(works), sets)
     limit_us = copy_us(first.num_bytes, sets)
     record = {
         "case": case.name,

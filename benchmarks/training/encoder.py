@@ -55,14 +55,14 @@ class Encoder(nn.Module):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.words, self.places = nn.Embedding(VOCABULARY, HIDDEN), nn.Embedding(POSITIONS, HIDDEN)
+        self.words, self.positions = nn.Embedding(VOCABULARY, HIDDEN), nn.Embedding(POSITIONS, HIDDEN)
         self.norm = nn.LayerNorm(HIDDEN)
         self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
         self.head = nn.Linear(HIDDEN, 1)
 
     def forward(self, batch: Batch) -> Any:
         """One number per sequence, [B, 1]."""
-        x = self.norm(self.words(batch.ids) + self.places(batch.positions))
+        x = self.norm(self.words(batch.ids) + self.positions(batch.positions))
         for layer in self.layers:
             x = layer(x, batch)
         return self.head(x[batch.offsets[:-1]])

@@ -29,13 +29,13 @@ def replay(names: tuple[str, ...], times: list[tuple[float, float]]) -> list[Ker
     return [Kernel(name, start, end) for name, (start, end) in zip(names, times, strict=True)]
 
 
-def test_products_are_told_apart_by_their_neighbours() -> None:
+def test_gemms_are_told_apart_by_their_neighbours() -> None:
     names = ("normKernel<TableSource>", *LAYER, "memset", *LAYER, "some_gemm", "pool")
     kinds = kinds_of([Kernel(name, i, i + 1.0) for i, name in enumerate(names)])
     assert kinds == ["embedding", *KINDS, "other", *KINDS, "product", "other"]
 
 
-def test_products_are_told_apart_where_norms_are_folded() -> None:
+def test_gemms_are_told_apart_where_norms_are_folded() -> None:
     folded = [name for name in LAYER if name != "normKernel"]
     names = ("normKernel<TableSource>", *folded, *folded, "normKernel", "some_gemm")
     kinds = [kind for kind in KINDS if kind != "layer norm"]
@@ -43,7 +43,7 @@ def test_products_are_told_apart_where_norms_are_folded() -> None:
     assert actual == ["embedding", *kinds, *kinds, "layer norm", "product"]
 
 
-def test_every_kernel_of_a_product_is_known() -> None:
+def test_every_kernel_of_a_gemm_is_known() -> None:
     sources = "".join(path.read_text() for path in LINEAR.rglob("*.cu*"))
     names = set(re.findall(r"__global__ void [^;{]*?(\w+Kernel)\(", sources))
     assert {"linearSm90Kernel", "residentSm90Kernel"} < names

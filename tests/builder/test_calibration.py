@@ -126,7 +126,7 @@ def test_compare_knows_fp8(model: Path, fp8: Path, tmp_path: Path, capsys: Captu
     assert all(0.97 < item["total"]["sequence_cosine"] < 1 for item in runner["outputs"])
 
 
-def test_compare_names_the_products_that_lose_most(model: Path, fp8: Path, capsys: Capture) -> None:
+def test_compare_names_the_gemms_that_lose_most(model: Path, fp8: Path, capsys: Capture) -> None:
     command = ["compare", str(model), str(fp8), "--max-seq-len", "32", "--relative-tolerance", "0.01"]
     assert main(command) == 1
     shown = capsys.readouterr().out

@@ -182,7 +182,7 @@ def test_near_misses_that_differ_in_names_alone_are_one() -> None:
     assert [(item.where, item.node, item.count) for item in actual] == [("attention", "a", 2), ("", "d", 1)]
 
 
-def test_files_without_products_have_no_costs(packed_metadata: dict[str, Any]) -> None:
+def test_files_without_gemms_have_no_costs(packed_metadata: dict[str, Any]) -> None:
     coverage = packed_metadata["coverage"]
     assert report(coverage, lengths.choose_lengths(None, None, None, None))["costs"] is None
     assert verdict(coverage) == "incomplete: 1 node stays padded; 50.0 % of the linear layers' work is packed"
@@ -229,13 +229,13 @@ def test_outputs_that_are_the_same_for_every_batch_are_shown(tmp_path: Path, cap
     assert "the same for every batch" in capsys.readouterr().out
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def paths_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Where everything is in a JSON value; of lists the first two."""
     if path:
         yield path
     inside = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
     for step, item in inside:
-        yield from places(item, (*path, step))
+        yield from paths_in(item, (*path, step))
 
 
 @pytest.mark.parametrize(("value", "start"), [(None, 0), (math.inf, 1), ("\x1b[2J", 1), ({"a": 1}, 0)])
@@ -246,7 +246,7 @@ def test_inspect_names_what_is_damaged(
     model = rewrite(EXPORTED, verify=False).model
     (entry,) = (item for item in model.metadata_props if item.key == "padfree")
     whole, refused = json.loads(entry.value), 0
-    for *steps, last in [*places(whole)][start::2]:
+    for *steps, last in [*paths_in(whole)][start::2]:
         raw = json.loads(json.dumps(whole))
         location = raw
         for step in steps:

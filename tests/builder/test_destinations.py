@@ -35,7 +35,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, packed_model: ModelWriter, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder_of_results(tmp_path: Path, packed_model: ModelWriter, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder: an export with torch's data file, a rewritten model, and all that commands read."""
     monkeypatch.chdir(tmp_path)
     model = load_model(MODEL)
@@ -106,29 +106,29 @@ SIMULATE = "simulate costs.json --trace batch.jsonl --lengths lengths"
         (f"{SIMULATE} --plot lengths", "--plot lengths is --lengths"),
     ],
 )
-def test_nothing_of_the_users_is_lost(place: Path, capsys: Capture, command: str, words: str) -> None:
+def test_nothing_of_the_users_is_lost(folder_of_results: Path, capsys: Capture, command: str, words: str) -> None:
     Path("pipe").unlink() if "pipe" not in command else None
-    before = content(place) if "pipe" not in command else {}
+    before = content(folder_of_results) if "pipe" not in command else {}
     assert main(command.split()) == 1
     error = capsys.readouterr().err
     assert words in error, error
     assert error.count("\n") == 1
     if before:
-        assert content(place) == before
+        assert content(folder_of_results) == before
     else:
         assert Path("pipe").is_fifo()
 
 
-def test_a_folder_of_scripts_of_others(place: Path, capsys: Capture) -> None:
+def test_a_folder_of_scripts_of_others(folder_of_results: Path, capsys: Capture) -> None:
     Path("pipe").unlink()
     Path("folder", "compare.py").write_text("mine")
-    before = content(place)
+    before = content(folder_of_results)
     assert main(["compare", "model.onnx", "--emit-polygraphy", "folder"]) == 1
     assert "--emit-polygraphy folder holds compare.py, and no comparison that padfree wrote" in capsys.readouterr().err
-    assert content(place) == before
+    assert content(folder_of_results) == before
 
 
-def test_data_files_of_others_stay(place: Path) -> None:
+def test_data_files_of_others_stay(folder_of_results: Path) -> None:
     """PyTorch's default name for weights is the model's with ".data" behind it; others name theirs as freely."""
     Path("pipe").unlink()
     others = {
@@ -137,28 +137,28 @@ def test_data_files_of_others_stay(place: Path) -> None:
     }
     for name, data in others.items():
         Path(name).write_bytes(data)
-    before = content(place)
+    before = content(folder_of_results)
     for _ in range(2):
         assert main([*OPTIMIZE.split(), "new.onnx"]) == 0
-        after = content(place)
+        after = content(folder_of_results)
         assert {name: data for name, data in after.items() if name != "new.onnx"} == before
         assert load_model("model.onnx") == load_model(MODEL)
 
 
-@pytest.mark.usefixtures("place")
+@pytest.mark.usefixtures("folder_of_results")
 def test_a_plans_metadata_is_read_with_it(write_plan: ModelWriter, capsys: Capture) -> None:
     write_plan()
     assert main(["costs", "model.plan", "-o", "model.plan.json"]) == 1
     assert "-o model.plan.json is the metadata of the model" in capsys.readouterr().err
 
 
-def test_results_may_be_written_again(place: Path) -> None:
+def test_results_may_be_written_again(folder_of_results: Path) -> None:
     costs = ["costs", "packed.onnx", "-o", "packed.onnx.json", "--lengths", "4,8", "--batches", "1,2", "--repeats", "1"]
     for _ in range(2):
         assert main(costs) == 0
         assert main([*OPTIMIZE.split(), "new.onnx", "--report", "report.json"]) == 0
         assert main([*RUN.split(), "out.npz"]) == 0
-    assert place.joinpath("report.json").is_file()
+    assert folder_of_results.joinpath("report.json").is_file()
 
 
 def test_measurements_are_added_to_measurements(tmp_path: Path) -> None:

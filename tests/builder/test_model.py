@@ -207,7 +207,7 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_folder(tmp_path_factory.mktemp("tagger") / "model", "token", TAGS)
 
 
-def test_taggers_give_words_with_places(tagger: Path) -> None:
+def test_taggers_give_words_with_positions(tagger: Path) -> None:
     logits = logits_of("token", tagger.parent / "model.json", WORDS)
     with padfree.Model(tagger) as model:
         actual = model.tag(WORDS, words=True)

@@ -95,7 +95,7 @@ def test_nothing_appears_where_a_put_fails(tmp_path: Path, monkeypatch: pytest.M
     assert location.read() == b"before"
 
 
-def test_places_in_each_other(tmp_path: Path) -> None:
+def test_locations_in_each_other(tmp_path: Path) -> None:
     outer = Location.of(str(tmp_path))
     assert outer.contains(outer.child("a"))
     assert outer.contains(outer)

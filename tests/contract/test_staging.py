@@ -70,7 +70,7 @@ def test_the_users_umask_holds_and_nobody_sees_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("link", [False, True])
-def test_devices_and_pipes_keep_their_place(tmp_path: Path, link: bool) -> None:
+def test_devices_and_pipes_are_not_replaced(tmp_path: Path, link: bool) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for there, kind in ((pipe, "a pipe"), (Path("/dev/null"), "a device"), (tmp_path, "a folder")):
@@ -84,7 +84,7 @@ def test_devices_and_pipes_keep_their_place(tmp_path: Path, link: bool) -> None:
         assert path.lstat().st_ino == before
 
 
-def test_the_systems_links_keep_their_place(tmp_path: Path) -> None:
+def test_the_systems_links_are_not_replaced(tmp_path: Path) -> None:
     with (tmp_path / "redirected").open("wb") as file:
         for path in (Path("/dev/fd") / str(file.fileno()), Path("/proc/self/fd") / str(file.fileno())):
             assert staging.kind_of(path) == "a device"

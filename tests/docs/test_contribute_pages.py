@@ -85,8 +85,8 @@ def run_program(page: str, checkout: Path) -> None:
 def run(program: str, checkout: Path) -> None:
     """A program, with the edited sources as the installed package."""
     installed = checkout / "installed"
-    for folder, place in PACKAGES.items():
-        shutil.copytree(checkout / folder, installed / place, dirs_exist_ok=True)
+    for folder, package in PACKAGES.items():
+        shutil.copytree(checkout / folder, installed / package, dirs_exist_ok=True)
     program += f"import padfree.onnx_tools\nassert padfree.onnx_tools.__file__.startswith({str(installed)!r})\n"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed), str(ROOT)])}
     done = subprocess.run(

@@ -67,7 +67,7 @@ def problems(target: str, what: Sequence[str], end: float = float("inf")) -> tup
                 raise SystemExit(f"the process that reads {target} does not start: exit code {died}")
             break
         done, actual[at] = done + 1, f"the process ended with {died}"
-        waiting = _behind(waiting, at)
+        waiting = _after(waiting, at)
     return done, actual
 
 
@@ -78,7 +78,7 @@ def _watch(process: subprocess.Popen[str]) -> threading.Timer:
     return timer
 
 
-def _behind(waiting: Sequence[str], at: str) -> list[str]:
+def _after(waiting: Sequence[str], at: str) -> list[str]:
     """What is left after an input."""
     if waiting[0].isdigit():
         first, count = int(waiting[0]), int(waiting[1])

@@ -165,7 +165,7 @@ def _memory() -> Memory:
 def read(data: bytes, _: Path) -> None:
     """Runs every kernel on the case."""
     case, memory = json.loads(data), _memory()
-    for kernels in (_rows, _attention, _products):
+    for kernels in (_rows, _attention, _gemms):
         memory.begin(case["at_end"])
         for kernel, launch in kernels(case, memory):
             _run(kernel, launch)
@@ -271,7 +271,7 @@ def _takes(kernel: str, bias: str, case: Case) -> bool:
     return kernel != "window" or (bias == "plain" and near)
 
 
-def _products(case: Case, m: Memory) -> Iterator[tuple[str, Callable[[], None]]]:
+def _gemms(case: Case, m: Memory) -> Iterator[tuple[str, Callable[[], None]]]:
     from tests.support.launchers import Rotation, linear
 
     if case["type"] == "float32":

@@ -106,11 +106,11 @@ class Check:
         given = exports.sequences(self._inputs, lengths, seed)
         wanted = exports.truth(self._model, given, self._outputs, self._original)
         found = self._session.run({name: [item[made] for item in given] for name, made in self._tokens.items()})
-        for place, name in enumerate(self._outputs):
+        for index, name in enumerate(self._outputs):
             pairs = []
             for row, value in enumerate(found[name]):
                 constant = layouts[name] == "constant"
-                expected, got = wanted[row][place], np.asarray(value) if constant else np.asarray(value)[None]
+                expected, got = wanted[row][index], np.asarray(value) if constant else np.asarray(value)[None]
                 for axis in range(2, got.ndim):  # an axis of tokens that reaches to the batch's longest
                     if got.shape[axis] == max(lengths) != expected.shape[axis] == lengths[row]:
                         got = got[(slice(None),) * axis + (slice(lengths[row]),)]
@@ -238,8 +238,8 @@ def check(
     `proved`: digests of what right engines were made of; None for files that become no engines.
     """
     model, inputs = entry.load(folder)
-    with tempfile.TemporaryDirectory(dir=folder) as place:
-        source = Path(place) / "model.onnx"
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        source = Path(scratch) / "model.onnx"
         onnx.save_model(model, str(source))
         parts = {} if proved is None else {"made_of": made_of(entry, source)}
         if proved and parts["made_of"] in proved:

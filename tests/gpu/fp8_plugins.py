@@ -32,7 +32,7 @@ class Spec:
     compute: Callable[..., Sequence[Any]]
 
     @property
-    def is_product(self) -> bool:
+    def is_gemm(self) -> bool:
         return len(self.inputs) > 1
 
 
@@ -50,7 +50,7 @@ def _widen(x: Any) -> Sequence[Any]:
     return (x.half(),)
 
 
-def _product(x: Any, weight: Any) -> Sequence[Any]:
+def _gemm(x: Any, weight: Any) -> Sequence[Any]:
     import torch
 
     return ((x.float() @ weight.view(torch.float8_e4m3fn).float().T).half(),)
@@ -61,9 +61,9 @@ SPECS = (
     Spec("Fp8NarrowBf16", (BF16,), (FP8,), _narrow),
     Spec("Fp8Both", (HALF,), (FP8, HALF), _both),
     Spec("Fp8Widen", (FP8,), (HALF,), _widen),
-    Spec("Fp8Product", (FP8, FP8), (HALF,), _product),
-    Spec("Fp8ProductBytes", (FP8, INT8), (HALF,), _product),
-    Spec("Fp8ProductWords", (FP8, INT32), (HALF,), _product),
+    Spec("Fp8Product", (FP8, FP8), (HALF,), _gemm),
+    Spec("Fp8ProductBytes", (FP8, INT8), (HALF,), _gemm),
+    Spec("Fp8ProductWords", (FP8, INT32), (HALF,), _gemm),
 )
 
 
@@ -127,7 +127,7 @@ def plugin_class(trt: Any, spec: Spec) -> Any:
 
         def get_output_shapes(self, inputs: Any, _shape_inputs: Any, _expressions: Any) -> Any:
             shape = trt.DimsExprs(inputs[0])
-            if spec.is_product:
+            if spec.is_gemm:
                 shape[1] = inputs[1][0]
             return [shape for _ in spec.outputs]
 

@@ -20,7 +20,7 @@ from onnx import ModelProto
 from padfree.runtime.gpu.trt import import_tensorrt, shared_logger
 
 from .fp8_plugins import BF16, FP8, HALF, LARGEST, register, tensor_at
-from .fp8_questions import QUESTIONS, TOKENS, WIDTH, Question, product, weight, x
+from .fp8_questions import QUESTIONS, TOKENS, WIDTH, Question, gemm, weight, x
 
 MOST_TOKENS = 512
 
@@ -96,10 +96,10 @@ class Prober:
             made.name = "y"
             network.mark_output(made)
             engine = self._runtime.deserialize_cuda_engine(self._serialize(network))
-            found = self._run(engine, Question("", "", product))
+            found = self._run(engine, Question("", "", gemm))
         except Exception as error:
             return f"no   {text}: {self._logger.errors[:1] or error}"
-        return f"{'yes' if np.allclose(found, product(), atol=1e-3 * np.abs(product()).max()) else 'no '}  {text}"
+        return f"{'yes' if np.allclose(found, gemm(), atol=1e-3 * np.abs(gemm()).max()) else 'no '}  {text}"
 
     def _run(self, engine: Any, question: Question) -> np.ndarray:
         """y in float32, written over memory of NaN."""

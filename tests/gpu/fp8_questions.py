@@ -42,13 +42,13 @@ def weight_scale() -> np.ndarray:
     return np.random.default_rng(2).uniform(0.01, 0.02, FEATURES).astype(np.float32)
 
 
-def product() -> np.ndarray:
+def gemm() -> np.ndarray:
     """x in e4m3 times the weights of e4m3, [T, N] float32."""
     made: np.ndarray = e4m3(x()) @ weight().astype(np.float32).T
     return made
 
 
-def _scaled_product() -> np.ndarray:
+def _scaled_gemm() -> np.ndarray:
     """What a product with quantised input and weights gives, before its scales are rounded to fp16."""
     quantised = e4m3(x().astype(np.float32) / X_SCALE) * X_SCALE
     made: np.ndarray = quantised @ (weight().astype(np.float32) * weight_scale()[:, None]).T
@@ -119,7 +119,7 @@ QUESTIONS = (
     Question(
         "e4m3 initializer through the parser into a plugin",
         f"{NARROW} y = probe.Fp8Product(n, w)",
-        product,
+        gemm,
         1e-3,
         columns=FEATURES,
         weights=_scales(),
@@ -152,7 +152,7 @@ QUESTIONS = (
         "the same tensor of a plugin read by a plugin and by TensorRT's product",
         f"{NARROW} d = DequantizeLinear(n, one, zero) {DQ_WEIGHT} a = MatMul(d, turned) "
         "b = probe.Fp8Product(n, w) c = Mul(b, eighth) y = Add(a, c)",
-        lambda: e4m3(x()) @ (weight().astype(np.float32) * weight_scale()[:, None]).T + product() / 64,
+        lambda: e4m3(x()) @ (weight().astype(np.float32) * weight_scale()[:, None]).T + gemm() / 64,
         4e-3,
         columns=FEATURES,
         weights={**_scales(), "one": np.array(1, np.float16), "eighth": np.array(1 / 64, np.float16)},
@@ -160,7 +160,7 @@ QUESTIONS = (
     Question(
         "TensorRT's product between Q/DQ, as ModelOpt writes it",
         f"{Q} d = DequantizeLinear(q, x_scale, zero) {DQ_WEIGHT} y = MatMul(d, turned)",
-        _scaled_product,
+        _scaled_gemm,
         2e-3,
         columns=FEATURES,
         weights=_scales(),
@@ -176,7 +176,7 @@ QUESTIONS = (
     Question(
         "weights as int32 words into a plugin",
         f"{NARROW} y = probe.Fp8ProductWords(n, words)",
-        product,
+        gemm,
         1e-3,
         columns=FEATURES,
         weights={"words": np.ascontiguousarray(weight()).view(np.int32)},
@@ -184,7 +184,7 @@ QUESTIONS = (
     Question(
         "weights as int8 into a plugin",
         f"{NARROW} y = probe.Fp8ProductBytes(n, bytes)",
-        product,
+        gemm,
         1e-3,
         columns=FEATURES,
         refused=True,

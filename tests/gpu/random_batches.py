@@ -86,8 +86,8 @@ def answers(session: Session, pool: Pool, chosen: list[int], filler: int) -> dic
 def search(entry: Entry, folder: Path, first: int, count: int) -> None:
     """Runs batches of the seeds `first` and up. Raises AssertionError at a wrong answer."""
     model, _ = entry.load(folder)
-    with tempfile.TemporaryDirectory(dir=folder) as place:
-        source, plan = Path(place) / "model.onnx", Path(place) / "model.plan"
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        source, plan = Path(scratch) / "model.onnx", Path(scratch) / "model.plan"
         onnx.save_model(model, str(source))
         options = {"interface": entry.interface, "precision": entry.precision, "verify": False}
         tokens = {} if entry.interface == "padded" else {"max_tokens": MAX_TOKENS}
@@ -100,9 +100,9 @@ def search(entry: Entry, folder: Path, first: int, count: int) -> None:
                 if seed == first + count:
                     return
                 found = answers(session, pool, chosen, filler)
-                for place_of, name in enumerate(outputs):
+                for output_index, name in enumerate(outputs):
                     pairs = [
-                        (np.asarray(value)[None], pool.wanted[at][place_of])
+                        (np.asarray(value)[None], pool.wanted[at][output_index])
                         for at, value in zip(chosen, found[name], strict=True)
                         if at >= 0
                     ]

@@ -35,7 +35,7 @@ def test_bench_measures_engines_and_the_limit(tmp_path: Path, capsys: pytest.Cap
     assert set(record["all_times_ms"]["padfree"]) == {"plain", "CUDA graph"}
 
 
-def test_fp8_is_measured_beside_tensorrts_own_products(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fp8_is_measured_beside_tensorrts_own_gemms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.jsonl"
     names = ("tensorrt-fp8", "tensorrt-fp8-attention", "packed-tensorrt-fp8", "limit")
     command = ["bench", str(DEMO_DATA / "bert_tiny.onnx"), "--batch", "4", "--seq-len", "48", "--precision", "fp8"]

@@ -69,8 +69,8 @@ def expected_rows(q: Any, k: Any, v: Any, *, window: tuple[int, int], slopes: An
     for length in LENGTHS:
         part = slice(start, start + length)
         scores = torch.einsum("qhd,khd->hqk", q[part], k[part]) * q.shape[2] ** -0.5
-        place = torch.arange(length, device="cuda")
-        distance = place[None, :] - place[:, None]
+        position = torch.arange(length, device="cuda")
+        distance = position[None, :] - position[:, None]
         if slopes is not None:
             scores = scores - slopes.double()[:, None, None] * distance.abs()
         hidden = (window[0] >= 0) & (-distance > window[0]) | (window[1] >= 0) & (distance > window[1])
@@ -127,9 +127,9 @@ def test_the_schedule_and_the_way_back(library: ctypes.CDLL, stream: Any) -> Non
     made = schedule(library, tokens, 4, stream)
     ends = torch.tensor([0, *LENGTHS]).cumsum(0)
     assert made["cu_seqlens"].tolist() == ends.tolist()
-    places = [place for length in LENGTHS for place in range(length)]
-    slots = [row * longest + place for row, length in enumerate(LENGTHS) for place in range(length)]
-    assert made["positions"].tolist() == places + [0] * FILLER
+    positions = [position for length in LENGTHS for position in range(length)]
+    slots = [row * longest + position for row, length in enumerate(LENGTHS) for position in range(length)]
+    assert made["positions"].tolist() == positions + [0] * FILLER
     assert made["token_index"].tolist() == slots + [-1] * FILLER
     count = len(LENGTHS) * longest
     padded = torch.randn(count, width, device="cuda", dtype=torch.float16)

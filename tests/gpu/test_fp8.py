@@ -58,7 +58,7 @@ def test_engines_compute_what_the_file_does(files: dict[str, Path], plan: str) -
         assert cosine >= LEAST_COSINE, (len(wanted), cosine)
 
 
-def test_every_product_is_a_plugin_layer(files: dict[str, Path]) -> None:
+def test_every_gemm_is_a_plugin_layer(files: dict[str, Path]) -> None:
     engine = json.loads((files["model.plan"].with_name("model.plan.json")).read_text())["engine"]
     assert engine["plugin_layers"]["PadfreeLinearFp8"] == 4 * LAYERS
     assert "PadfreeLinear" not in engine["plugin_layers"]

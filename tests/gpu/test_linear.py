@@ -26,7 +26,7 @@ TOLERANCES = {"fp16": 4e-2, "bf16": 3e-1}
 
 
 @pytest.mark.parametrize("precision", TOLERANCES)
-def test_all_kinds_of_products_agree(tmp_path: Path, precision: str) -> None:
+def test_all_kinds_of_gemms_agree(tmp_path: Path, precision: str) -> None:
     skip_elsewhere()
     plans = {kind: tmp_path / f"{'_'.join(kind)}.plan" for kind in KINDS}
     for (linear, norms), plan in plans.items():

@@ -87,7 +87,7 @@ def test_values_of_a_whole_batch(interface: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("kind", [TensorProto.INT64, TensorProto.FLOAT])
-def test_lengths_in_the_place_of_a_mask(kind: int, interface: str, tmp_path: Path) -> None:
+def test_lengths_instead_of_a_mask(kind: int, interface: str, tmp_path: Path) -> None:
     model = lengths_model(kind=kind, mean=True)
     with Session(build(model, interface, tmp_path)) as session:
         for seed in range(ROUNDS):

@@ -74,7 +74,7 @@ def test_an_engine_with_a_wrong_operator_is_not_written(
 
 
 @pytest.mark.parametrize("layer", [0, 3, 5])
-def test_a_product_that_is_off_by_a_fifth_is_found_in_bf16(
+def test_a_gemm_that_is_off_by_a_fifth_is_found_in_bf16(
     layer: int, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if the kernel of one product of one layer were: TensorRT gets its weights times 1.2."""

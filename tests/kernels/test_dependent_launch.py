@@ -132,7 +132,7 @@ class Chain:
                 self.beta, self.pooler, WORDS, 0,
             )  # fmt: skip
 
-        def turn() -> None:
+        def rotate() -> None:
             rotary(self.c, self.positions, self.frequencies, self.a, heads=HEADS, head_size=WIDTH // HEADS)
 
         tiny = self.layer_norm(self.pooled, None, self.pooled, 1)
@@ -140,7 +140,7 @@ class Chain:
             index, make_schedule, pack, self.clear(self.padded), embedding, self.layer_norm(self.a, self.b, self.c),
             tiny, self.clear(self.a), pool(1), pooler, tiny, pool_normed_rows,
             self.layer_norm(self.b, self.c, self.a), tiny, tiny, self.clear(self.b),
-            self.layer_norm(self.a, self.a, self.b), pool(0), turn, self.clear(self.c), unpack, self.clear(self.b),
+            self.layer_norm(self.a, self.a, self.b), pool(0), rotate, self.clear(self.c), unpack, self.clear(self.b),
             self.clear(self.slot_of_token), self.clear(self.positions), self.clear(self.starts),
         ]  # fmt: skip
 

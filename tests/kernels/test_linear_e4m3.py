@@ -217,7 +217,7 @@ KINDS = {
     "tanh gate": {"gated": True, "activation": "gelu_tanh", "results": "e4m3"},
     "gate to y": {"gated": True, "activation": "silu"},
     "up with tanh": {"norms": "x", "results": "e4m3", "activation": "gelu_tanh"},
-    "turned": {"rotary_features": 256, "norms": "x"},
+    "rotated": {"rotary_features": 256, "norms": "x"},
     "relu to both": {"results": "y and e4m3", "activation": "relu"},
     "residual to e4m3": {"results": "e4m3", "with_residual": True, "activation": "silu"},
 }

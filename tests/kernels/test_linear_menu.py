@@ -61,7 +61,7 @@ def tiling_of(choice: int) -> tuple[int, int, int, int]:
     return choice & 0xFFFF, choice >> 16 & 15, choice >> 20 & 15, choice >> 24 & 15
 
 
-def test_every_product_has_tilings_and_a_build_has_some_to_try() -> None:
+def test_every_gemm_has_tilings_and_a_build_has_some_to_try() -> None:
     assert min(len(rank_choices(call)) for call in calls()) > 20
 
 

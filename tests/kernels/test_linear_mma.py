@@ -66,7 +66,7 @@ def test_gates(activation: str, dtype: torch.dtype, norm: str) -> None:
 @pytest.mark.parametrize("rotary_features", [16, 256, 768, 784])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("norm", ["", "layer"])
-def test_turned_pairs(rotary_features: int, dtype: torch.dtype, norm: str) -> None:
+def test_rotated_pairs(rotary_features: int, dtype: torch.dtype, norm: str) -> None:
     test_linear_pairs.check(300, 320, 784, rotary_features=rotary_features, dtype=dtype, norm=norm, tiling=MMA)
 
 

@@ -187,7 +187,7 @@ def test_same_bits_again(norms: str, tiling: tuple[int, int, int, int]) -> None:
         assert first[1] is None or torch.equal(again[1], first[1])
 
 
-def test_moments_feed_the_next_product() -> None:
+def test_moments_feed_the_next_gemm() -> None:
     """Two products with the norm between them gone, in a graph, against the norm by PyTorch in float64."""
     x = normal(700, 768, seed=1).half()
     residual = normal(700, 768, seed=2).half()

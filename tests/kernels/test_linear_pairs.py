@@ -128,7 +128,7 @@ def test_gates(activation: str, dtype: torch.dtype, with_bias: bool, norm: str) 
 @pytest.mark.parametrize("rotary_features", [16, 64, 112, 128, 144, 640, 768])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("norm", ["", "layer", "rms"])
-def test_turned_pairs(rotary_features: int, dtype: torch.dtype, norm: str) -> None:
+def test_rotated_pairs(rotary_features: int, dtype: torch.dtype, norm: str) -> None:
     check(1403, 256, 768, rotary_features=rotary_features, dtype=dtype, norm=norm)
 
 

@@ -17,7 +17,7 @@ TILINGS = [(tokens, *cluster, 0) for cluster in CLUSTERS for tokens in range(128
 SOME = [(128, 1, 2, 0), (160, 1, 1, 0), (176, 2, 1, 0)]
 TOKENS = [1, 63, 129, 1403, 4802]
 
-IN_E4M3 = {kind: test_linear_e4m3.KINDS[kind] for kind in ("qkv", "up", "gate", "silu gate", "turned")}
+IN_E4M3 = {kind: test_linear_e4m3.KINDS[kind] for kind in ("qkv", "up", "gate", "silu gate", "rotated")}
 
 
 def check_e4m3(tokens: int, depth: int, features: int, kind: str, tiling: tuple[int, int, int, int]) -> None:
@@ -44,7 +44,7 @@ def test_tilings_of_e4m3(tiling: tuple[int, int, int, int], kind: str) -> None:
 
 
 @pytest.mark.parametrize("tiling", TILINGS, ids=str)
-@pytest.mark.parametrize("kind", ["qkv", "up", "gate", "turned"])
+@pytest.mark.parametrize("kind", ["qkv", "up", "gate", "rotated"])
 def test_tilings_of_half(tiling: tuple[int, int, int, int], kind: str) -> None:
     if_compiled(check_half, 2900, 384, 1152, kind, torch.float16, tiling)
     if_compiled(check_half, 333, 320, 448, kind, torch.bfloat16, tiling)

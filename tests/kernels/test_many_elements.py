@@ -190,17 +190,17 @@ def test_linear(depth: int, width: int) -> None:
     y, buffer = poisoned_output((tokens, width), HALF)
     linear(x, weight, y, bias=bias, residual=residual)
 
-    def product(part: slice, dtype: torch.dtype) -> torch.Tensor:
+    def multiply(part: slice, dtype: torch.dtype) -> torch.Tensor:
         return x[part].to(dtype) @ weight.to(dtype) + bias.to(dtype) + residual[part].to(dtype)
 
     torch.cuda.synchronize()
     assert_guards(buffer)
     for start in (0, tokens // 2 - 4096, tokens - 8192):  # beginnings, both sides of 2^31 elements, ends
         part = slice(start, start + 8192)
-        assert_accurate(y[part], product(part, HALF), product(part, torch.float64))
+        assert_accurate(y[part], multiply(part, HALF), multiply(part, torch.float64))
     for start in range(0, tokens, 1 << 18):
         part = slice(start, start + (1 << 18))
-        assert bool(((y[part] - product(part, HALF)).abs() < 0.1).all())
+        assert bool(((y[part] - multiply(part, HALF)).abs() < 0.1).all())
 
 
 KERNELS = [("auto", 0, "plain"), ("mma", 0, "plain"), ("auto", LENGTH, "plain"), ("window", 0, "window"),

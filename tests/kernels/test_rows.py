@@ -95,7 +95,7 @@ def test_embedding(dtype: torch.dtype, width: int, name: str, options: str) -> N
 @pytest.mark.parametrize("width", [64, 100, 384, 768, 1024, 2048])
 @pytest.mark.parametrize("batch", [1, 2, 16, 17, 31, 32, 33])
 @pytest.mark.parametrize("heads", [0, 12])
-def test_embeddings_schedule_what_they_find_places_of(dtype: torch.dtype, width: int, batch: int, heads: int) -> None:
+def test_embeddings_write_the_schedule_of_their_tokens(dtype: torch.dtype, width: int, batch: int, heads: int) -> None:
     """Rows, offsets and tasks, bit for bit those of a schedule and of an embedding behind it.
 
     With lengths that sum to too little, that count as 0 and that exceed T.

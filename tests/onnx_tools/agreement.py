@@ -19,7 +19,7 @@ _TOLERANCE = 2e-5  # float32, one or two layers, sums of at most a few dozen ter
 Form = TypeVar("Form")
 
 
-def in_turn(forms: Iterable[Form]) -> list[tuple[Form, str]]:
+def with_interfaces_in_turn(forms: Iterable[Form]) -> list[tuple[Form, str]]:
     """Forms, each with one of the interfaces: for what is found in the graph before interfaces differ."""
     return list(zip(forms, itertools.cycle(INTERFACES)))
 

@@ -98,7 +98,7 @@ def test_a_choice_that_torch_makes_of_a_squeeze_is_named(interface: str) -> None
 
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("column", [True, False])
-def test_an_axis_that_is_taken_by_its_place_or_left_packs(column: bool, interface: str) -> None:
+def test_an_axis_that_is_taken_by_its_index_or_left_packs(column: bool, interface: str) -> None:
     """As the message of the choice says: x[:, 0], or x as it is."""
     b, hidden = one_layer()
     score = b.linear(b.op("Gather", hidden, b.constant(0, np.int64), axis=1), HIDDEN, 1)

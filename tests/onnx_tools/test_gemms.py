@@ -71,7 +71,7 @@ def test_islands_cost_what_padding_costs() -> None:
 
 
 @pytest.mark.parametrize("name", ["deberta_v2_torchscript_eager", "deberta_v3_dynamo_eager", "modernbert_dynamo_sdpa"])
-def test_products_with_positions_are_counted_too(name: str) -> None:
+def test_gemms_with_positions_are_counted_too(name: str) -> None:
     report = rewrite(FAMILIES / f"{name}.onnx", verify=False).report
     assert report.original.uncounted == report.rewritten.uncounted == ()
 
@@ -112,7 +112,7 @@ def test_reading_weights_limits_what_small_batches_gain(bert: CoverageReport) ->
     assert set(GPUS) >= {"h200", "l4"}
 
 
-def test_products_of_unknown_size_are_named() -> None:
+def test_gemms_of_unknown_size_are_named() -> None:
     x = gs.Variable("x", np.float32, ["B", "S", 8])
     known, unknown, weight = (gs.Variable(name, np.float32) for name in ("known", "unknown", "made"))
     y = gs.Variable("y", np.float32, ["B", "S", None])

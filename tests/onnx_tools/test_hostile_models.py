@@ -38,7 +38,7 @@ def add_constant(model: ModelProto, values: list[int]) -> str:
     return name
 
 
-def behind(model: ModelProto, op: str, *inputs: str, **attributes: object) -> None:
+def append(model: ModelProto, op: str, *inputs: str, **attributes: object) -> None:
     """Adds what an operator makes to the output."""
     model.graph.node.append(helper.make_node(op, inputs, ["extra"], **attributes))
     node_of(model, "Identity").output[0] = "inner"
@@ -85,11 +85,11 @@ def unknown_operator(model: ModelProto) -> None:
 
 
 def huge_constant(model: ModelProto) -> None:
-    behind(model, "ConstantOfShape", add_constant(model, [1 << 32, 1 << 32]))
+    append(model, "ConstantOfShape", add_constant(model, [1 << 32, 1 << 32]))
 
 
 def huge_expand(model: ModelProto) -> None:
-    behind(model, "Expand", model.graph.initializer[0].name, add_constant(model, [HUGE, HUGE, 1, 1]))
+    append(model, "Expand", model.graph.initializer[0].name, add_constant(model, [HUGE, HUGE, 1, 1]))
 
 
 def huge_range(model: ModelProto) -> None:
@@ -99,7 +99,7 @@ def huge_range(model: ModelProto) -> None:
         model.graph.node.append(helper.make_node("Squeeze", [item], [f"{item}_number"]))
         names.append(f"{item}_number")
     model.graph.node.append(helper.make_node("Range", names, ["steps"]))
-    behind(model, "Cast", "steps", to=TensorProto.FLOAT)
+    append(model, "Cast", "steps", to=TensorProto.FLOAT)
 
 
 def huge_plain_range(model: ModelProto) -> None:
@@ -109,7 +109,7 @@ def huge_plain_range(model: ModelProto) -> None:
         model.graph.initializer.append(numpy_helper.from_array(np.asarray(value, np.int64), name))
     model.graph.node.append(helper.make_node("Range", names, ["numbers"]))
     model.graph.node.append(helper.make_node("Cast", ["numbers"], ["floats"], to=TensorProto.FLOAT))
-    behind(model, "ReduceSum", "floats", keepdims=0)
+    append(model, "ReduceSum", "floats", keepdims=0)
 
 
 def deep_sum(model: ModelProto) -> None:
@@ -119,7 +119,7 @@ def deep_sum(model: ModelProto) -> None:
         model.graph.node.append(helper.make_node("Add", [name, name], [f"deep{count}"]))
         name = f"deep{count}"
     model.graph.node.append(helper.make_node("Unsqueeze", [name, add_constant(model, [2])], ["deep"]))
-    behind(model, "Cast", "deep", to=TensorProto.FLOAT)
+    append(model, "Cast", "deep", to=TensorProto.FLOAT)
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_every_way_to_write_an_activation(form: str, precision: str) -> None:
         assert_agree(model, result)
 
 
-def test_products_keep_their_names() -> None:
+def test_gemms_keep_their_names() -> None:
     plain = rewrite(model_with(silu), verify=False).model
     gemms = {node.name for node in plain.graph.node if node.op_type == "MatMul"}
     assert gemms == {node.name for node in with_linear(plain).graph.node if node.op_type == "PadfreeLinear"}
@@ -230,7 +230,7 @@ def test_sizes_that_are_no_multiples_of_8() -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
-def test_products_that_fp16_cannot_hold_are_left_alone(precision: str) -> None:
+def test_gemms_that_fp16_cannot_hold_are_left_alone(precision: str) -> None:
     e, hidden = one_layer()
     large = e.op("Mul", e.linear(hidden, HIDDEN, INNER), number(e, 6e4))  # with what makes and reads it float32
     small = e.op("Mul", e.linear(large, INNER, HIDDEN), number(e, 1e-5))
@@ -257,7 +257,7 @@ def test_a_bias_of_one_number_stays_an_add() -> None:
     assert_agree(model, result)
 
 
-def test_products_of_a_head_are_left_alone() -> None:
+def test_gemms_of_a_head_are_left_alone() -> None:
     """Behind the pool; the one ahead of it, which multiplies first tokens alone, is the last layer's."""
     e, hidden = one_layer()
     first = e.op("Gather", hidden, e.constant(0, np.int64), axis=1)

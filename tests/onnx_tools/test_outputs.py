@@ -38,8 +38,8 @@ SHAPES: dict[str, tuple[Nodes, int | None]] = {
     ),
     "[B,S,S]": (
         [
-            op("Transpose", ["last_hidden_state"], ["turned"], perm=[0, 2, 1]),
-            op("MatMul", ["last_hidden_state", "turned"], ["out"]),
+            op("Transpose", ["last_hidden_state"], ["transposed"], perm=[0, 2, 1]),
+            op("MatMul", ["last_hidden_state", "transposed"], ["out"]),
         ],
         0,
     ),
@@ -56,7 +56,7 @@ SHAPES: dict[str, tuple[Nodes, int | None]] = {
 }
 REFUSED = {
     "[B,B]": ("[B, B]", [
-        op("Transpose", ["pooler_output"], ["turned"]), op("MatMul", ["pooler_output", "turned"], ["out"])
+        op("Transpose", ["pooler_output"], ["transposed"]), op("MatMul", ["pooler_output", "turned"], ["out"])
     ]),
     "batch mean": ("one result of the whole batch", [op("ReduceMean", ["pooler_output"], ["out"], keepdims=0)]),
     "valid tokens": ("has the shape", [
@@ -126,7 +126,7 @@ def test_what_no_sequence_owns_is_refused_without_padding(name: str) -> None:
     rewrite(model_with(nodes), interface="padded")
 
 
-def test_triton_answers_have_zeros_behind_every_end(tmp_path: Path) -> None:
+def test_triton_answers_have_zeros_after_every_end(tmp_path: Path) -> None:
     model = model_with(SHAPES["[B,S,S]"][0])
     save_model(rewrite(model).model, tmp_path / "model.onnx")
     with Session(tmp_path / "model.onnx") as session:

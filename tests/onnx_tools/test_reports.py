@@ -161,7 +161,7 @@ QUANTISED = {
 
 
 @pytest.mark.parametrize("op", QUANTISED)
-def test_quantised_products_are_counted(op: str) -> None:
+def test_quantised_gemms_are_counted(op: str) -> None:
     x = gs.Variable("x", np.uint8, ["B", "S", 8])
     scale, zero = gs.Constant("s", np.asarray(0.1, np.float32)), gs.Constant("z", np.asarray(3, np.uint8))
     tensors = {"x": x, "w": gs.Constant("w", np.ones((8, 4), np.uint8)), "s": scale, "z": zero}

@@ -243,7 +243,7 @@ def test_attention_without_mask_is_refused() -> None:
         rewrite(model, verify=False)
 
 
-def test_causal_layer_needs_no_mask_where_padding_is_behind_all_tokens() -> None:
+def test_causal_layer_needs_no_mask_where_padding_follows_all_tokens() -> None:
     builder = EncoderBuilder()
     hidden = builder.layer(builder.layer(builder.embedding(), builder.causal_mask()), builder.padding_mask())
     model = with_output(hidden, builder, TOKENS)

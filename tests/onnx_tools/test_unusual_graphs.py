@@ -118,7 +118,7 @@ def test_tails(name: str, interface: str) -> None:
     assert_agree(model, result, tolerance=1e-4)
 
 
-def test_a_list_that_is_read_at_an_unknown_place() -> None:
+def test_a_list_that_is_read_at_an_unknown_index() -> None:
     builder, hidden = one_layer()
     node(builder, "SplitToSequence", [hidden, integers(builder, 8)], ["list"], axis=2)
     index = builder.op(

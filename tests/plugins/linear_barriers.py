@@ -46,7 +46,7 @@ class Play:
     everybody: bool = True
     lanes_agree: bool = True
     stays: bool = True
-    behind: int = 0
+    stages_late: int = 0
 
 
 @dataclass
@@ -172,7 +172,7 @@ class Cluster(Blocks):
                 raise WrongError(f"block {b} read a stage that had not come")
             yield True
 
-        parts_ways = 0 < play.behind < play.depth and play.tiles > 1
+        parts_ways = 0 < play.stages_late < play.depth and play.tiles > 1
         while parts_ways and group > 0 and self.ahead[b] < WARPS:
             yield False
         for tile in range(play.tiles):
@@ -181,7 +181,7 @@ class Cluster(Blocks):
                     leave(held)
                     held = -1
                 yield from take(pieces, together=True)
-                if parts_ways and group == 0 and tile == 0 and of_tile == play.behind:
+                if parts_ways and group == 0 and tile == 0 and of_tile == play.stages_late:
                     self.ahead[b] += 1
                 if of_tile:
                     leave(number - 1)

@@ -27,7 +27,7 @@ def plays(features: int, tokens: int, *, residual: bool, everybody: bool = True)
             residual=residual,
             paced=rng.choice((False, True)),
             everybody=everybody,
-            behind=rng.choice((0, 2)),
+            stages_late=rng.choice((0, 2)),
         )
         for _ in range(ORDERS)
     ]
@@ -55,9 +55,9 @@ def test_lanes_that_leave_a_stage_before_others_see_it_are_found() -> None:
     assert not any(failure_of(replace(play, lanes_agree=True), seed) for seed in range(2 * ORDERS))
 
 
-def test_a_warpgroup_too_far_behind_is_found() -> None:
+def test_a_warpgroup_that_is_too_late_is_found() -> None:
     """The first one waits for a stage that the second has not left."""
-    play = Play(1, 1, ring=2, depth=5, tiles=2, residual=False, paced=False, behind=2)
+    play = Play(1, 1, ring=2, depth=5, tiles=2, residual=False, paced=False, stages_late=2)
     assert failure_of(play, 0) == "nothing moves any more"
     assert not failure_of(replace(play, ring=3), 0)
 

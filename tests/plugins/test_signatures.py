@@ -138,7 +138,7 @@ def test_linear_has_no_kernel_for_fp32(library: PluginLibrary, log: LogCapture) 
     plugin.destroy()
 
 
-def test_products_of_e4m3_take_it_alone(library: PluginLibrary, log: LogCapture) -> None:
+def test_gemms_of_e4m3_take_it_alone(library: PluginLibrary, log: LogCapture) -> None:
     plugin = create(library, "PadfreeLinearFp8", {**PLAIN_LINEAR_FP8, "results": "both"})
     assert plugin.output_types([FP8, FP8, FP32, BF16]) == [BF16, FP8]
     assert plugin.output_types([FP16, FP8, FP32, FP16]) is None

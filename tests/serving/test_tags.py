@@ -51,7 +51,7 @@ def as_json(words: list[TaggedSpan]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("every_word", [False, True])
-def test_words_have_labels_and_places(tagger: Server, model: padfree.Model, every_word: bool) -> None:
+def test_words_have_labels_and_positions(tagger: Server, model: padfree.Model, every_word: bool) -> None:
     status, answer = post(tagger, "/tag", inputs=TEXTS, words=every_word)
     assert status == 200
     assert any(answer)

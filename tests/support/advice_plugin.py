@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-PLACES = ("tests/builder/cli/", "tests/builder/folders/", "tests/bulk/test_cli")
+FOLDERS = ("tests/builder/cli/", "tests/builder/folders/", "tests/bulk/test_cli")
 
 
 @pytest.fixture(autouse=True)
 def advice_exists(request: pytest.FixtureRequest) -> None:
     """Options that an error of a subcommand names are its own, or those of the command that they stand with."""
     cli = sys.modules.get("padfree.builder.cli")
-    if cli is not None and any(place in str(request.path) for place in PLACES):
+    if cli is not None and any(place in str(request.path) for place in FOLDERS):
         _listen(cli, request.getfixturevalue("monkeypatch"))
 
 

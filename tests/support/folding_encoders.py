@@ -33,12 +33,12 @@ def inputs_of(model: ModelProto) -> list[Input]:
 class Layers:
     """What the layers of a model are made of, on packed tokens."""
 
-    products: int
+    linears: int
     gated: int
     turning: int
     norming: int
     norms: int
-    turns: int
+    rotations: int
 
 
 def layers_of(model: ModelProto) -> Layers:

@@ -108,7 +108,7 @@ class TorchQuantizer:
         self._nodes: list[onnx.NodeProto] = []
         for node in list(graph.node):
             if node.op_type == "MatMul" and node.input[1] in weights:
-                self._product(node, numpy_helper.to_array(weights[node.input[1]]))
+                self._quantize_matmul(node, numpy_helper.to_array(weights[node.input[1]]))
             self._nodes.append(node)
         del graph.node[:]
         graph.node.extend(self._nodes)
@@ -116,7 +116,7 @@ class TorchQuantizer:
             self._model.opset_import.append(helper.make_opsetid("trt", 1))
         return self._model
 
-    def _product(self, node: onnx.NodeProto, weight: np.ndarray) -> None:
+    def _quantize_matmul(self, node: onnx.NodeProto, weight: np.ndarray) -> None:
         name, x = node.input[1], node.input[0]
         factors = np.ones(len(weight), np.float32)
         if self.smooth:

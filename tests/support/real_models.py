@@ -28,8 +28,8 @@ PACKAGES: Mapping[str, Sequence[str]] = {
 
 def folders() -> list[Path]:
     """The folders that the variable names; none where it is not set."""
-    place = os.environ.get(VARIABLE)
-    return sorted(path.parent for path in Path(place).glob("*/config.json")) if place else []
+    folder = os.environ.get(VARIABLE)
+    return sorted(path.parent for path in Path(folder).glob("*/config.json")) if folder else []
 
 
 def fetch(name: str, folder: Path) -> None:

@@ -262,8 +262,8 @@ def linear(
         count = len(frequencies) // 8
         blocks = total[:, : 16 * count].reshape(len(total), count, 2, 8)
         angles = _angles(positions, frequencies).reshape(len(total), count, 8)
-        turned = np.stack(_rotate(blocks[:, :, 0], blocks[:, :, 1], angles), 2)
-        total[:, : 16 * count] = turned.reshape(len(total), 16 * count)
+        rotated = np.stack(_rotate(blocks[:, :, 0], blocks[:, :, 1], angles), 2)
+        total[:, : 16 * count] = rotated.reshape(len(total), 16 * count)
     if gated:
         blocks = total.reshape(len(total), total.shape[1] // 16, 2, 8)
         u, v = (blocks[:, :, i].reshape(len(total), total.shape[1] // 2) for i in range(2))

@@ -37,7 +37,7 @@ Text = str | tuple[str, str]
 
 WIDTH = 8
 POSITIONS = 128
-PRODUCT = 512
+GEMM = 512
 MOST_END_S = 60.0
 DIGEST = hashlib.sha256(TOKENIZER.read_bytes()).hexdigest()
 PROMPTS = {"query": "query: "}
@@ -80,7 +80,7 @@ def write_model(
     """Writes the model, and its tokenizer beside it where `text` says that there is one.
 
     `positive`: what is below 0 becomes 0, as in vectors of sparse encoders. `gemms`: of each token with matrices of
-    PRODUCT x PRODUCT, whose results are not looked at; they take time.
+    GEMM x GEMM, whose results are not looked at; they take time.
     """
     constants: dict[str, Array] = {
         "table": table(width),
@@ -156,9 +156,9 @@ def _work(gemms: int, constants: dict[str, Array], width: int) -> list[onnx.Node
         return [helper.make_node("Identity", ["plain_rows"], ["rows"])]
     rng = np.random.default_rng(0)
     constants.update(
-        widen=rng.standard_normal((width, PRODUCT), np.float32),
-        square=rng.standard_normal((PRODUCT, PRODUCT), np.float32) / PRODUCT**0.5,
-        narrow=np.zeros((PRODUCT, width), np.float32),
+        widen=rng.standard_normal((width, GEMM), np.float32),
+        square=rng.standard_normal((GEMM, GEMM), np.float32) / GEMM**0.5,
+        narrow=np.zeros((GEMM, width), np.float32),
     )
     nodes = [helper.make_node("MatMul", ["plain_rows", "widen"], ["wide0"])]
     nodes += [helper.make_node("MatMul", [f"wide{at}", "square"], [f"wide{at + 1}"]) for at in range(gemms)]

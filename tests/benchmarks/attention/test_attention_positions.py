@@ -9,17 +9,17 @@ import torch
 from benchmarks.attention import measurement, position_peers
 from benchmarks.attention import peers as attention_peers
 from benchmarks.attention import problem as problems
-from benchmarks.attention.cases import Case, Places
+from benchmarks.attention.cases import Case, PositionTerms
 from benchmarks.attention.position_cases import position_cases
 from benchmarks.attention.problem import Problem, UnsupportedError, biased_scores, buckets_of
 
 LENGTHS = (5, 40, 1, 23)
 EVERY = [
-    Places((3, 3)),
-    Places((-1, 0)),
-    Places(bias="slope"),
-    Places((8, 2), bias="distance", bias_range=6),
-    Places(bias="disentangled", bias_range=39, buckets=8),
+    PositionTerms((3, 3)),
+    PositionTerms((-1, 0)),
+    PositionTerms(bias="slope"),
+    PositionTerms((8, 2), bias="distance", bias_range=6),
+    PositionTerms(bias="disentangled", bias_range=39, buckets=8),
 ]
 
 
@@ -29,8 +29,8 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "DEVICE", "cpu")
 
 
-def problem(positions: Places) -> Problem:
-    case = Case("small", 3, 16, LENGTHS, (), places=positions)
+def problem(positions: PositionTerms) -> Problem:
+    case = Case("small", 3, 16, LENGTHS, (), positions=positions)
     inputs = (torch.randn(case.tokens, 3, 3, 16, generator=torch.Generator().manual_seed(0)).half(),)
     return Problem(case, inputs, torch.tensor([0, *LENGTHS]).cumsum(0).to(torch.int32))
 
@@ -38,11 +38,11 @@ def problem(positions: Places) -> Problem:
 def test_every_kind_of_case_is_there_once() -> None:
     names = [case.name for case in position_cases()]
     assert len(names) == len(set(names))
-    assert {case.places.bias for case in position_cases()} == {"none", "slope", "distance", "disentangled"}
+    assert {case.positions.bias for case in position_cases()} == {"none", "slope", "distance", "disentangled"}
 
 
 @pytest.mark.parametrize("places", EVERY[:4], ids=str)
-def test_flex_attention_gives_the_truth(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flex_attention_gives_the_truth(places: PositionTerms, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     result = problem(places)
     launch = position_peers.flex(result)
@@ -68,7 +68,7 @@ def test_a_disentangled_bias_is_what_transformers_computes() -> None:
     rows = torch.randn(2 * buckets, heads * size, generator=torch.Generator().manual_seed(3)).double()
     with torch.inference_mode():
         bias = module.disentangled_attention_bias(q, k, None, rows, 3)
-        bucket = buckets_of(result.case.places)
+        bucket = buckets_of(result.case.positions)
         k_rows, q_rows = module.pos_key_proj(rows)[bucket], module.pos_query_proj(rows)[bucket]
         positions = problems.Positions(k_position=k_rows, q_position=q_rows)
         scores = biased_scores(result, q, k, slice(None), positions)

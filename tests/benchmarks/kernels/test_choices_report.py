@@ -27,11 +27,11 @@ def test_a_build_takes_the_fastest_of_the_models_first_five() -> None:
     first = [choice(tokens) for tokens in (256, 240, 224, 208, 192, 176)]
     times = dict(zip(first, (9.0, 8.0, 10.0, 11.0, 12.0, 5.0), strict=True))
     one = choose(record(times, first))
-    assert (one.finish, one.kind) == ("fp16 gelu norms x", "240")
+    assert (one.epilogue, one.kind) == ("fp16 gelu norms x", "240")
     assert one.lost == pytest.approx(5 / 8 - 1)  # the sixth is faster, and no build tries it
 
 
-def test_the_table_counts_by_finish_and_kind() -> None:
+def test_the_table_counts_by_epilogue_and_kind() -> None:
     first = [choice(64), choice(32, 2)]
     records = [record({first[0]: 4.0, first[1]: 5.0}, first), record({first[0]: 4.0, first[1]: 6.0}, first)]
     records.append(record({first[0]: 4.0, first[1]: 2.0}, first, results=["y"], gated=True))

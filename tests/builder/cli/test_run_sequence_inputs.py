@@ -49,7 +49,7 @@ def assert_right(output: Path, tokenizer: Path, *, ahead: int = 0) -> None:
 
 
 @pytest.mark.parametrize("kind", ["texts", "ids", "packed", "padded"])
-def test_every_kind_of_input_has_a_place_for_them(kind: str, model: Path, tmp_path: Path) -> None:
+def test_every_kind_of_input_can_hold_them(kind: str, model: Path, tmp_path: Path) -> None:
     tokenizer = write_tokenizer(tmp_path / "tokenizer.json")
     ids, source = ids_of(tokenizer), tmp_path / "in.jsonl"
     lens = np.asarray([len(row) for row in ids])

@@ -60,7 +60,7 @@ def test_numbers_that_are_not_finite_never_agree(value: float) -> None:
 
 
 @pytest.mark.parametrize("other", [np.finfo(np.float32).min, -1e4, -np.inf, np.nan, 1e6])
-def test_no_column_hides_behind_another(other: float) -> None:
+def test_no_column_hides_another(other: float) -> None:
     wanted = np.random.default_rng(0).standard_normal((24, 3)).astype(np.float32)
     wanted[:, 1] = other
     actual = wanted.copy()

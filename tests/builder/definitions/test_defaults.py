@@ -52,8 +52,8 @@ class RecordingKeys(Keys):
 class AnyTensors(Tensors):
     """Tensors of any name and shape."""
 
-    def below(self, *_prefixes: str, there: str) -> Tensors:
-        del there
+    def below(self, *_prefixes: str, member: str) -> Tensors:
+        del member
         return self
 
     def __contains__(self, name: str) -> bool:

@@ -93,7 +93,7 @@ def test_only_where_another_kernel_stands_between(name: str) -> None:
 
 
 @pytest.mark.parametrize(("of_lengths", "expected"), [("ids", 1), ("x", 0)])
-def test_ids_are_early_where_lengths_are_made_behind_them(of_lengths: str, expected: int) -> None:
+def test_ids_are_early_where_lengths_are_made_after_them(of_lengths: str, expected: int) -> None:
     """A schedule is given ids for their number; one that is given another tensor may run ahead of what makes ids."""
     flags = {"has_extent": 0, "has_positions": 1, "has_tasks": 0, "num_heads": 1}
     nodes = [

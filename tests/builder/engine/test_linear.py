@@ -40,7 +40,7 @@ def test_the_command_offers_what_the_builder_knows() -> None:
     assert NORMS == KNOWN_NORMS
 
 
-def test_optimize_writes_products_that_run_anywhere_unless_asked(models: dict[str, onnx.ModelProto]) -> None:
+def test_optimize_writes_gemms_that_run_anywhere_unless_asked(models: dict[str, onnx.ModelProto]) -> None:
     plain, fused = plugins(models["tensorrt"]), plugins(models["padfree"])
     assert fused - plain == Counter(PadfreeLinear=4 * plain["PadfreeAttention"])
     assert plugins(apply_linear("padfree", Model(models["tensorrt"]), norms="folded").proto) == fused
@@ -66,7 +66,7 @@ def test_norms_that_are_not_to_be_had(models: dict[str, onnx.ModelProto]) -> Non
         apply_linear("padfree", Model(models["tensorrt"]), norms="fused")
 
 
-def test_inspect_shows_the_products(models: dict[str, onnx.ModelProto], tmp_path: Path, capsys: Capture) -> None:
+def test_inspect_shows_the_gemms(models: dict[str, onnx.ModelProto], tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "fused.onnx"
     onnx.save_model(models["padfree"], str(path))
     assert main(["inspect", str(path), "--verbose"]) == 0

@@ -85,7 +85,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_others_keep_their_products(change: str) -> None:
+def test_others_keep_their_gemms(change: str) -> None:
     model = rewrite_model()
     CHANGES[change](model)
     result = for_parser(model, 512)

@@ -53,7 +53,7 @@ def embedding(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def rows_normed_behind(
+def pool_of_normed_rows(
     pool: dict[str, int | float | str], norm: dict[str, int | float | str] | None = None
 ) -> onnx.ModelProto:
     """The pool of rows, their norm and a cast to float32."""
@@ -90,9 +90,9 @@ def test_a_pool_takes_norm_and_cast(rms: int, mode: str) -> None:
 
 @pytest.mark.parametrize("rms", [0, 1])
 @pytest.mark.parametrize("mode", ["first", "last", "each"])
-def test_a_pool_of_rows_takes_the_norm_behind_it(rms: int, mode: str) -> None:
+def test_a_pool_of_rows_takes_the_norm_after_it(rms: int, mode: str) -> None:
     """An empty sequence has zeros then, where the norm of zeros is beta."""
-    model, rows = rows_normed_behind({"mode": mode}, {"rms": rms, "epsilon": 0.25}), 3 if mode == "each" else 9
+    model, rows = pool_of_normed_rows({"mode": mode}, {"rms": rms, "epsilon": 0.25}), 3 if mode == "each" else 9
     expected = run(model, rows)
     merge_pools(model)
     check_nodes(model)
@@ -119,8 +119,8 @@ def test_a_pool_of_rows_takes_the_norm_behind_it(rms: int, mode: str) -> None:
     ],
     ids=str,
 )
-def test_a_norm_behind_stays_where_it_is_none_of_a_row(options: dict[str, Any]) -> None:
-    model = rows_normed_behind(**options)
+def test_a_norm_after_a_pool_stays_where_it_is_none_of_a_row(options: dict[str, Any]) -> None:
+    model = pool_of_normed_rows(**options)
     before = model.SerializeToString()
     merge_pools(model)
     assert model.SerializeToString() == before
@@ -128,13 +128,13 @@ def test_a_norm_behind_stays_where_it_is_none_of_a_row(options: dict[str, Any]) 
 
 def test_a_pool_takes_one_norm() -> None:
     """Of one ahead and one behind, the first; rows that something else reads keep theirs."""
-    model = rows_normed_behind({"mode": "first"})
+    model = pool_of_normed_rows({"mode": "first"})
     model.graph.node.insert(0, make_node("PadfreeLayerNorm", ["z", "gamma"], ["x"], **PLAIN_NORM))
     model.graph.input[0].name = "z"
     merge_pools(model)
     check_nodes(model)
     assert [node.op_type for node in model.graph.node] == ["PadfreePool", "PadfreeLayerNorm", "Cast"]
-    shared = rows_normed_behind({"mode": "first"})
+    shared = pool_of_normed_rows({"mode": "first"})
     shared.graph.output.append(helper.make_tensor_value_info("taken", TensorProto.FLOAT16, None))
     merge_pools(shared)
     assert [node.op_type for node in shared.graph.node] == ["PadfreePool", "PadfreeLayerNorm", "Cast"]

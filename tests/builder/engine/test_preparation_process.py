@@ -96,7 +96,7 @@ def test_a_model_is_rewritten_here(children: list[subprocess.Popen[bytes]]) -> N
 
 
 @pytest.mark.parametrize("norms", ["folded", pytest.param("separate", marks=pytest.mark.slow)])
-def test_products_are_chosen_where_the_model_is_rewritten(children: list[subprocess.Popen[bytes]], norms: str) -> None:
+def test_gemms_are_chosen_where_the_model_is_rewritten(children: list[subprocess.Popen[bytes]], norms: str) -> None:
     plain = rewrite_once(open_model(EXPORTED), replace(OPTIONS, precision="fp16"))
     result = prepared_model(EXPORTED, lambda: Device(0, "NVIDIA H200", 9, 0), precision="fp16", norms=norms)
     assert result == for_parser(apply_linear("padfree", plain, norms=norms).whole(), MAX_SEQ_LEN)

@@ -27,7 +27,7 @@ def run(model: ModelProto, feeds: dict[str, np.ndarray], *more: str) -> list[np.
     return list(session.run(None, feeds))
 
 
-def products(model: ModelProto) -> list[onnx.NodeProto]:
+def matmuls(model: ModelProto) -> list[onnx.NodeProto]:
     weights = {tensor.name for tensor in model.graph.initializer}
     return [node for node in model.graph.node if node.op_type == "MatMul" and weights.isdisjoint(node.input)]
 
@@ -44,24 +44,24 @@ def test_padded_attention_gives_the_same(family: str, length: int, rewritings: R
     }
     feeds |= {value.name: 0 * mask for value in model.graph.input if "type" in value.name}
     wanted = run(model, feeds)
-    assert products(model)
+    assert matmuls(model)
     lengthen_short_axes(model)
-    results = [node.output[0] for node in products(model)]
+    results = [node.output[0] for node in matmuls(model)]
     actual, *inner = run(model, feeds, *results)
     np.testing.assert_allclose(actual, wanted[0], rtol=1e-5, atol=1e-5)
     assert all(min(value.shape[-2:]) >= 2 for value in inner)
 
 
-def test_products_of_half_precision_are_found() -> None:
+def test_matmuls_of_half_precision_are_found() -> None:
     """Conversion casts operands, and lists no shapes of what it casts."""
     model = rewrite(
         FAMILIES / "modernbert_torchscript_sdpa.onnx", interface="padded", precision="fp16", verify=False
     ).model
     whole = rewrite(FAMILIES / "modernbert_torchscript_sdpa.onnx", interface="padded", verify=False).model
     lengthen_short_axes(model)
-    assert len(products(model)) == len(products(whole))
+    assert len(matmuls(model)) == len(matmuls(whole))
     padded = {name for node in model.graph.node if node.op_type == "Pad" for name in node.output}
-    assert all(not padded.isdisjoint(node.input) for node in products(model))
+    assert all(not padded.isdisjoint(node.input) for node in matmuls(model))
 
 
 def test_sizes_that_are_fixed_are_left_alone() -> None:

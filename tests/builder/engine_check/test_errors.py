@@ -152,7 +152,7 @@ def six_layers(precision: str) -> Model:
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("layer", [0, 3, 5])
-def test_one_product_of_one_layer_that_is_off_by_a_fifth(precision: str, layer: int) -> None:
+def test_one_gemm_of_one_layer_that_is_off_by_a_fifth(precision: str, layer: int) -> None:
     """The answers of GEMMs with folded norms, which round elsewhere, are right."""
     actual, exact = six_layers(precision), six_layers("fp32")
     metadata = parse_metadata(read_metadata(actual.proto, ValueError), "test")

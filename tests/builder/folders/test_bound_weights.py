@@ -51,14 +51,14 @@ def test_the_model_computes_what_the_graph_does(perm: list[int] | None, *, also_
         np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5)
 
 
-def test_what_is_not_turned_is_the_array_itself() -> None:
+def test_what_is_not_transposed_is_the_array_itself() -> None:
     values = weights()
     bound = bind_weights(graph(also_read=True), ("x",), values)
     (tensor,) = (item for item in bound.proto.graph.initializer if item.name == "w")
     assert np.shares_memory(bound.array(tensor), values["w"])
 
 
-def test_other_turns_stay() -> None:
+def test_other_transposes_stay() -> None:
     assert "Transpose" in {node.op_type for node in bind_weights(graph([0, 1]), ("x",), weights()).proto.graph.node}
 
 

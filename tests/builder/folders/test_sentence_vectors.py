@@ -70,7 +70,7 @@ def test_a_way_of_pooling(mode: str, form: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(actual, [normalize(pool(row, mode)) for row in rows], atol=TOLERANCE)
 
 
-def test_several_ways_lie_one_behind_the_other(tmp_path: Path) -> None:
+def test_several_poolings_are_joined_in_their_order(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "model", modules=[("Pooling", {"pooling_mode": ["cls", "mean", "max"]})])
     actual, rows = vectors(folder, tmp_path)
     wanted = [np.concatenate([pool(row, mode) for mode in ("cls", "mean", "max")]) for row in rows]
@@ -96,7 +96,7 @@ def test_dense_and_normalize_follow(tmp_path: Path) -> None:
     np.testing.assert_allclose(actual, wanted, atol=TOLERANCE)
 
 
-def test_options_take_the_place_of_what_the_folder_says(tmp_path: Path) -> None:
+def test_options_replace_what_the_folder_says(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "model", modules=[("Pooling", {"pooling_mode": "mean"}), ("Normalize", {})])
     actual, rows = vectors(folder, tmp_path, "--pooling", "cls,max", "--no-normalize")
     wanted = [np.concatenate([pool(row, "cls"), pool(row, "max")]) for row in rows]

@@ -42,7 +42,7 @@ def test_results_come_as_the_process_tells_them(monkeypatch: pytest.MonkeyPatch)
     assert reports == {"gpu": {"name": "here"}, "tensorrt": "10.6.0"}
 
 
-def test_another_process_goes_on_behind_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_process_goes_on_after_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     code = """
 for number in asked['cases']:
     if number == 1:

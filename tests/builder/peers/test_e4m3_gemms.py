@@ -24,7 +24,7 @@ from padfree.onnx_tools.files.ort_session import open_session
 from padfree.runtime import Session
 from padfree.runtime.feeds import split_outputs
 
-LAYERS, PRODUCTS = 2, 6
+LAYERS, GEMMS = 2, 6
 LEAST_COSINE = 0.99  # to ours, which rounds the same factors, the weights with scales of other bits and norms folded
 LEAST_ERROR = 1e-2  # 3 bits cost 0.037 of a product, fp16 alone 1e-3 of an answer
 MOST_ERROR = 1.3  # times ours, of which it was 0.8 to 1.03
@@ -63,7 +63,7 @@ def test_the_padded_file_rounds_what_ours_does(attention: bool, setup: Setup, tr
     onnx.checker.check_model(result)
     counts = Counter(node.op_type for node in result.graph.node)
     activations = LAYERS * (8 if attention else 4)  # query, key and value have one input; attention has four more
-    assert (counts["QuantizeLinear"], counts["DequantizeLinear"]) == (activations, activations + LAYERS * PRODUCTS)
+    assert (counts["QuantizeLinear"], counts["DequantizeLinear"]) == (activations, activations + LAYERS * GEMMS)
     assert (result.opset_import[0].version, weight_types(result)) == (19, {TensorProto.FLOAT8E4M3FN})
     session = open_session(OnnxModel.of(result))
     outputs = session.run(None, setup.batch.pad(setup.model.original_metadata))
@@ -89,7 +89,7 @@ def weight_types(model: onnx.ModelProto) -> set[int]:
     return {types[name] for name in read if name in types}
 
 
-def product(columns: int = SIZE, weight: float = 1e-6) -> onnx.ModelProto:
+def gemm(columns: int = SIZE, weight: float = 1e-6) -> onnx.ModelProto:
     """x [T,32] by a weight whose numbers are that large, but for a feature of zeros."""
     values = np.random.default_rng(0).uniform(-weight, weight, (SIZE, columns)).astype(np.float16)
     values[:, 0] = 0
@@ -107,7 +107,7 @@ def product(columns: int = SIZE, weight: float = 1e-6) -> onnx.ModelProto:
 def test_weights_of_any_size_keep_their_numbers(size: float) -> None:
     """Scales of small ones are fp16's smallest numbers, which are rounded up: nothing is cut off."""
     feeds = {X: np.eye(SIZE, dtype=np.float16)}
-    model = product(weight=size)
+    model = gemm(weight=size)
     result = with_e4m3_gemms(model, {X: 2.0**-8}, attention=False)
     (wanted,), (actual,) = (open_session(OnnxModel.of(each)).run(None, feeds) for each in (model, result))
     off = np.abs(actual.astype(np.float64) - wanted).max()
@@ -116,11 +116,11 @@ def test_weights_of_any_size_keep_their_numbers(size: float) -> None:
     assert actual.any()
 
 
-def test_products_that_do_not_fit_are_refused_by_name() -> None:
+def test_gemms_that_do_not_fit_are_refused_by_name() -> None:
     with pytest.raises(BuildError, match="no GEMM with K and N in multiples of 16"):
-        activation_scales(product(columns=24), "fp16", [{X: np.eye(SIZE, dtype=np.float16)}], attention=True)
+        activation_scales(gemm(columns=24), "fp16", [{X: np.eye(SIZE, dtype=np.float16)}], attention=True)
     with pytest.raises(BuildError, match="reads 'x', which has no scale"):
-        with_e4m3_gemms(product(), {"y": 1.0}, attention=False)
+        with_e4m3_gemms(gemm(), {"y": 1.0}, attention=False)
 
 
 @pytest.mark.parametrize("name", ["tensorrt-fp8", "tensorrt-fp8-attention", "packed-tensorrt-fp8"])

@@ -299,7 +299,7 @@ def test_two_commands_at_once(packed_model: ModelWriter, tmp_path: Path) -> None
     assert [versions(folder / name) for name in names] == [["1"]] * 6
 
 
-def test_places_where_no_repository_can_be(packed_model: ModelWriter, tmp_path: Path) -> None:
+def test_folders_where_no_repository_can_be(packed_model: ModelWriter, tmp_path: Path) -> None:
     model = packed_model()
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "pipe")

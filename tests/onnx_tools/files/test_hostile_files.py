@@ -55,7 +55,7 @@ NO_DATA = {
     "a little": (tensor(TensorProto.FLOAT, [1 << 18], raw_data=bytes((1 << 20) - 4)), "1048576 bytes, and has 1048572"),
     "negative": (tensor(TensorProto.FLOAT, [-1], raw_data=b""), r"has the sizes \[-1\], allowed are 0 and more"),
 }
-PLACES = ("initializer", "constant", "function")
+LOCATIONS = ("initializer", "constant", "function")
 
 
 def plant(rewritten: TensorProto, index: str) -> ModelProto:
@@ -74,7 +74,7 @@ def plant(rewritten: TensorProto, index: str) -> ModelProto:
     return with_output(model, "planted", rewritten.data_type)
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", LOCATIONS)
 @pytest.mark.parametrize(("made", "message"), NO_DATA.values(), ids=NO_DATA)
 def test_tensors_without_the_data_that_they_ask_for(
     tmp_path: Path, made: TensorProto, message: str, place: str

@@ -139,7 +139,7 @@ def test_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path, external
     assert load_model(path) == small_model()
 
 
-def test_unwritable_places_are_named(tmp_path: Path) -> None:
+def test_unwritable_paths_are_named(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="is a folder"):
         save_model(small_model(), tmp_path)
     with pytest.raises(ModelFileError, match=r"No such file or directory.*choose another folder"):

@@ -24,7 +24,7 @@ def _bytes(*shape: int) -> np.ndarray:
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("block", [16, 32])
 @pytest.mark.parametrize("zeros", ["none", "bytes"])
-def test_products(bits: int, block: int, zeros: str) -> None:
+def test_matmuls(bits: int, block: int, zeros: str) -> None:
     """Of 24 columns, where the last block may be whole, or half of it is filler."""
     width = 24
     blocks = -(-width // block)

@@ -14,7 +14,7 @@ from padfree.builder.cli import main
 from padfree.onnx_tools import rewrite, save_model
 from padfree.runtime import Session
 
-from tests.onnx_tools.agreement import INTERFACES, in_turn
+from tests.onnx_tools.agreement import INTERFACES, with_interfaces_in_turn
 from tests.support.encoder import HIDDEN, VOCABULARY, EncoderBuilder
 from tests.support.exports import metadata_of
 
@@ -75,7 +75,7 @@ def test_comparisons_are_masks(form: str, interface: str) -> None:
     assert roles == {"input_ids": "tokens", lengths: "seq_lens"}
 
 
-@pytest.mark.parametrize(("column", "interface"), in_turn([False, True]))
+@pytest.mark.parametrize(("column", "interface"), with_interfaces_in_turn([False, True]))
 @pytest.mark.parametrize("kind", [INT64, INT32, FLOAT])
 @pytest.mark.parametrize("mean", [False, True])
 def test_sessions_give_what_the_original_gives(

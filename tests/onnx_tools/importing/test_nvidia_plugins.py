@@ -16,7 +16,7 @@ from padfree.onnx_tools.importing.nvidia import ATTENTION, EMBEDDING, GELU, LINE
 from tests.support.exports import session
 
 INPUTS = ("input_ids", "segment_ids", "cu_seqlens", "max_seqlen")
-HIDDEN, HEADS, INNER, VOCABULARY, PLACES, LAYERS = 16, 2, 24, 30, 20, 2
+HIDDEN, HEADS, INNER, VOCABULARY, POSITIONS, LAYERS = 16, 2, 24, 30, 20, 2
 LENGTHS = (5, 1, 9)
 
 
@@ -28,7 +28,7 @@ class Bert:
         self.arrays: dict[str, Any] = {}
         self.rng = np.random.default_rng(1)
         self.linear_op, self.domain = linear, domain
-        size = {"word": VOCABULARY, "token_type": 2, "position": PLACES}
+        size = {"word": VOCABULARY, "token_type": 2, "position": POSITIONS}
         self.tables = {name: self.random(rows, HIDDEN, spread=1.0) for name, rows in size.items()}
         self.norms = [self.norm() for _ in range(1 + 2 * LAYERS)]
         fields = {
@@ -46,7 +46,7 @@ class Bert:
             }
             weights = {name: (self.random(*shape), self.random(shape[0])) for name, shape in sizes.items()}
             self.layers.append(weights)
-            qkv = self.product(x, *weights["qkv"], f"qkv{layer}")
+            qkv = self.linear(x, *weights["qkv"], f"qkv{layer}")
             kind = {
                 "type_id": 1,
                 "hidden_size": HIDDEN,
@@ -58,11 +58,11 @@ class Bert:
             inputs = [qkv, "mask", "cu_seqlens", "max_seqlen"]
             attended = self.plugin(ATTENTION, inputs, [f"attended{layer}"], **kind)
             first, second = self.norms[1 + 2 * layer : 3 + 2 * layer]
-            out = self.product(attended, *weights["out"], f"out{layer}")
+            out = self.linear(attended, *weights["out"], f"out{layer}")
             x = self.skip([out, x], f"x{layer}", first)
-            up = self.product(x, *weights["up"], f"up{layer}")
+            up = self.linear(x, *weights["up"], f"up{layer}")
             inner = self.activation(up, gelu, f"inner{layer}")
-            down = self.product(inner, *weights["down"], f"down{layer}")
+            down = self.linear(inner, *weights["down"], f"down{layer}")
             x = self.skip([down, x], f"y{layer}", second)
         self.output = x
 
@@ -79,7 +79,7 @@ class Bert:
     def skip(self, inputs: list[str], output: str, norm: dict[str, Any]) -> str:
         return self.plugin(SKIP, inputs, [output], type_id=1, **{key: value.tolist() for key, value in norm.items()})
 
-    def product(self, x: str, weight: Any, bias: Any, name: str) -> str:
+    def linear(self, x: str, weight: Any, bias: Any, name: str) -> str:
         if self.linear_op == LINEAR:
             fields = {"W": numpy_helper.from_array(weight.ravel()), "B": bias.tolist()}
             return self.plugin(LINEAR, [x], [name], out_dims=len(weight), type_id=1, **fields)

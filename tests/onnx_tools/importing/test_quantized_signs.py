@@ -41,7 +41,7 @@ def model(*nodes: Any, kind: str = "uint8", zero: int = 0, scale: float = 0.05, 
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
-PRODUCT = ("MatMul", ["x", "w"], "p", {})
+MATMUL = ("MatMul", ["x", "w"], "p", {})
 
 
 def pair(x: str, stem: str = "") -> list[Any]:
@@ -63,7 +63,7 @@ def ops(original: ModelProto) -> list[str]:
 )
 @pytest.mark.parametrize("remove", [without_quantization, without_rounding])
 def test_what_was_cut_off_is_cut_off(kind: str, zero: int, remove: Any) -> None:
-    original = model(PRODUCT, *pair("p"), LAST, kind=kind, zero=zero)
+    original = model(MATMUL, *pair("p"), LAST, kind=kind, zero=zero)
     actual = remove(Model.of(original)).model.whole()
     assert ops(actual) == ["MatMul", "Relu", "Mul"]
     (exact,), (rounded,) = run(actual, X), run(original, X)
@@ -72,7 +72,7 @@ def test_what_was_cut_off_is_cut_off(kind: str, zero: int, remove: Any) -> None:
 
 
 def test_nodes_in_another_order() -> None:
-    original = model(PRODUCT, *pair("p"), LAST)
+    original = model(MATMUL, *pair("p"), LAST)
     nodes = list(original.graph.node)
     del original.graph.node[:]
     original.graph.node.extend(nodes[::-1])
@@ -81,13 +81,13 @@ def test_nodes_in_another_order() -> None:
 
 def test_one_relu_serves_all_that_read_the_same() -> None:
     second = ("DequantizeLinear", ["q", "s", "z"], "d2", {})
-    actual = without_quantization(Model.of(model(PRODUCT, *pair("p"), second, ("Mul", ["d", "d2"], "y", {}))))
+    actual = without_quantization(Model.of(model(MATMUL, *pair("p"), second, ("Mul", ["d", "d2"], "y", {}))))
     assert actual.activations == 1
     assert ops(actual.model.whole()) == ["MatMul", "Relu", "Mul"]
 
 
 def test_a_relu_gives_an_output() -> None:
-    original = model(PRODUCT, *pair("p"), output="d")
+    original = model(MATMUL, *pair("p"), output="d")
     actual = without_quantization(Model.of(original)).model.whole()
     np.testing.assert_array_equal(
         run(actual, X)[0], np.maximum(X["x"] @ numpy_helper.to_array(original.graph.initializer[0]), 0)
@@ -97,28 +97,28 @@ def test_a_relu_gives_an_output() -> None:
 @pytest.mark.parametrize(
     "nodes",
     [
-        [PRODUCT, ("Softmax", ["p"], "a", {}), *pair("a"), LAST],
-        [PRODUCT, ("Erf", ["p"], "e", {}), ("Add", ["e", "one"], "a", {}), *pair("a"), LAST],
+        [MATMUL, ("Softmax", ["p"], "a", {}), *pair("a"), LAST],
+        [MATMUL, ("Erf", ["p"], "e", {}), ("Add", ["e", "one"], "a", {}), *pair("a"), LAST],
         # The variance of a norm that is written out, and its root.
         [
-            *(PRODUCT, ("Mul", ["p", "p"], "b", {}), ("ReduceMean", ["b"], "c", {})),
+            *(MATMUL, ("Mul", ["p", "p"], "b", {}), ("ReduceMean", ["b"], "c", {})),
             *(("Add", ["c", "one"], "a", {}), *pair("a"), LAST),
         ],
         [
-            PRODUCT,
+            MATMUL,
             ("Pow", ["p", "two"], "b", {}),
             ("Sqrt", ["b"], "c", {}),
             ("Div", ["one", "c"], "a", {}),
             *pair("a"),
             LAST,
         ],
-        [PRODUCT, ("Relu", ["p"], "b", {}), ("Reshape", ["b", "shape"], "a", {}), *pair("a"), LAST],
-        [PRODUCT, *pair("p", "0"), ("Transpose", ["d0"], "a", {}), *pair("a"), LAST],
+        [MATMUL, ("Relu", ["p"], "b", {}), ("Reshape", ["b", "shape"], "a", {}), *pair("a"), LAST],
+        [MATMUL, *pair("p", "0"), ("Transpose", ["d0"], "a", {}), *pair("a"), LAST],
         # A mask: no weight takes part.
         [("Sub", ["one", "x"], "a", {}), *pair("a"), LAST],
         # A mask that is spread to the size of what weights made.
         [
-            PRODUCT,
+            MATMUL,
             ("Shape", ["p"], "b", {}),
             ("Greater", ["x", "one"], "c", {}),
             ("Expand", ["c", "b"], "e", {}),
@@ -143,7 +143,7 @@ def test_there_is_nothing_to_cut_off(nodes: list[Any]) -> None:
 )
 def test_other_zero_points_cut_off_nothing(kind: str, zero: int, scale: float) -> None:
     """A scale that is infinite, as onnxruntime gives masks of float32's least number, says nothing."""
-    original = model(PRODUCT, *pair("p"), LAST, kind=kind, zero=zero, scale=scale)
+    original = model(MATMUL, *pair("p"), LAST, kind=kind, zero=zero, scale=scale)
     assert ops(without_quantization(Model.of(original)).model.whole()) == ["MatMul", "Mul"]
 
 
@@ -159,7 +159,7 @@ class Batch(CalibrationDataReader):
 
 def test_files_of_onnxruntimes_quantiser(tmp_path: Path) -> None:
     """It takes the Relu out, and keeps the sign in the zero point alone."""
-    original = model(PRODUCT, ("Relu", ["p"], "r", {}), ("MatMul", ["r", "w"], "y", {}))
+    original = model(MATMUL, ("Relu", ["p"], "r", {}), ("MatMul", ["r", "w"], "y", {}))
     onnx.save(original, tmp_path / "float.onnx")
     kinds = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
     quantize_static(tmp_path / "float.onnx", tmp_path / "quantised.onnx", Batch(), **kinds)

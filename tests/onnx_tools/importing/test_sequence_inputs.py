@@ -89,7 +89,7 @@ def test_a_value_for_a_batch_beside_fixed_sizes_is_bound_as_the_message_says() -
 
 
 @pytest.mark.parametrize("model", [with_rows(), with_scalar()])
-def test_engines_of_other_callers_have_no_place_for_them(model: ModelProto) -> None:
+def test_engines_of_other_callers_cannot_take_them(model: ModelProto) -> None:
     with pytest.raises(RewriteError, match=r"'(language|task)', for which the interface varseqlen has no place"):
         rewrite(model, interface="varseqlen")
 

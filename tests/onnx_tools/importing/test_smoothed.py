@@ -35,18 +35,18 @@ def model(*nodes: Any, outputs: tuple[str, ...] = ("y",)) -> ModelProto:
 
 
 SMOOTH = ("Mul", ["x", "f"], "m", {})
-PRODUCT = ("MatMul", ["m", "w"], "y", {})
+MATMUL = ("MatMul", ["m", "w"], "y", {})
 
 
 @pytest.mark.parametrize(
     "nodes",
     [
-        [SMOOTH, PRODUCT],
-        [("Mul", ["f", "x"], "m", {}), PRODUCT],
+        [SMOOTH, MATMUL],
+        [("Mul", ["f", "x"], "m", {}), MATMUL],
         [SMOOTH, ("Transpose", ["t"], "w2", {"perm": [1, 0]}), ("MatMul", ["m", "w2"], "y", {})],
-        [("Identity", ["f"], "f2", {}), ("Mul", ["x", "f2"], "m", {}), PRODUCT],
-        [SMOOTH, PRODUCT, ("MatMul", ["m", "w"], "z", {})],
-        [SMOOTH, PRODUCT, ("MatMul", ["x", "w"], "z", {})],  # the same weight without factors
+        [("Identity", ["f"], "f2", {}), ("Mul", ["x", "f2"], "m", {}), MATMUL],
+        [SMOOTH, MATMUL, ("MatMul", ["m", "w"], "z", {})],
+        [SMOOTH, MATMUL, ("MatMul", ["x", "w"], "z", {})],  # the same weight without factors
     ],
 )
 def test_factors_go_into_weights(nodes: list[Any]) -> None:
@@ -60,17 +60,17 @@ def test_factors_go_into_weights(nodes: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("nodes", "outputs"),
     [
-        ([SMOOTH, PRODUCT, ("Relu", ["m"], "z", {})], ("y", "z")),  # somebody else reads it
-        ([SMOOTH, PRODUCT], ("y", "m")),  # it is an output
-        ([("Mul", ["x", "one"], "m", {}), PRODUCT], ("y",)),
-        ([("Mul", ["x", "f3"], "m", {}), PRODUCT], ("y",)),  # the result has another axis
-        ([SMOOTH, PRODUCT, ("Transpose", ["m"], "turned", {}), ("MatMul", ["t", "turned"], "z", {})], ("y", "z")),
+        ([SMOOTH, MATMUL, ("Relu", ["m"], "z", {})], ("y", "z")),  # somebody else reads it
+        ([SMOOTH, MATMUL], ("y", "m")),  # it is an output
+        ([("Mul", ["x", "one"], "m", {}), MATMUL], ("y",)),
+        ([("Mul", ["x", "f3"], "m", {}), MATMUL], ("y",)),  # the result has another axis
+        ([SMOOTH, MATMUL, ("Transpose", ["m"], "turned", {}), ("MatMul", ["t", "turned"], "z", {})], ("y", "z")),
         # The weight of a norm that is written out.
-        ([("Sqrt", ["one"], "s", {}), ("Div", ["x", "s"], "d", {}), ("Mul", ["d", "f"], "m", {}), PRODUCT], ("y",)),
+        ([("Sqrt", ["one"], "s", {}), ("Div", ["x", "s"], "d", {}), ("Mul", ["d", "f"], "m", {}), MATMUL], ("y",)),
         (
             [
                 *(("Reciprocal", ["one"], "s", {}), ("Mul", ["x", "s"], "d", {})),
-                *(("Cast", ["d"], "c", {"to": TensorProto.FLOAT}), ("Mul", ["c", "f"], "m", {}), PRODUCT),
+                *(("Cast", ["d"], "c", {"to": TensorProto.FLOAT}), ("Mul", ["c", "f"], "m", {}), MATMUL),
             ],
             ("y",),
         ),

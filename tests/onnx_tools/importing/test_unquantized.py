@@ -85,7 +85,7 @@ def test_nodes_of_onnxruntime_count(original: ModelProto, form: str) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-def test_weights_behind_an_identity_are_weights(original: ModelProto) -> None:
+def test_weights_after_an_identity_are_weights(original: ModelProto) -> None:
     """Not activations, which would lose their rounding."""
     quantizer = Quantizer("int8", "rounded")
     source = quantizer.apply(original)

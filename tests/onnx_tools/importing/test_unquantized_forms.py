@@ -18,8 +18,8 @@ from tests.support.quantizers import Quantizer
 from .conftest import FEEDS
 
 
-@pytest.mark.parametrize("way", ["turned", "cast"])
-def test_weights_that_are_turned_or_cast_first_are_weights(original: ModelProto, way: str) -> None:
+@pytest.mark.parametrize("way", ["transposed", "cast"])
+def test_weights_that_are_transposed_or_cast_first_are_weights(original: ModelProto, way: str) -> None:
     quantizer = Quantizer("int8", "rounded")
     source = quantizer.apply(original)
     node = next(
@@ -27,7 +27,7 @@ def test_weights_that_are_turned_or_cast_first_are_weights(original: ModelProto,
     )
     held = next(item for item in source.graph.initializer if item.name == node.input[0])
     values = numpy_helper.to_array(held)
-    if way == "turned":
+    if way == "transposed":
         held.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(values.T), held.name))
         before = helper.make_node("Transpose", [held.name], ["before"], perm=[1, 0])
     else:

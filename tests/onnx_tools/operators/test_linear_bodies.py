@@ -94,9 +94,9 @@ def test_gated_linear(opset: int, activation: str, normed: int) -> None:
 
 
 @opsets
-@pytest.mark.parametrize("turned", [16, 32, 48])
+@pytest.mark.parametrize("rotated", [16, 32, 48])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_linear_turns_pairs(opset: int, turned: int, dtype: type) -> None:
+def test_linear_rotates_pairs(opset: int, rotated: int, dtype: type) -> None:
     r = rng()
     for tokens in (6, 0):
         feeds = {
@@ -104,9 +104,9 @@ def test_linear_turns_pairs(opset: int, turned: int, dtype: type) -> None:
             "weight": (r.standard_normal((24, 48)) / 4).astype(dtype),
             "bias": r.standard_normal(48).astype(dtype),
             "positions": r.integers(0, 8192, tokens).astype(np.int32),
-            "frequencies": frequencies(turned // 2),
+            "frequencies": frequencies(rotated // 2),
         }
-        attributes = linear_attributes(has_bias=1, rotary_features=turned)
+        attributes = linear_attributes(has_bias=1, rotary_features=rotated)
         (y,) = run("PadfreeLinear", feeds, opset, **attributes)
         expected = ref.linear(**feeds, activation="none")
         check(y, expected, dtype, **(TOLERANCE if dtype == np.float32 else {"rtol": 1e-3, "atol": 1e-3}))
@@ -140,7 +140,7 @@ def test_rotary(opset: int, pairing: str, heads: int, dtype: type) -> None:
         np.testing.assert_array_equal(y[:, heads * SIZE :], x[:, heads * SIZE :])
 
 
-def test_a_norm_between_two_products_is_what_the_moments_make_it() -> None:
+def test_a_norm_between_two_gemms_is_what_the_moments_make_it() -> None:
     """LN(x) W + b, and x + LN(r), from x and r alone."""
     r = rng()
     x = r.standard_normal((5, 64)).astype(np.float32) * 3 + 7

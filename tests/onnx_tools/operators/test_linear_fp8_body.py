@@ -130,7 +130,7 @@ def test_gated(results: str) -> None:
     check(actual, ref.linear(**plain_of(feeds), activation="silu", gated=True), results, 0.25)
 
 
-def test_turned_pairs() -> None:
+def test_rotated_pairs() -> None:
     feeds, r = feeds_of(5, 48, 64), rng()
     feeds["positions"] = r.integers(0, 300, 5).astype(np.int32)
     feeds["frequencies"] = r.uniform(0, 1, 16).astype(np.float32)

@@ -65,7 +65,7 @@ class PositionedBuilder(EncoderBuilder):
 
 
 Added = Callable[[PositionedBuilder], Sequence[str]]
-Turn = Callable[[PositionedBuilder, str], str]
+Rotate = Callable[[PositionedBuilder, str], str]
 
 
 def with_added(added: Added) -> ModelProto:
@@ -75,7 +75,7 @@ def with_added(added: Added) -> ModelProto:
     return with_output(b.attend(x, b.split(x), b.split(x), b.split(x), *added(b)), b, TOKENS)
 
 
-def rotary_layer(turn: Turn, keys: Turn | None = None, *more: str) -> ModelProto:
+def rotary_layer(turn: Rotate, keys: Rotate | None = None, *more: str) -> ModelProto:
     """One layer whose Q and K are turned by positions; K may be so otherwise. `more` are further inputs."""
     b = PositionedBuilder()
     x = b.embedding()

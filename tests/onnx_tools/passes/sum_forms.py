@@ -41,13 +41,13 @@ def score(b: EncoderBuilder, x: str, outputs: int = 1) -> str:
     return b.linear(x, HIDDEN, outputs)
 
 
-def by_product(b: EncoderBuilder, x: str) -> str:
+def by_matmul(b: EncoderBuilder, x: str) -> str:
     """[B,1,S] times [B,S,E]."""
     row = b.op("Unsqueeze", mask(b), b.axes(1))
     return b.op("Div", b.op("Squeeze", b.op("MatMul", row, x), b.axes(1)), count(b))
 
 
-def by_product_from_the_right(b: EncoderBuilder, x: str) -> str:
+def by_matmul_from_the_right(b: EncoderBuilder, x: str) -> str:
     """[B,E,S] times [B,S,1]."""
     summed = b.op("Squeeze", b.op("MatMul", transpose(b, x, 0, 2, 1), column(b)), b.axes(2))
     return b.op("Div", summed, b.op("Clip", count(b), b.constant(1e-9)))
@@ -160,7 +160,7 @@ def length_first(b: EncoderBuilder, x: str) -> str:
 
 def centre(b: EncoderBuilder, x: str) -> str:
     """The deviation from the mean: a sequence's row beside its tokens."""
-    mean = b.op("Unsqueeze", by_product(b, x), b.axes(1))
+    mean = b.op("Unsqueeze", by_matmul(b, x), b.axes(1))
     return total(b, b.op("Abs", b.op("Sub", x, mean)), column(b))
 
 
@@ -196,7 +196,7 @@ def last_of_rows(b: EncoderBuilder, x: str) -> str:
     return b.op("Gather", b.op("Reshape", x, b.axes(-1, HIDDEN)), index, axis=0)
 
 
-def last_by_place(b: EncoderBuilder, x: str) -> str:
+def last_by_index(b: EncoderBuilder, x: str) -> str:
     """argmax(mask * arange(S))."""
     index = b.op("ArgMax", b.op("Mul", "attention_mask", steps(b)), axis=1, keepdims=1)
     return b.op("GatherND", x, index, batch_dims=1)
@@ -210,7 +210,7 @@ def last_from_the_end(b: EncoderBuilder, x: str) -> str:
 
 
 EXACT: dict[str, tuple[Form, str]] = {
-    "product": (by_product, "mean"), "product from the right": (by_product_from_the_right, "mean"),
+    "product": (by_matmul, "mean"), "product from the right": (by_matmul_from_the_right, "mean"),
     "einsum": (by_einsum, "mean"), "square root": (by_square_root, "mean"), "sum": (plain_sum, "mean"),
     "position": (by_position, "mean"), "without special": (without_special, "mean"),
     "attention": (by_attention, "max"), "several heads": (by_several_heads, "max"),
@@ -219,7 +219,7 @@ EXACT: dict[str, tuple[Form, str]] = {
     "exponentials": (by_exponentials, "mean"), "splade": (splade, "max"), "splade masked": (splade_masked_first, "max"),
     "maximum of sums": (maximum_of_sums, "max"), "length": (length_of_vectors, "mean"),
     "squares": (sum_of_squares, "mean"), "length first": (length_first, "mean"), "centred": (centre, "mean"),
-    "first by mask": (first_by_mask, "first"), "last by place": (last_by_place, "last"),
+    "first by mask": (first_by_mask, "first"), "last by place": (last_by_index, "last"),
     "last from the end": (last_from_the_end, "last"),
 }  # fmt: skip
 BY_COUNT: dict[str, Form] = {"last by count": last_by_count, "pairs": last_by_pairs, "rows": last_of_rows}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from padfree.onnx_tools import rewrite
 
-from tests.onnx_tools.agreement import INTERFACES, assert_agree, in_turn
+from tests.onnx_tools.agreement import INTERFACES, assert_agree, with_interfaces_in_turn
 from tests.support.encoder import HIDDEN, TOKENS, EncoderBuilder, with_output
 
 from .attention_forms import PositionedBuilder, attributes
@@ -87,7 +87,9 @@ def of_keras(b: EncoderBuilder, x: str, mean: Mean) -> str:
 Norm = Callable[[EncoderBuilder, str, Mean], str]
 
 
-@pytest.mark.parametrize(("mean", "interface"), in_turn([reduce, pool, without_its_axis, sum_up, times_the_inverse]))
+@pytest.mark.parametrize(
+    ("mean", "interface"), with_interfaces_in_turn([reduce, pool, without_its_axis, sum_up, times_the_inverse])
+)
 @pytest.mark.parametrize("norm", [of_tensorflow, of_jax, of_flax, of_keras])
 def test_norms_by_factors(norm: Norm, mean: Mean, interface: str) -> None:
     b = EncoderBuilder()

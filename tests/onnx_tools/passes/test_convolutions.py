@@ -19,7 +19,7 @@ CHANNELS, FEATURES = 4, 6
 def _model(
     taps: int,
     *,
-    turned: bool = True,
+    transposed: bool = True,
     bias: bool = True,
     groups: int = 1,
     zeros: tuple[int, int] | None = None,
@@ -34,17 +34,17 @@ def _model(
     ]
     if bias:
         weights.append(numpy_helper.from_array(rng.standard_normal(features).astype(np.float32), "b"))
-    shape = ["B", "S", CHANNELS] if turned else ["B", CHANNELS, "S"]
-    x = "t" if turned else "x"
-    nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1])] if turned else []
+    shape = ["B", "S", CHANNELS] if transposed else ["B", CHANNELS, "S"]
+    x = "t" if transposed else "x"
+    nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1])] if transposed else []
     if zeros is not None:
         counts = np.array([0, 0, zeros[0], 0, 0, zeros[1]])
         weights += [numpy_helper.from_array(counts, "n"), numpy_helper.from_array(np.float32(filler), "z")]
         nodes.append(helper.make_node("Pad", [x, "n", "z"], ["more"]))
         x = "more"
     names = [x, "w", "b"] if bias else [x, "w"]
-    nodes.append(helper.make_node("Conv", names, ["c" if turned else "y"], group=groups, **attributes))
-    if turned:
+    nodes.append(helper.make_node("Conv", names, ["c" if transposed else "y"], group=groups, **attributes))
+    if transposed:
         nodes.append(helper.make_node("Transpose", ["c"], ["y"], perm=[0, 2, 1]))
     graph = helper.make_graph(
         nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
@@ -65,18 +65,18 @@ OTHERS = (
 """With zeros beside the rows first, and with weights of each channel."""
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(("taps", "attributes"), SAME + OTHERS)
-def test_convolutions_become_products(taps: int, attributes: dict[str, object], turned: bool) -> None:
-    model = _model(taps, turned=turned, bias=taps != 2, **attributes)
+def test_convolutions_become_matmuls(taps: int, attributes: dict[str, object], transposed: bool) -> None:
+    model = _model(taps, transposed=transposed, bias=taps != 2, **attributes)
     graph = gs.import_onnx(model)
     assert expand_convolutions(graph, analyse(graph))
     tidy(graph)
     kinds = [node.op for node in graph.nodes]
     assert "Conv" not in kinds
-    assert kinds.count("Transpose") == (0 if turned else 2)
+    assert kinds.count("Transpose") == (0 if transposed else 2)
     for length in (1, 2, 3, 9):
-        shape = (2, length, CHANNELS) if turned else (2, CHANNELS, length)
+        shape = (2, length, CHANNELS) if transposed else (2, CHANNELS, length)
         x = np.random.default_rng(length).standard_normal(shape).astype(np.float32)
         np.testing.assert_allclose(
             run(gs.export_onnx(graph), {"x": x})[0], run(model, {"x": x})[0], rtol=1e-5, atol=1e-5

@@ -63,7 +63,7 @@ def encoder(positions: Callable[[EncoderBuilder], str]) -> ModelProto:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("form", [by_ids, by_mask, fill, exclusive])
-def test_positions_that_count_are_places(form: Callable[[EncoderBuilder], str], interface: str) -> None:
+def test_counted_positions_are_those_of_tokens(form: Callable[[EncoderBuilder], str], interface: str) -> None:
     model = encoder(form)
     result = rewrite(model, interface=interface, strict=True)
     assert result.report.excluded_ids == ({"input_ids": (PADDING,)} if (form, interface) == (by_ids, "packed") else {})

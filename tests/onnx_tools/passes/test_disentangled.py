@@ -202,7 +202,7 @@ def _other_rows(b: PositionedBuilder, q: str, _: str) -> list[str]:
     return [_choose(b, b.op("Relu", q), _table(b), _distances(b))]
 
 
-def _keys_in_place_of_queries(b: PositionedBuilder, _: str, k: str) -> list[str]:
+def _keys_instead_of_queries(b: PositionedBuilder, _: str, k: str) -> list[str]:
     return [_choose(b, k, _table(b), _distances(b))]
 
 
@@ -220,7 +220,7 @@ def _longer(b: PositionedBuilder, q: str, _: str) -> list[str]:
         (_choosing(_by_sums), "is added to the scores of 65536 tokens"),
         (_table_of_tokens, "are no dot products of Q with a constant table"),
         (_other_rows, "chooses among dot products of a table with something else than Q"),
-        (_keys_in_place_of_queries, "chooses among dot products of a table with something else than Q"),
+        (_keys_instead_of_queries, "chooses among dot products of a table with something else than Q"),
     ],
 )
 def test_other_terms_stay_on_islands(terms: Terms, reason: str) -> None:

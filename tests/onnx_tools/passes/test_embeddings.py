@@ -16,7 +16,7 @@ from .attention_forms import miss_reason
 FACTOR = 4.0
 
 
-def places(b: EncoderBuilder) -> str:
+def position_rows(b: EncoderBuilder) -> str:
     """Rows by position, [1,S,E]."""
     length = b.op("Slice", b.op("Shape", "input_ids"), b.axes(1), b.axes(2), b.axes(0))
     slots = b.op("Slice", b.constant([range(POSITIONS)], np.int64), b.axes(0), length, b.axes(1))
@@ -30,7 +30,7 @@ def test_rows_times_a_number(factor: float, interface: str) -> None:
     b = EncoderBuilder()
     table = b.weight(VOCABULARY, HIDDEN)
     words = b.op("Mul", b.op("Gather", table, "input_ids"), b.constant(factor))
-    x = b.norm(b.op("Add", words, places(b)))
+    x = b.norm(b.op("Add", words, position_rows(b)))
     model = with_output(b.layer(x, b.padding_mask()), b, TOKENS)
     result = rewrite(model, interface=interface, strict=True)
     assert result.report.plugins["PadfreeEmbedding"] == 1
@@ -47,7 +47,7 @@ def test_a_table_that_is_read_elsewhere_is_not_multiplied(interface: str) -> Non
     b = EncoderBuilder()
     table = b.weight(VOCABULARY, HIDDEN)
     words = b.op("Mul", b.op("Gather", table, "input_ids"), b.constant(FACTOR))
-    x = b.layer(b.norm(b.op("Add", words, places(b))), b.padding_mask())
+    x = b.layer(b.norm(b.op("Add", words, position_rows(b))), b.padding_mask())
     model = with_output(b.op("Add", x, b.op("Gather", table, "input_ids")), b, TOKENS)
     result = rewrite(model, interface=interface, strict=True)
     assert "PadfreeEmbedding" not in result.report.plugins
@@ -64,7 +64,7 @@ def test_further_tables(interface: str) -> None:
     apart = b.op("Abs", b.op("Sub", "right", "left"))
     zeros = b.op("Expand", b.constant(0, np.int64), b.op("Shape", "input_ids"))
     rows += [b.op("Gather", b.weight(size, HIDDEN), item) for size, item in ((VOCABULARY, apart), (2, zeros))]
-    total = places(b)
+    total = position_rows(b)
     for row in rows:
         total = b.op("Add", total, row)
     model = with_output(b.layer(b.norm(total), b.padding_mask()), b, TOKENS, *names)
@@ -79,7 +79,7 @@ def test_further_tables(interface: str) -> None:
 def test_a_norm_without_weights(interface: str) -> None:
     """As I-BERT's, and Cohere's, whose weight is multiplied in another type."""
     b = EncoderBuilder()
-    total = b.op("Add", b.op("Gather", b.weight(VOCABULARY, HIDDEN), "input_ids"), places(b))
+    total = b.op("Add", b.op("Gather", b.weight(VOCABULARY, HIDDEN), "input_ids"), position_rows(b))
     centred = b.op("Sub", total, b.op("ReduceMean", total, axes=[-1]))
     variance = b.op("ReduceMean", b.op("Mul", centred, centred), axes=[-1])
     x = b.op("Div", centred, b.op("Sqrt", b.op("Add", variance, b.constant(1e-5))))

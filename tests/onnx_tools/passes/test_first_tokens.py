@@ -30,7 +30,7 @@ from tests.support.messages import with_linear
 from tests.support.rewritings import Rewritings
 
 INNER, CLASSES = 24, 3
-PRODUCTS = ("MatMul", "Gemm", "PadfreeLinear")
+MATMULS = ("MatMul", "Gemm", "PadfreeLinear")
 LAST_LAYER = ["T", "B", "B", "B"]  # Q, K and V in one; what attention goes into; the feed-forward network
 
 
@@ -70,8 +70,8 @@ def gate(b: EncoderBuilder, x: str) -> str:
     half = INNER // 2
     b.op("Split", x, b.axes(half, half), axis=-1, output=f"{x}_u")
     b.nodes[-1].output.append(f"{x}_v")
-    turned = b.op("Mul", b.op("Sigmoid", f"{x}_u"), f"{x}_v")
-    return b.op("Concat", turned, b.op("Slice", x, b.axes(0), b.axes(half), b.axes(2)), axis=-1)
+    transposed = b.op("Mul", b.op("Sigmoid", f"{x}_u"), f"{x}_v")
+    return b.op("Concat", transposed, b.op("Slice", x, b.axes(0), b.axes(half), b.axes(2)), axis=-1)
 
 
 def groups(b: EncoderBuilder, x: str) -> str:
@@ -88,7 +88,7 @@ def feed_forward(b: EncoderBuilder, x: str, activation: Activation = gelu) -> st
     return b.linear(activation(b, b.linear(x, HIDDEN, INNER)), INNER, HIDDEN)
 
 
-def norms_behind(activation: Activation = gelu, layers: int = 2) -> tuple[EncoderBuilder, str]:
+def post_norm_layers(activation: Activation = gelu, layers: int = 2) -> tuple[EncoderBuilder, str]:
     """An encoder as BERT is."""
     b = EncoderBuilder()
     x, mask = b.embedding(), b.padding_mask()
@@ -116,8 +116,8 @@ def last(b: EncoderBuilder, x: str) -> str:
     """The row of the largest position among kept tokens."""
     length = b.op("Squeeze", b.op("Shape", "input_ids", start=1))
     positions = b.op("Range", b.constant(0, np.int64), length, b.constant(1, np.int64))
-    place = b.op("ArgMax", b.op("Mul", "attention_mask", positions), axis=1, keepdims=1)
-    wide = b.op("Expand", b.op("Unsqueeze", place, b.axes(2)), b.axes(1, 1, HIDDEN))
+    index = b.op("ArgMax", b.op("Mul", "attention_mask", positions), axis=1, keepdims=1)
+    wide = b.op("Expand", b.op("Unsqueeze", index, b.axes(2)), b.axes(1, 1, HIDDEN))
     return b.op("Squeeze", b.op("GatherElements", x, wide, axis=1), b.axes(1))
 
 
@@ -145,7 +145,7 @@ def model_of(b: EncoderBuilder, **tails: str) -> ModelProto:
 
 
 def classifier(interface: str = "packed", activation: Activation = gelu) -> tuple[ModelProto, RewriteResult]:
-    b, x = norms_behind(activation)
+    b, x = post_norm_layers(activation)
     model = model_of(b, y=pooler(b, x))
     return model, rewrite(model, interface=interface, strict=True)
 
@@ -161,7 +161,7 @@ def assert_right(model: ModelProto, result: RewriteResult) -> None:
 def test_a_classifier_computes_its_last_layer_for_first_tokens(name: str, interface: str) -> None:
     model, result = classifier(interface, ACTIVATIONS[name])
     assert moved_count(result) == 1
-    assert rows(result.model, *PRODUCTS) == ["T"] * 4 + LAST_LAYER + ["B", "B"]
+    assert rows(result.model, *MATMULS) == ["T"] * 4 + LAST_LAYER + ["B", "B"]
     assert rows(result.model, "PadfreeLayerNorm") == ["T", "T", "B", "B"]
     assert rows(result.model, "Erf", "Pow", "Split", "Softmax")[-1] == "B"
     assert pools(result.model) == MOVED
@@ -170,11 +170,11 @@ def test_a_classifier_computes_its_last_layer_for_first_tokens(name: str, interf
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_an_embedding_keeps_its_length_of_1(interface: str) -> None:
-    b, x = norms_behind()
+    b, x = post_norm_layers()
     model = model_of(b, y=normalize(b, x))
     result = rewrite(model, interface=interface, strict=True)
     assert moved_count(result) == 1
-    assert rows(result.model, *PRODUCTS) == ["T"] * 4 + LAST_LAYER
+    assert rows(result.model, *MATMULS) == ["T"] * 4 + LAST_LAYER
     assert pools(result.model) == [FIRST, FIRST, ("each", 1)]
     assert result.model.graph.node[-1].op_type == "PadfreePool"
     assert not {"ReduceL2", "Max", "Clip"} & {node.op_type for node in result.model.graph.node}
@@ -184,7 +184,7 @@ def test_an_embedding_keeps_its_length_of_1(interface: str) -> None:
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_pools_divide_by_lengths_in_half_precision(precision: str) -> None:
     """Nothing is left of it outside of the pool, whose rows are half precision, and 1e-12 would be 0 in fp16."""
-    b, x = norms_behind()
+    b, x = post_norm_layers()
     model = model_of(b, y=normalize(b, x))
     wide, narrow = (rewrite(model, precision=kind).model for kind in ("fp32", precision))
     types = check_element_types(without_functions(narrow), precision)
@@ -203,7 +203,7 @@ def test_pools_divide_by_lengths_in_half_precision(precision: str) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_row_of_zeros_has_no_nan(precision: str) -> None:
     """Behind a product of zeros."""
-    b, x = norms_behind()
+    b, x = post_norm_layers()
     x = b.op("MatMul", x, b.constant(np.zeros((HIDDEN, HIDDEN))))
     result = rewrite(model_of(b, y=normalize(b, x)), precision=precision, verify=False)
     assert moved_count(result) == 1
@@ -218,7 +218,7 @@ def test_norms_ahead_of_layers(interface: str, last_norm: bool) -> None:
     model = model_of(b, y=pooler(b, x))
     result = rewrite(model, interface=interface, strict=True)
     assert moved_count(result) == 1
-    assert rows(result.model, *PRODUCTS) == ["T"] * 4 + LAST_LAYER + ["B", "B"]
+    assert rows(result.model, *MATMULS) == ["T"] * 4 + LAST_LAYER + ["B", "B"]
     assert pools(result.model) == MOVED
     assert_right(model, result)
 
@@ -226,26 +226,26 @@ def test_norms_ahead_of_layers(interface: str, last_norm: bool) -> None:
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_two_heads(interface: str) -> None:
     """One of which normalises, and an output that is the first token's row itself, under two names."""
-    b, x = norms_behind()
+    b, x = post_norm_layers()
     pooled = first(b, x)
     model = model_of(b, y=pooler(b, x), z=normalize(b, x), rows=pooled, rows_again=pooled)
     result = rewrite(model, interface=interface, strict=True)
     assert moved_count(result) >= 2
-    assert rows(result.model, *PRODUCTS)[:8] == ["T"] * 4 + LAST_LAYER
+    assert rows(result.model, *MATMULS)[:8] == ["T"] * 4 + LAST_LAYER
     assert_right(model, result)
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_first_tokens_of_two_layers(interface: str) -> None:
     """The layer before the last is computed for all tokens, and its first tokens' rows are taken once."""
-    b, x = norms_behind(layers=1)
+    b, x = post_norm_layers(layers=1)
     below, mask = x, b.padding_mask()
     x = b.layer(x, mask)
     x = b.norm(b.op("Add", feed_forward(b, x), x))
     model = model_of(b, y=b.op("Concat", first(b, below), first(b, x), axis=-1))
     result = rewrite(model, interface=interface, strict=True)
     assert (moved_count(result), sorted(pools(result.model))) == (1, sorted(MOVED))
-    assert rows(result.model, *PRODUCTS) == ["T"] * 4 + LAST_LAYER
+    assert rows(result.model, *MATMULS) == ["T"] * 4 + LAST_LAYER
     assert_right(model, result)
 
 
@@ -272,7 +272,7 @@ def rows_of_other_tokens(b: EncoderBuilder, x: str) -> dict[str, str]:
 def test_rows_that_something_else_reads_stay(
     tails: Callable[[EncoderBuilder, str], dict[str, str]], interface: str
 ) -> None:
-    b, x = norms_behind()
+    b, x = post_norm_layers()
     model = model_of(b, **tails(b, x))
     result = rewrite(model, interface=interface, strict=True)
     assert moved_count(result) == 0
@@ -283,20 +283,20 @@ def test_rows_that_something_else_reads_stay(
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_a_feed_forward_network_that_is_read_elsewhere(interface: str) -> None:
     """The layer is computed for all tokens up to there; the product behind is not."""
-    b, x = norms_behind()
+    b, x = post_norm_layers()
     inner = gelu(b, b.linear(x, HIDDEN, HIDDEN))
     last = b.norm(b.op("Add", b.linear(inner, HIDDEN, HIDDEN), x))
     model = model_of(b, y=pooler(b, last), tokens=inner)
     result = rewrite(model, interface=interface, strict=True)
     assert moved_count(result) == 1
-    assert rows(result.model, *PRODUCTS) == ["T"] * 9 + ["B"] * 3
+    assert rows(result.model, *MATMULS) == ["T"] * 9 + ["B"] * 3
     assert_right(model, result)
 
 
 Tail = Callable[[EncoderBuilder, str], str]
 
 
-@pytest.mark.parametrize("encoder", [norms_behind, norms_ahead])
+@pytest.mark.parametrize("encoder", [post_norm_layers, norms_ahead])
 @pytest.mark.parametrize("tail", [first, normalize, pooler])
 def test_empty_sequences_are_zeros_and_change_nothing(
     tail: Tail, encoder: Callable[[], tuple[EncoderBuilder, str]]
@@ -368,7 +368,7 @@ ROW_NORMS = {  # norms that the last layer has left, of rows
 
 
 @pytest.mark.parametrize(("name", "normalize"), [*((name, False) for name in ROW_NORMS), ("bert", True), ("t5", True)])
-def test_products_of_first_tokens_fold_norms(name: str, normalize: bool, rewritings: Rewritings) -> None:
+def test_gemms_of_first_tokens_fold_norms(name: str, normalize: bool, rewritings: Rewritings) -> None:
     """As many as where the last layer computes all tokens; the last norm stays in both."""
     plain = rewrite(first_token_of(folding_encoders.load(name), normalize=normalize))
     rewritten, whole = with_linear(plain.model), rewritings.of_linear(name).model
@@ -390,7 +390,7 @@ def test_products_of_first_tokens_fold_norms(name: str, normalize: bool, rewriti
     np.testing.assert_allclose(np.delete(actual, EMPTY, axis=0), run(rewritten, full)[0], rtol=1e-5, atol=1e-5)
 
 
-def test_the_last_layers_products_take_norms_and_sums() -> None:
+def test_the_last_layers_gemms_take_norms_and_sums() -> None:
     """The one behind attention tells moments, the next norms by them, and the last adds what it norms itself."""
     rewritten = with_linear(rewrite(first_token_of(folding_encoders.load("bert"))).model)
     linear_nodes = [node for node in padfree_nodes(rewritten.graph) if node.op_type == "PadfreeLinear"]
@@ -459,21 +459,21 @@ def test_work_is_counted_for_sequences() -> None:
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-@pytest.mark.parametrize("encoder", [norms_behind, norms_ahead])
+@pytest.mark.parametrize("encoder", [post_norm_layers, norms_ahead])
 def test_the_last_layer_for_last_tokens(encoder: Callable[[], tuple[EncoderBuilder, str]], interface: str) -> None:
     """As decoders that pool by the last token need it."""
     b, x = encoder()
     model = model_of(b, y=last(b, x))
     result = rewrite(model, interface=interface, strict=True)
     assert moved_count(result) == 1
-    assert rows(result.model, *PRODUCTS)[-4:] == LAST_LAYER
+    assert rows(result.model, *MATMULS)[-4:] == LAST_LAYER
     assert pools(result.model) == [("last", 0), ("last", 0), ("each", 0)]
     assert_right(model, result)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_last_tokens_of_empty_sequences_are_zeros(precision: str) -> None:
-    b, x = norms_behind()
+    b, x = post_norm_layers()
     model = model_of(b, y=last(b, x))
     ids = np.random.default_rng(0).integers(0, 20, 9).astype(np.int32)
     lengths = [np.asarray(item, np.int32) for item in ([0, 4, 0, 5, 0], [4, 5])]
@@ -487,7 +487,7 @@ def test_last_tokens_of_empty_sequences_are_zeros(precision: str) -> None:
 
 def test_first_and_last_tokens_together_stay() -> None:
     """Their rows are two, and nothing is saved by one of them."""
-    b, x = norms_behind()
+    b, x = post_norm_layers()
     model = model_of(b, y=first(b, x), z=last(b, x))
     result = rewrite(model, strict=True)
     assert moved_count(result) == 0

@@ -26,7 +26,7 @@ Up = Callable[[EncoderBuilder, str], tuple[str, str]]
 Activate = Callable[[EncoderBuilder, str], str]
 
 
-def product(e: EncoderBuilder, x: str, columns: int = INNER) -> str:
+def matmul(e: EncoderBuilder, x: str, columns: int = INNER) -> str:
     return e.op("MatMul", x, e.weight(HIDDEN, columns))
 
 
@@ -47,8 +47,8 @@ ACTIVATIONS: dict[str, tuple[Activate, str]] = {
 }
 
 
-def two_products(e: EncoderBuilder, x: str) -> tuple[str, str]:
-    return product(e, x), product(e, x)
+def two_matmuls(e: EncoderBuilder, x: str) -> tuple[str, str]:
+    return matmul(e, x), matmul(e, x)
 
 
 def two_with_biases(e: EncoderBuilder, x: str) -> tuple[str, str]:
@@ -56,7 +56,7 @@ def two_with_biases(e: EncoderBuilder, x: str) -> tuple[str, str]:
 
 
 def two_with_one_bias(e: EncoderBuilder, x: str) -> tuple[str, str]:
-    return e.linear(x, HIDDEN, INNER), product(e, x)
+    return e.linear(x, HIDDEN, INNER), matmul(e, x)
 
 
 def pieces(e: EncoderBuilder, y: str, *sizes: int) -> list[str]:
@@ -66,7 +66,7 @@ def pieces(e: EncoderBuilder, y: str, *sizes: int) -> list[str]:
 
 
 def split(e: EncoderBuilder, x: str) -> tuple[str, str]:
-    u, v = pieces(e, product(e, x, 2 * INNER), INNER, INNER)
+    u, v = pieces(e, matmul(e, x, 2 * INNER), INNER, INNER)
     return u, v
 
 
@@ -76,7 +76,7 @@ def split_in_two(e: EncoderBuilder, x: str) -> tuple[str, str]:
     return "u", "v"
 
 
-def split_with_bias_behind(e: EncoderBuilder, x: str) -> tuple[str, str]:
+def split_with_bias_after(e: EncoderBuilder, x: str) -> tuple[str, str]:
     u, v = split(e, x)
     return e.op("Add", u, e.weight(INNER)), v
 
@@ -91,7 +91,7 @@ def slices(e: EncoderBuilder, x: str) -> tuple[str, str]:
 
 
 def slices_from_the_end(e: EncoderBuilder, x: str) -> tuple[str, str]:
-    y = product(e, x, 2 * INNER)
+    y = matmul(e, x, 2 * INNER)
     return cut(e, y, -INNER, 2**62), cut(e, y, 0, -INNER)
 
 
@@ -101,7 +101,7 @@ def every_other_column(e: EncoderBuilder, x: str) -> tuple[str, str]:
 
 
 WAYS: list[Up] = [
-    *(two_products, two_with_biases, two_with_one_bias, split, split_in_two, split_with_bias_behind, slices),
+    *(two_matmuls, two_with_biases, two_with_one_bias, split, split_in_two, split_with_bias_after, slices),
     *(slices_from_the_end, every_other_column),
 ]
 
@@ -123,7 +123,7 @@ def use_gates(model: ModelProto, precision: str = "fp32", interface: str = "pack
     return RewriteResult(with_linear(result.model), result.report)
 
 
-def gated_products(model: ModelProto) -> list[tuple[str, int]]:
+def gated_linears(model: ModelProto) -> list[tuple[str, int]]:
     """Activation and bias of every gated product."""
     results = []
     for node in model.graph.node:
@@ -148,10 +148,10 @@ def reasons(model: ModelProto) -> list[str]:
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_every_activation(activation: str) -> None:
     activate, kind = ACTIVATIONS[activation]
-    model = model_of(two_products, activate)
+    model = model_of(two_matmuls, activate)
     for interface in INTERFACES:
         result = use_gates(model, interface=interface)
-        assert gated_products(result.model) == [(kind, 0)]
+        assert gated_linears(result.model) == [(kind, 0)]
         assert_agree(model, result)
     assert not {"Mul", "Sigmoid", "Gelu", "Tanh", "Relu"} & {node.op_type for node in result.model.graph.node}
     assert passes(result.model)["gates"] == {"name": "gates", "replaced": 1, "missed": []}
@@ -162,8 +162,8 @@ def test_every_activation(activation: str) -> None:
 def test_every_way_to_write_two_halves(up: Up, swapped: bool) -> None:
     model = model_of(up, ACTIVATIONS["silu"][0], swapped=swapped, first=not swapped)
     result = use_gates(model)
-    has_bias = up not in (two_products, split, slices_from_the_end)
-    assert gated_products(result.model) == [("silu", int(has_bias))]
+    has_bias = up not in (two_matmuls, split, slices_from_the_end)
+    assert gated_linears(result.model) == [("silu", int(has_bias))]
     assert not {"Split", "Slice", "MatMul"} & {node.op_type for node in result.model.graph.node}
     assert_agree(model, result)
 
@@ -175,7 +175,7 @@ def test_half_precision(precision: str, up: Up, activation: str) -> None:
     model = model_of(up, ACTIVATIONS[activation][0])
     plain = rewrite(model, verify=False).model
     result = use_gates(model, precision).model
-    assert [kind for kind, _ in gated_products(result)] == [ACTIVATIONS[activation][1]]
+    assert [kind for kind, _ in gated_linears(result)] == [ACTIVATIONS[activation][1]]
     rng = np.random.default_rng(5)
     feeds = {"input_ids": rng.integers(0, 20, 17).astype(np.int32), "seq_lens": np.array([9, 0, 8], np.int32)}
     (wanted,) = run_exact(plain, feeds, ["y"])
@@ -226,12 +226,12 @@ def test_one_weight_for_both_factors() -> None:
     e.op("Mul", e.op("Relu", u), v, output="y")
     model = e.model({"y": ["batch", "sequence", INNER]})
     result = use_gates(model)
-    assert gated_products(result.model) == [("relu", 0)]
+    assert gated_linears(result.model) == [("relu", 0)]
     assert_agree(model, result)
 
 
-def test_the_work_is_that_of_two_products() -> None:
-    plain = rewrite(model_of(two_products, ACTIVATIONS["gelu"][0]), verify=False).model
+def test_the_work_is_that_of_two_gemms() -> None:
+    plain = rewrite(model_of(two_matmuls, ACTIVATIONS["gelu"][0]), verify=False).model
     counted = [
         [GemmShape.from_dict(item) for item in metadata(one)["coverage"]["products"]["rewritten"]]
         for one in (plain, with_linear(plain))
@@ -254,13 +254,13 @@ def needed_elsewhere(e: EncoderBuilder, x: str) -> str:
 
 
 def activated_is_needed_elsewhere(e: EncoderBuilder, x: str) -> str:
-    u, v = two_products(e, x)
+    u, v = two_matmuls(e, x)
     u = e.op("Relu", u)
     return e.op("Add", e.op("Mul", u, v), u)
 
 
 def both_activated(e: EncoderBuilder, x: str) -> str:
-    u, v = two_products(e, x)
+    u, v = two_matmuls(e, x)
     return e.op("Mul", e.op("Relu", u), e.op("Sigmoid", v))
 
 
@@ -270,28 +270,28 @@ def unknown_activation(e: EncoderBuilder, x: str) -> str:
 
 
 def other_rows(e: EncoderBuilder, x: str) -> str:
-    return e.op("Mul", e.op("Relu", product(e, x)), product(e, e.norm(x)))
+    return e.op("Mul", e.op("Relu", matmul(e, x)), matmul(e, e.norm(x)))
 
 
 def three_pieces(e: EncoderBuilder, x: str) -> str:
-    u, v, w = pieces(e, product(e, x, 3 * INNER), INNER, INNER, INNER)
+    u, v, w = pieces(e, matmul(e, x, 3 * INNER), INNER, INNER, INNER)
     return e.op("Add", e.op("Mul", e.op("Relu", u), v), w)
 
 
-def a_piece_and_a_product(e: EncoderBuilder, x: str) -> str:
+def a_piece_and_a_matmul(e: EncoderBuilder, x: str) -> str:
     u, v = split(e, x)
-    return e.op("Add", e.op("Mul", e.op("Relu", u), product(e, x)), v)
+    return e.op("Add", e.op("Mul", e.op("Relu", u), matmul(e, x)), v)
 
 
-def product_that_is_read_whole(e: EncoderBuilder, x: str) -> str:
-    y = product(e, x, 2 * INNER)
+def matmul_that_is_read_whole(e: EncoderBuilder, x: str) -> str:
+    y = matmul(e, x, 2 * INNER)
     u, v = pieces(e, y, INNER, INNER)
     return e.op("Concat", e.op("Mul", e.op("Relu", u), v), e.op("Relu", y), axis=-1)
 
 
 def twice_itself(e: EncoderBuilder, x: str) -> str:
-    y = e.op("Relu", product(e, x))
-    return e.op("Mul", e.op("Mul", y, y), e.op("Add", product(e, x), y))
+    y = e.op("Relu", matmul(e, x))
+    return e.op("Mul", e.op("Mul", y, y), e.op("Add", matmul(e, x), y))
 
 
 @pytest.mark.parametrize(
@@ -303,15 +303,15 @@ def twice_itself(e: EncoderBuilder, x: str) -> str:
         (unknown_activation, "(Tanh) does not lead to one of gelu, gelu_tanh, relu, sigmoid, silu"),
         (other_rows, ""),
         (three_pieces, ""),
-        (a_piece_and_a_product, ""),
-        (product_that_is_read_whole, ""),
+        (a_piece_and_a_matmul, ""),
+        (matmul_that_is_read_whole, ""),
         (twice_itself, ""),
     ],
 )
 def test_what_stays(write: Callable[[EncoderBuilder, str], str], reason: str) -> None:
-    model = stays(write, 3 * INNER if write is product_that_is_read_whole else INNER)
+    model = stays(write, 3 * INNER if write is matmul_that_is_read_whole else INNER)
     result = use_gates(model)
-    assert gated_products(result.model) == []
+    assert gated_linears(result.model) == []
     actual = reasons(result.model)
     assert len(actual) == bool(reason)
     assert reason in "".join(actual)
@@ -322,11 +322,11 @@ def test_halves_that_8_does_not_divide() -> None:
     """[16,24] has sizes that a product takes; its halves of 12 columns make no blocks."""
 
     def write(e: EncoderBuilder, x: str) -> str:
-        u, v = pieces(e, product(e, x, 24), 12, 12)
+        u, v = pieces(e, matmul(e, x, 24), 12, 12)
         return e.op("Mul", e.op("Relu", u), v)
 
     model = stays(write, 12)
     result = use_gates(model)
-    assert gated_products(result.model) == []
+    assert gated_linears(result.model) == []
     assert "multiplies [T,12] of GEMMs, and 12 is no multiple of 8" in reasons(result.model)[0]
     assert_agree(model, result)

@@ -72,7 +72,7 @@ def test_mask_that_is_added_together_with_something_else(what: str, interface: s
         "causal": builder.causal_mask,
         "bias": lambda: _distance_bias(builder),
         "look-up": lambda: _position_look_up(builder),
-        "places": lambda: _products_of_places(builder),
+        "places": lambda: _scaled_sums_of_positions(builder),
     }[what]()
     mask = builder.op("Add", builder.padding_mask(), other)
     model = builder.finish(builder.layer(x, mask), {"input_ids": INT64, "attention_mask": INT64})
@@ -82,7 +82,7 @@ def test_mask_that_is_added_together_with_something_else(what: str, interface: s
     assert result.report.plugins.get("PadfreeAttention", 0) == understood
 
 
-def _products_of_places(builder: Builder) -> str:
+def _scaled_sums_of_positions(builder: Builder) -> str:
     """(i + j) / 8: no function of the distance."""
     return builder.op("Mul", builder.op("Cast", builder.op("Add", *_steps(builder)), to=FLOAT), builder.constant(0.125))
 

@@ -73,7 +73,7 @@ def test_further_neighbours(taps: int, form: dict[str, Any], interface: str) -> 
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-def test_neighbours_by_channel_behind_zeros(interface: str) -> None:
+def test_neighbours_by_channel_after_zeros(interface: str) -> None:
     """A causal convolution by channel, whose zeros a Pad puts ahead of the first row."""
     b = EncoderBuilder()
     words = mask_rows(b, b.embedding())

@@ -97,8 +97,8 @@ def test_rms_norms_go(precision: str) -> None:
     """One ahead of a layer, and one whose rows, far from a mean of 0, are multiplied and added."""
     p = PackedGraph(precision)
     ahead = p.norm("x", p.linear("x", bias=p.constant(WIDTH, center=3.0)), beta=False, rms=1, sum_output=True)
-    behind = p.norm(p.linear(p.linear(ahead), residual=f"{ahead}_total"), beta=False, rms=1)
-    model = p.model(p.linear(behind), p.linear("x", residual=behind))
+    after = p.norm(p.linear(p.linear(ahead), residual=f"{ahead}_total"), beta=False, rms=1)
+    model = p.model(p.linear(after), p.linear("x", residual=after))
     rewritten, result = fold(model, precision)
     assert (result, operators(rewritten)) == (PassResult("norm folding", 2), ["Linear"] * 5)
     assert [item for item in flags(rewritten) if "x_moments" in item] == [{"bias", "x_moments"}] * 2
@@ -107,7 +107,7 @@ def test_rms_norms_go(precision: str) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_norm_goes_into_a_gated_product(precision: str) -> None:
+def test_a_norm_goes_into_a_gated_gemm(precision: str) -> None:
     p = PackedGraph(precision)
     norm = p.norm(p.linear("x"), "x")
     model = p.model(p.linear(norm, columns=2 * WIDTH, activation="silu", gated=True))
@@ -116,7 +116,7 @@ def test_a_norm_goes_into_a_gated_product(precision: str) -> None:
     assert_same(model, rewritten, precision)
 
 
-def test_a_norm_of_what_two_products_make() -> None:
+def test_a_norm_of_what_two_gemms_make() -> None:
     """The one that nothing else needs takes the other's result as its residual."""
     p = PackedGraph()
     stream = p.linear("x")
@@ -175,7 +175,7 @@ def test_a_norm_ahead_that_something_else_needs_stays_with_its_sum() -> None:
     assert_same(model, rewritten)
 
 
-def test_the_last_norm_ahead_of_a_head_leaves_its_sum_to_the_product() -> None:
+def test_the_last_norm_ahead_of_a_head_leaves_its_sum_to_the_gemm() -> None:
     """It adds what a folded norm makes; its sum is an output."""
     p = PackedGraph()
     hidden = p.norm(p.linear("x"), "x")
@@ -188,7 +188,7 @@ def test_the_last_norm_ahead_of_a_head_leaves_its_sum_to_the_product() -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_norms_between_products_go(precision: str) -> None:
+def test_norms_between_gemms_go(precision: str) -> None:
     p = PackedGraph(precision)
     model = p.model(encoder(p, "x"))
     rewritten, result = fold(model, precision)
@@ -203,7 +203,7 @@ def test_norms_between_products_go(precision: str) -> None:
     assert_same(model, rewritten, precision)
 
 
-def test_the_last_norm_of_a_network_leaves_its_sum_to_the_product() -> None:
+def test_the_last_norm_of_a_network_leaves_its_sum_to_the_gemm() -> None:
     """So that the norm before it can go, which it has as its residual."""
     p = PackedGraph()
     hidden = p.norm(p.linear("x"), "x", beta=False)
@@ -232,7 +232,7 @@ def test_a_norm_keeps_a_residual_whose_norm_stays() -> None:
     assert_same(model, rewritten)
 
 
-def test_a_product_norms_what_it_multiplies_or_what_it_adds() -> None:
+def test_a_gemm_norms_what_it_multiplies_or_what_it_adds() -> None:
     p = PackedGraph()
     first = p.norm(p.linear("x"), "x")
     second = p.norm(p.linear("x"), beta=False)
@@ -288,12 +288,12 @@ def great_width(p: PackedGraph) -> list[str]:
     return [p.linear(p.norm(p.linear("x", columns=4160), width=4160), rows=4160)]
 
 
-def behind_an_activation(p: PackedGraph) -> list[str]:
+def after_an_activation(p: PackedGraph) -> list[str]:
     norm = p.norm(p.linear("x"))
     return [p.linear("x", activation="gelu", residual=norm)]
 
 
-def sum_behind_an_activation(p: PackedGraph) -> list[str]:
+def sum_after_an_activation(p: PackedGraph) -> list[str]:
     return [p.linear(p.norm(p.linear("x", activation="gelu"), "x"))]
 
 
@@ -305,7 +305,7 @@ def second_residual(p: PackedGraph) -> list[str]:
     return [p.linear(p.norm(p.linear("x", residual="x"), "x"))]
 
 
-def sum_of_a_product_that_is_needed(p: PackedGraph) -> list[str]:
+def sum_of_a_linear_that_is_needed(p: PackedGraph) -> list[str]:
     result = p.linear("x")
     return [p.linear(p.norm(result, "x")), p.op("Relu", result)]
 
@@ -317,11 +317,11 @@ def sum_of_a_product_that_is_needed(p: PackedGraph) -> list[str]:
         (other_reader, "'norm1' is read by 'relu3' (Relu), which cannot apply it"),
         (odd_width, "'norm1' is 72 wide, which is no multiple of 64"),
         (great_width, "'norm1' is 4160 wide; at most 4096 are folded"),
-        (behind_an_activation, "'norm1' is added after the activation of 'linear2'"),
-        (sum_behind_an_activation, "'norm1' norms what 'linear0' makes by an activation"),
+        (after_an_activation, "'norm1' is added after the activation of 'linear2'"),
+        (sum_after_an_activation, "'norm1' norms what 'linear0' makes by an activation"),
         (gates, "'norm1' norms what 'linear0' makes by a gate or a rotation"),
         (second_residual, "'norm1' adds to what 'linear0' has added a residual to"),
-        (sum_of_a_product_that_is_needed, "'norm1' adds to 'linear0', which something else needs too"),
+        (sum_of_a_linear_that_is_needed, "'norm1' adds to 'linear0', which something else needs too"),
     ],
 )
 def test_what_stays(write: Any, reason: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from padfree.onnx_tools import rewrite
 
-from tests.onnx_tools.agreement import INTERFACES, assert_agree, in_turn
+from tests.onnx_tools.agreement import INTERFACES, assert_agree, with_interfaces_in_turn
 from tests.support.encoder import HIDDEN, TOKENS, EncoderBuilder, with_output
 
 Step = Callable[[EncoderBuilder, str], str]
@@ -153,7 +153,7 @@ NORMS = {
 }
 
 
-@pytest.mark.parametrize(("name", "interface"), in_turn(NORMS))
+@pytest.mark.parametrize(("name", "interface"), with_interfaces_in_turn(NORMS))
 def test_every_spelling(name: str, interface: str) -> None:
     b = EncoderBuilder()
     x = b.embedding()
@@ -193,7 +193,7 @@ def of_a_third(b: EncoderBuilder, x: str) -> str:
     return b.op("Reciprocal", b.op("Pow", x, b.constant(1 / 3)))
 
 
-def behind_the_root(b: EncoderBuilder, x: str) -> str:
+def after_the_root(b: EncoderBuilder, x: str) -> str:
     """An epsilon is added to the deviation."""
     rest = b.op("Sub", x, reduce(b, x))
     root = b.op("Sqrt", reduce(b, b.op("Mul", rest, rest)))
@@ -205,7 +205,7 @@ def behind_the_root(b: EncoderBuilder, x: str) -> str:
     "near",
     [
         partial(norm, spread=not_quite), partial(norm, spread=with_other_mean), partial(norm, spread=of_samples),
-        partial(norm, mean=uneven), partial(norm, root=of_a_third), behind_the_root,
+        partial(norm, mean=uneven), partial(norm, root=of_a_third), after_the_root,
     ],
 )  # fmt: skip
 def test_what_is_nearly_a_norm_is_none(near: Step, interface: str) -> None:

@@ -44,7 +44,7 @@ def test_rotary_tables(interface: str) -> None:
         part = builder.op("Slice", table, builder.axes(0), length(builder), builder.axes(0))
         return builder.op("Unsqueeze", part, builder.axes(0, 1))
 
-    def turn(x: str) -> str:
+    def rotate(x: str) -> str:
         halves = [
             builder.op("Slice", x, builder.axes(i), builder.axes(i + SIZE // 2), builder.axes(3))
             for i in (0, SIZE // 2)
@@ -56,7 +56,7 @@ def test_rotary_tables(interface: str) -> None:
 
     x = builder.embedding()
     q, k, v = (builder.heads(builder.linear(x, HIDDEN, HIDDEN), [0, 2, 1, 3]) for _ in range(3))
-    scores = builder.op("MatMul", turn(q), transpose(builder, turn(k), 0, 1, 3, 2))
+    scores = builder.op("MatMul", rotate(q), transpose(builder, rotate(k), 0, 1, 3, 2))
     weights = builder.op("Softmax", builder.op("Add", scores, builder.padding_mask()), axis=-1)
     context = transpose(builder, builder.op("MatMul", weights, v), 0, 2, 1, 3)
     model = with_output(builder.op("Reshape", context, builder.axes(0, 0, HIDDEN)), builder, TOKENS)
@@ -64,7 +64,7 @@ def test_rotary_tables(interface: str) -> None:
     assert_agree(model, result)
 
 
-def test_rows_from_the_end_are_no_places() -> None:
+def test_rows_from_the_end_are_no_positions() -> None:
     """Row S - 1 for the first slot: which row a token gets depends on the padded length."""
     builder = EncoderBuilder()
     words = builder.op("Gather", builder.weight(VOCABULARY, HIDDEN), "input_ids")

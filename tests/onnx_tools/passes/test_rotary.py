@@ -13,7 +13,7 @@ from padfree.onnx_tools import RewriteResult, rewrite
 from tests.onnx_tools.agreement import INTERFACES, assert_agree
 from tests.support.encoder import TOKENS, with_output
 
-from .attention_forms import FLOAT, HEADS, MANY, SIZE, PositionedBuilder, Turn, attributes, rotary_layer
+from .attention_forms import FLOAT, HEADS, MANY, SIZE, PositionedBuilder, Rotate, attributes, rotary_layer
 
 FREQUENCIES = np.asarray([1.0, 0.25], np.float32)
 
@@ -85,7 +85,7 @@ def _cross_pairs(b: PositionedBuilder, x: str) -> str:
     return b.op("Concat", first, b.columns(second, 1, -MANY, -1), axis=3)
 
 
-FORMS: dict[str, tuple[Turn, str, list[float]]] = {
+FORMS: dict[str, tuple[Rotate, str, list[float]]] = {
     "half": (_half, "half", [1.0, 0.25]),
     "tables": (_tables, "half", [1.0, 0.25]),
     "interleaved": (_interleave, "interleaved", [1.0, 0.25]),
@@ -109,7 +109,7 @@ def test_rotary(form: str, interface: str) -> None:
     assert_agree(model, result)
 
 
-PLACES = "position_ids"
+POSITION_IDS = "position_ids"
 
 
 def _by(b: PositionedBuilder, x: str, angles: str) -> str:
@@ -124,12 +124,12 @@ def _angles_of(b: PositionedBuilder, positions: str) -> str:
 
 
 def _of_input(b: PositionedBuilder, x: str) -> str:
-    return _by(b, x, _angles_of(b, PLACES))
+    return _by(b, x, _angles_of(b, POSITION_IDS))
 
 
 def _products_of_input(b: PositionedBuilder, x: str) -> str:
     """As Llama writes it: a product of frequencies and positions."""
-    row = b.op("Cast", b.op("Unsqueeze", PLACES, b.axes(1)), to=FLOAT)
+    row = b.op("Cast", b.op("Unsqueeze", POSITION_IDS, b.axes(1)), to=FLOAT)
     angles = b.op("Transpose", b.op("MatMul", b.constant(FREQUENCIES[None, :, None]), row), perm=[0, 2, 1])
     return _by(b, x, b.op("Unsqueeze", angles, b.axes(1)))
 
@@ -137,7 +137,7 @@ def _products_of_input(b: PositionedBuilder, x: str) -> str:
 def _rows_by_input(b: PositionedBuilder, x: str) -> str:
     """Rows of constant tables, as onnxruntime's operator has them."""
     angles = np.arange(20, dtype=np.float32)[:, None] * np.tile(FREQUENCIES, 2)
-    rows = [b.op("Gather", b.constant(function(angles)), PLACES, axis=0) for function in (np.cos, np.sin)]
+    rows = [b.op("Gather", b.constant(function(angles)), POSITION_IDS, axis=0) for function in (np.cos, np.sin)]
     cosine, sine = (b.op("Unsqueeze", row, b.axes(1)) for row in rows)
     other = b.op("Concat", b.op("Neg", b.columns(x, 2, MANY)), b.columns(x, 0, 2), axis=-1)
     return b.op("Add", b.op("Mul", x, cosine), b.op("Mul", other, sine))
@@ -145,38 +145,38 @@ def _rows_by_input(b: PositionedBuilder, x: str) -> str:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("turn", [_of_input, _products_of_input, _rows_by_input])
-def test_positions_that_are_an_input(turn: Turn, interface: str) -> None:
+def test_positions_that_are_an_input(turn: Rotate, interface: str) -> None:
     """Whatever positions it holds, in whatever order; the rotation reads it as it is."""
-    model = rotary_layer(turn, None, PLACES)
+    model = rotary_layer(turn, None, POSITION_IDS)
     result = rewrite(model, interface=interface, strict=True)
     (node,) = [item for item in result.model.graph.node if item.op_type == "PadfreeRotary"]
-    assert interface == "padded" or node.input[1] == PLACES
+    assert interface == "padded" or node.input[1] == POSITION_IDS
     np.testing.assert_array_equal(frequencies_of(result), [FREQUENCIES])
     assert attributes(result)[0]["qkv_layout"] == b"3HD"
     assert_agree(model, result)
 
 
 def test_queries_by_an_input_and_keys_by_counted_positions() -> None:
-    model = rotary_layer(_of_input, _half, PLACES)
+    model = rotary_layer(_of_input, _half, POSITION_IDS)
     result = rewrite(model, strict=True)
     nodes = [item for item in result.model.graph.node if item.op_type == "PadfreeRotary"]
-    assert [item.input[1] == PLACES for item in nodes] == [True, False]
+    assert [item.input[1] == POSITION_IDS for item in nodes] == [True, False]
     assert_agree(model, result)
 
 
 def _halved_input(b: PositionedBuilder, x: str) -> str:
     """Two neighbouring positions have the same angle."""
-    return _by(b, x, _angles_of(b, b.op("Div", PLACES, b.constant(2, np.int64))))
+    return _by(b, x, _angles_of(b, b.op("Div", POSITION_IDS, b.constant(2, np.int64))))
 
 
 def _input_squared(b: PositionedBuilder, x: str) -> str:
-    return _by(b, x, _angles_of(b, b.op("Mul", PLACES, PLACES)))
+    return _by(b, x, _angles_of(b, b.op("Mul", POSITION_IDS, POSITION_IDS)))
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("turn", [_halved_input, _input_squared])
-def test_inputs_that_are_no_positions(turn: Turn, interface: str) -> None:
-    model = rotary_layer(turn, None, PLACES)
+def test_inputs_that_are_no_positions(turn: Rotate, interface: str) -> None:
+    model = rotary_layer(turn, None, POSITION_IDS)
     result = rewrite(model, interface=interface, strict=True)
     assert "PadfreeRotary" not in result.report.plugins
     assert_agree(model, result)
@@ -184,12 +184,12 @@ def test_inputs_that_are_no_positions(turn: Turn, interface: str) -> None:
 
 def _less_the_first(b: PositionedBuilder, x: str) -> str:
     """Right for positions that count from 0, and another rotation for all others."""
-    first = b.op("Slice", PLACES, b.axes(0), b.axes(1), b.axes(1))
-    return _by(b, x, _angles_of(b, b.op("Sub", PLACES, first)))
+    first = b.op("Slice", POSITION_IDS, b.axes(0), b.axes(1), b.axes(1))
+    return _by(b, x, _angles_of(b, b.op("Sub", POSITION_IDS, first)))
 
 
 def test_positions_that_depend_on_other_slots_are_not_the_input() -> None:
-    model = rotary_layer(_less_the_first, None, PLACES)
+    model = rotary_layer(_less_the_first, None, POSITION_IDS)
     result = rewrite(model, interface="padded")
     assert "PadfreeRotary" not in result.report.plugins
     assert_agree(model, result, only="prefix")
@@ -215,7 +215,7 @@ def _three_at_once(b: PositionedBuilder, x: str) -> str:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("turn", [_other_function, _squared_positions, _three_at_once])
-def test_what_is_no_rotation_stays_as_it_is(turn: Turn, interface: str) -> None:
+def test_what_is_no_rotation_stays_as_it_is(turn: Rotate, interface: str) -> None:
     model = rotary_layer(turn)
     result = rewrite(model, interface=interface, strict=True)
     assert "PadfreeRotary" not in result.report.plugins
@@ -223,7 +223,7 @@ def test_what_is_no_rotation_stays_as_it_is(turn: Turn, interface: str) -> None:
     assert_agree(model, result)
 
 
-def test_queries_and_keys_that_are_turned_by_other_frequencies() -> None:
+def test_queries_and_keys_that_are_rotated_by_other_frequencies() -> None:
     model = rotary_layer(_half, lambda b, x: b.op("Identity", _slower(b, x)))
     result = rewrite(model, strict=True)
     assert len(frequencies_of(result)) == 2
@@ -274,7 +274,7 @@ def _norm(b: PositionedBuilder, x: str) -> str:
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("repeat", [_expand, _concatenate, _tile])
-def test_fewer_heads_of_keys_and_values(repeat: Turn, norm: bool, interface: str) -> None:
+def test_fewer_heads_of_keys_and_values(repeat: Rotate, norm: bool, interface: str) -> None:
     model = _share(repeat, norm=norm)
     result = rewrite(model, interface=interface, strict=True)
     (actual,) = attributes(result)

@@ -20,7 +20,7 @@ TOKENS = 21
 FP16 = {"rtol": 0.0, "atol": 2e-2}
 
 
-class TurnedGraph(PackedGraph):
+class RotaryGraph(PackedGraph):
     """Rotary embeddings and attentions, too; with the inputs "positions" [T] and "cu_seqlens" [B+1]."""
 
     def rotary(self, x: str, heads: int, size: int, *, pairing: str = "half", frequencies: str = "") -> str:
@@ -67,8 +67,8 @@ def features(model: ModelProto) -> list[int]:
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
 @pytest.mark.parametrize(("heads", "kv_heads", "size"), [(2, 2, 32), (4, 4, 16), (4, 1, 16), (1, 1, 128), (6, 2, 48)])
-def test_one_product_for_q_k_and_v(heads: int, kv_heads: int, size: int, pairing: str, precision: str) -> None:
-    p = TurnedGraph(precision)
+def test_one_gemm_for_q_k_and_v(heads: int, kv_heads: int, size: int, pairing: str, precision: str) -> None:
+    p = RotaryGraph(precision)
     qkv = p.linear("x", (heads + 2 * kv_heads) * size)
     rotated = p.rotary(qkv, heads + kv_heads, size, pairing=pairing)
     model = p.model(p.attention(rotated, heads=heads, kv_heads=kv_heads, size=size))
@@ -80,8 +80,8 @@ def test_one_product_for_q_k_and_v(heads: int, kv_heads: int, size: int, pairing
 
 
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
-def test_products_of_their_own(pairing: str) -> None:
-    p = TurnedGraph()
+def test_gemms_of_their_own(pairing: str) -> None:
+    p = RotaryGraph()
     q = p.rotary(p.linear("x", 64), 4, 16, pairing=pairing)
     k = p.rotary(p.linear("x", 32, bias=""), 2, 16, pairing=pairing)
     model = p.model(p.attention(q, k, p.linear("x", 32), heads=4, kv_heads=2, size=16))
@@ -93,7 +93,7 @@ def test_products_of_their_own(pairing: str) -> None:
 
 def test_a_part_of_a_head() -> None:
     """Frequencies of 0 leave their pairs as they are, and every layer has its own."""
-    p = TurnedGraph()
+    p = RotaryGraph()
     layers = []
     for theta in (10.0, 1000.0):
         frequencies = np.where(np.arange(16) < 4, theta ** -np.linspace(0, 1, 16), 0)
@@ -106,7 +106,7 @@ def test_a_part_of_a_head() -> None:
 
 
 def test_layers_share_weights_and_frequencies() -> None:
-    p = TurnedGraph()
+    p = RotaryGraph()
     weight = p.constant(WIDTH, 192, scale=0.15)
     frequencies = p.initializer(10.0 ** -np.linspace(0, 1, 16)[np.newaxis], "float32")
     x, layers = "x", []
@@ -124,8 +124,8 @@ def test_layers_share_weights_and_frequencies() -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_norm_ahead_goes_into_the_product(precision: str) -> None:
-    p = TurnedGraph(precision)
+def test_a_norm_ahead_goes_into_the_gemm(precision: str) -> None:
+    p = RotaryGraph(precision)
     rotated = p.rotary(p.linear(p.norm(p.linear("x")), 192), 4, 32)
     model = p.model(p.attention(rotated, heads=2, size=32))
     rewritten, _ = rotate(model, precision, norms=True)
@@ -133,48 +133,48 @@ def test_a_norm_ahead_goes_into_the_product(precision: str) -> None:
     assert_same(model, rewritten, precision)
 
 
-def small_heads(p: TurnedGraph) -> list[str]:
+def small_heads(p: RotaryGraph) -> list[str]:
     return [p.attention(p.rotary(p.linear("x", 48), 4, 8), heads=2, size=8)]
 
 
-def odd_heads(p: TurnedGraph) -> list[str]:
+def odd_heads(p: RotaryGraph) -> list[str]:
     return [p.attention(p.rotary(p.linear("x", 144), 4, 24), heads=2, size=24)]
 
 
-def q_alone(p: TurnedGraph) -> list[str]:
+def q_alone(p: RotaryGraph) -> list[str]:
     q = p.rotary(p.linear("x", 32), 2, 16)
     return [p.attention(q, p.linear("x", 32), p.linear("x", 32), heads=2, size=16)]
 
 
-def q_alone_of_three(p: TurnedGraph) -> list[str]:
+def q_alone_of_three(p: RotaryGraph) -> list[str]:
     return [p.attention(p.rotary(p.linear("x", 96), 2, 16), heads=2, size=16)]
 
 
-def other_pairs(p: TurnedGraph) -> list[str]:
+def other_pairs(p: RotaryGraph) -> list[str]:
     q, k = (p.rotary(p.linear("x", 32), 2, 16, pairing=pairing) for pairing in ("half", "interleaved"))
     return [p.attention(q, k, p.linear("x", 32), heads=2, size=16)]
 
 
-def read_elsewhere(p: TurnedGraph) -> list[str]:
+def read_elsewhere(p: RotaryGraph) -> list[str]:
     rotated = p.rotary(p.linear("x", 96), 4, 16)
     return [p.attention(rotated, heads=2, size=16), p.op("Relu", rotated)]
 
 
-def product_read_elsewhere(p: TurnedGraph) -> list[str]:
+def linear_read_elsewhere(p: RotaryGraph) -> list[str]:
     qkv = p.linear("x", 96)
     return [p.attention(p.rotary(qkv, 4, 16), heads=2, size=16), p.op("Relu", qkv)]
 
 
-def product_with_activation(p: TurnedGraph) -> list[str]:
+def linear_with_activation(p: RotaryGraph) -> list[str]:
     return [p.attention(p.rotary(p.linear("x", 96, activation="gelu"), 4, 16), heads=2, size=16)]
 
 
-def no_product(p: TurnedGraph) -> list[str]:
+def no_linear(p: RotaryGraph) -> list[str]:
     qkv = p.op("Relu", p.linear("x", 96))
     return [p.attention(p.rotary(qkv, 4, 16), heads=2, size=16)]
 
 
-def k_of_no_product(p: TurnedGraph) -> list[str]:
+def k_of_no_linear(p: RotaryGraph) -> list[str]:
     q, k = p.rotary(p.linear("x", 32), 2, 16), p.rotary(p.op("Relu", p.linear("x", 32)), 2, 16)
     return [p.attention(q, k, p.linear("x", 32), heads=2, size=16)]
 
@@ -188,14 +188,14 @@ def k_of_no_product(p: TurnedGraph) -> list[str]:
         (q_alone_of_three, "has other heads than those that are rotated before it"),
         (other_pairs, "reads a Q and a K whose pairs are different columns"),
         (read_elsewhere, "rotates what others read beside one attention"),
-        (product_read_elsewhere, "rotates what others read beside one attention"),
-        (product_with_activation, "makes by an activation, a gate or a residual"),
-        (no_product, "which no PadfreeLinear makes"),
-        (k_of_no_product, "which no PadfreeLinear makes"),
+        (linear_read_elsewhere, "rotates what others read beside one attention"),
+        (linear_with_activation, "makes by an activation, a gate or a residual"),
+        (no_linear, "which no PadfreeLinear makes"),
+        (k_of_no_linear, "which no PadfreeLinear makes"),
     ],
 )
 def test_what_stays(write: Any, reason: str) -> None:
-    p = TurnedGraph()
+    p = RotaryGraph()
     model = p.model(*write(p))
     rewritten, result = rotate(model)
     assert result.replaced == 0
@@ -206,7 +206,7 @@ def test_what_stays(write: Any, reason: str) -> None:
     assert_same(model, rewritten)
 
 
-def test_attention_without_turns_is_no_miss() -> None:
-    p = TurnedGraph()
+def test_attention_without_rotations_is_no_miss() -> None:
+    p = RotaryGraph()
     model = p.model(p.attention(p.linear("x", 96), heads=2, size=16))
     assert rotate(model)[1] == PassResult("rotations", 0)

@@ -85,7 +85,7 @@ def test_factors_of_keys_stay() -> None:
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-def test_products_of_keys_and_queries_that_are_turned(interface: str) -> None:
+def test_products_of_keys_and_queries_that_are_transposed(interface: str) -> None:
     assert_packed(model(keys_first=True), interface)
 
 
@@ -196,7 +196,7 @@ def test_what_changes_weights_stays(weights: Form, reason: str) -> None:
     assert_stays_on_islands(model(weights=weights), reason)
 
 
-def test_a_mask_behind_the_softmax_alone_is_none() -> None:
+def test_a_mask_after_the_softmax_alone_is_none() -> None:
     """Weights of padding are left out, but they have taken part in the sum."""
     original = model(mask=same, weights=multiply)
     with pytest.raises(RewriteError, match="masked otherwise than the scores before it"):

@@ -63,7 +63,7 @@ def test_what_a_type_loses_is_summed_over_all_blocks() -> None:
 
 
 @pytest.mark.parametrize("shape", [(300, 701), (5, 3), (7, 100_000), (0, 4)])
-def test_products_in_float64(shape: tuple[int, int]) -> None:
+def test_matmuls_in_float64(shape: tuple[int, int]) -> None:
     rng = np.random.default_rng(1)
     vector, matrix = (rng.standard_normal(size).astype(np.float32) for size in (shape[0], shape))
     np.testing.assert_allclose(

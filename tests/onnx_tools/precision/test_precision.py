@@ -169,7 +169,7 @@ def test_fp32_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("factor", [7e4, 1e-6])
-def test_products_whose_weights_overflow_or_vanish_stay_float32(factor: float) -> None:
+def test_gemms_whose_weights_overflow_or_vanish_stay_float32(factor: float) -> None:
     large = np.full((E, E), factor)
     types = types_of(convert(small_model(w=large), "fp16"), "fp16")
     assert types["w"] == types["h"] == TensorProto.FLOAT

@@ -67,18 +67,18 @@ def values(model: Model) -> dict[str, np.ndarray]:
     return {item.name: numpy_helper.to_array(item) for item in whole.graph.initializer}
 
 
-def products(model: Model) -> list[tuple[onnx.NodeProto, Mapping[str, Any]]]:
+def fp8_linears(model: Model) -> list[tuple[onnx.NodeProto, Mapping[str, Any]]]:
     results = [node for node in padfree_nodes(model.proto.graph) if node.op_type == "PadfreeLinearFp8"]
     return [(node, node_attributes(node)) for node in results]
 
 
-def test_products_hand_e4m3_to_each_other(made: Model) -> None:
+def test_gemms_hand_e4m3_to_each_other(made: Model) -> None:
     """The embedding gives both types; attention and a feed-forward network's inside are in e4m3 alone."""
     nodes = {name: node for node in made.proto.graph.node for name in node.output}
-    makers = [nodes[node.input[0]].op_type for node, _ in products(made)]
+    makers = [nodes[node.input[0]].op_type for node, _ in fp8_linears(made)]
     layer = ["PadfreeEmbedding", "PadfreeAttention", "PadfreeLinearFp8", "PadfreeLinearFp8"]
     assert makers == [*layer, "PadfreeLinearFp8", *layer[1:]]
-    results = [(attributes["results"], attributes["has_moments"]) for _, attributes in products(made)]
+    results = [(attributes["results"], attributes["has_moments"]) for _, attributes in fp8_linears(made)]
     assert results == [
         ("act", 0),
         ("both", 1),
@@ -89,7 +89,7 @@ def test_products_hand_e4m3_to_each_other(made: Model) -> None:
         ("e4m3", 0),
         ("act", 0),
     ]
-    assert node_attributes(nodes[products(made)[0][0].input[0]])["results"] == "both"
+    assert node_attributes(nodes[fp8_linears(made)[0][0].input[0]])["results"] == "both"
     assert opset_of(made.proto) == OPSET
     assert not [node for node in made.proto.graph.node if node.op_type == "QuantizeLinear"]
     assert not [node for node in padfree_nodes(made.proto.graph) if node.op_type == "PadfreeLinear"]
@@ -100,7 +100,7 @@ def test_constants_are_the_weights(half: Model, made: Model) -> None:
     before, after = values(half), values(made)
     old = {node.name: node for node in padfree_nodes(half.proto.graph)}
     scales = {layer["name"]: layer["scale"] for layer in describe(made)["layers"]}
-    for node, _ in products(made):
+    for node, _ in fp8_linears(made):
         rows, scale = after[node.input[1]].astype(np.float64), after[node.input[2]].astype(np.float64)
         weight = before[old[node.name].input[1]].astype(np.float64).T
         own = scale / scales[node.name]  # of the weight alone
@@ -146,18 +146,18 @@ def test_losses_are_those_of_three_bits(made: Model) -> None:
     assert all(0.03 < loss < 0.045 for loss in losses), losses
 
 
-def test_products_are_chosen_by_name(half: Model) -> None:
+def test_gemms_are_chosen_by_name(half: Model) -> None:
     names = [node.name for node in padfree_nodes(half.proto.graph) if node.op_type == "PadfreeLinear"]
     kept = describe(quantize(half, BATCHES, QuantizationOptions(keep=("qkv*",))))
     assert list(kept["kept"].items()) == [(name, "asked for") for name in names if name.startswith("qkv")]
     one = quantize(half, BATCHES, QuantizationOptions(quantize=(names[2],)))
     assert [layer["name"] for layer in describe(one)["layers"]] == [names[2]]
     assert set(describe(one)["kept"].values()) == {"not asked for"}
-    assert [attributes["results"] for _, attributes in products(one)] == ["act"]
+    assert [attributes["results"] for _, attributes in fp8_linears(one)] == ["act"]
     run(finish(one, "fp16"), BATCHES[0])
 
 
-def test_products_that_lose_too_much_stay(half: Model, made: Model) -> None:
+def test_gemms_that_lose_too_much_stay(half: Model, made: Model) -> None:
     losses = {layer["name"]: layer["loss"] for layer in describe(made)["layers"]}
     worst = max(losses, key=losses.__getitem__)
     limit = sorted(losses.values())[-2]
@@ -230,7 +230,7 @@ def test_data_that_overflow_are_named(half: Model) -> None:
         quantize(broken, BATCHES)
 
 
-def products_that_activate(model: Model) -> tuple[str, ...]:
+def linears_that_activate(model: Model) -> tuple[str, ...]:
     """The first products of feed-forward networks."""
     results = [node for node in padfree_nodes(model.proto.graph) if node_attributes(node).get("activation") == "gelu"]
     return tuple(node.name for node in results)
@@ -239,7 +239,7 @@ def products_that_activate(model: Model) -> tuple[str, ...]:
 def test_bf16_goes_through_float32(original: ModelProto) -> None:
     """onnxruntime has no QuantizeLinear of bfloat16."""
     plain = with_linear(Model.of(rewrite(original, precision="bf16", verify=False).model))
-    kept = products_that_activate(plain)
+    kept = linears_that_activate(plain)
     actual = quantize(plain, BATCHES, QuantizationOptions(keep=kept))
     quantized = [node for node in actual.proto.graph.node if node.op_type == "QuantizeLinear"]
     makers = {name: node for node in actual.proto.graph.node for name in node.output}
@@ -262,7 +262,7 @@ def test_other_families(name: str, fold_streams: bool, rewritings: Rewritings) -
     linear = with_linear(plain, fold_streams=fold_streams)
     sample = sample_of(source, read_metadata(plain.proto))
     actual = quantize(linear, [sample.feeds], QuantizationOptions(largest_loss=10.0), verify=False)
-    assert len(describe(actual)["layers"]) == folding_encoders.layers_of(linear.proto).products
+    assert len(describe(actual)["layers"]) == folding_encoders.layers_of(linear.proto).linears
     wanted, got = (run(finish(model, "fp16"), dict(sample.feeds)) for model in (linear, actual))
     for a, b in zip(wanted, got, strict=True):
         x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
@@ -278,7 +278,7 @@ def test_other_families(name: str, fold_streams: bool, rewritings: Rewritings) -
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
 @pytest.mark.parametrize(("operator", "place"), [("PadfreeLinearFp8", 2), ("QuantizeLinear", 1)])
 def test_scales_in_a_file_are_checked(half: Model, scale: float, operator: str, place: int) -> None:
-    rewritten = quantize(half, BATCHES, QuantizationOptions(keep=products_that_activate(half)), verify=False)
+    rewritten = quantize(half, BATCHES, QuantizationOptions(keep=linears_that_activate(half)), verify=False)
     check_scales(rewritten)
     changed = rewritten.with_proto(ModelProto())
     changed.proto.CopyFrom(rewritten.proto)

@@ -53,7 +53,7 @@ def ahead_of_a_layer() -> tuple[ModelProto, str]:
     return graph.model(graph.linear(inner, rows=2 * WIDTH, residual=f"{normed}_total"), other), normed
 
 
-def behind_a_layer() -> tuple[ModelProto, str]:
+def after_a_layer() -> tuple[ModelProto, str]:
     """Post-LN: the next layer adds to what it reads."""
     graph = PackedGraph("fp16")
     normed = graph.norm("x")
@@ -82,7 +82,7 @@ def embedded_and_added_to() -> tuple[ModelProto, str]:
 
 GRAPHS = {
     ahead_of_a_layer: ["y_e4m3", "sum"],
-    behind_a_layer: ["y", "y_e4m3"],
+    after_a_layer: ["y", "y_e4m3"],
     as_an_output: ["y", "y_e4m3"],
     embedding_model: ["y_e4m3"],
     embedded_and_added_to: ["y", "y_e4m3"],
@@ -164,7 +164,7 @@ def test_norms_give_e4m3(make: Any) -> None:
             np.testing.assert_array_equal(a, b)
 
 
-def test_a_product_that_stays_reads_half_precision() -> None:
+def test_a_gemm_that_stays_reads_half_precision() -> None:
     """One of two readers is kept: the rows leave in both types."""
     model, rows = ahead_of_a_layer()
     kept = next(node.name for node in model.graph.node if node.output[0] == model.graph.output[1].name)

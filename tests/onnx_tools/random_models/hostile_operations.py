@@ -158,7 +158,7 @@ def _similarity(b: RandomGraph, x: str, y: str) -> str:
     return b.op("Add", y, b.op("MatMul", b.op("Softmax", scores, axis=-1), masked))
 
 
-def _products(b: RandomGraph, x: str, y: str) -> str:
+def _dot_products(b: RandomGraph, x: str, y: str) -> str:
     """Products of masked tokens without a Softmax: padding has no part in them."""
     masked = b.op("Mul", x, b.mask())
     scores = b.op("Tanh", b.op("MatMul", masked, b.op("Transpose", masked, perm=[0, 2, 1])))
@@ -245,7 +245,7 @@ HOSTILE: Mapping[str, Callable[[RandomGraph, str, str], str]] = MappingProxyType
         "doubled": _double,
         "convolution": _convolution,
         "similarity": _similarity,
-        "products": _products,
+        "products": _dot_products,
         "cumulative over S": lambda b, x, _: b.op("CumSum", x, b.constant(1, np.int64)),
         "plain mean": lambda b, x, y: b.op("Add", y, b.op("ReduceMean", x, axes=[1], keepdims=1)),
         "maximum": lambda b, x, y: b.op("Add", y, b.op("ReduceMax", x, axes=[1], keepdims=1)),

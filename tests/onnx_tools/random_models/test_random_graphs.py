@@ -115,7 +115,7 @@ def test_a_maximum_that_hides_padding_is_the_originals_fault() -> None:
     assert rewrite_program(parse(program), 69, 11, "padded", (evaluate,)) is None
 
 
-def test_both_overflow_at_the_same_places() -> None:
+def test_both_overflow_in_the_same_elements() -> None:
     program = "2 = cumulative over S(0, 1); 3 = flat masked sums(2, 2); 4 = sum exponentials(3, 3)"
     assert rewrite_program(parse(program), 0, 1, "packed", (evaluate,)) is not None
 

@@ -88,7 +88,7 @@ def _by_ids(b: RandomGraph, x: str, _: str) -> str:
     return b.op("Mul", x, b.op("Add", b.op("Unsqueeze", same, b.axes(2)), b.constant(0.5)))
 
 
-def _own_products(b: RandomGraph, x: str, y: str) -> str:
+def _products_of_own_heads(b: RandomGraph, x: str, y: str) -> str:
     """The products of every token's heads with each other."""
     heads, others = (b.op("Reshape", item, b.axes(0, 0, HEADS, HIDDEN // HEADS)) for item in (x, y))
     scores = b.op("MatMul", heads, b.op("Transpose", others, perm=[0, 1, 3, 2]))
@@ -126,7 +126,7 @@ TOKEN_OPERATIONS: Mapping[str, Operation] = MappingProxyType(
         "triangle": _triangle,
         "beside first": _beside_first,
         "by ids": _by_ids,
-        "own products": _own_products,
+        "own products": _products_of_own_heads,
         **{f"layer {name}": _layer(form) for name, form in FORMS.items()},
         **{f"sum {name}": _add(form) for name, (form, _) in EXACT.items()},
         **{f"taken {name}": _by_count(form) for name, form in BY_COUNT.items()},

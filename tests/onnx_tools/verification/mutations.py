@@ -13,7 +13,7 @@ Array = np.ndarray[Any, Any]
 Change = Callable[[ModelProto, np.random.Generator], str]
 
 
-class NoPlaceError(Exception):
+class NotApplicableError(Exception):
     """Raised where a model has nothing that a change applies to."""
 
 
@@ -24,7 +24,7 @@ def _weights(model: ModelProto, rank: int) -> list[TensorProto]:
 
 def _pick(items: list[Any], rng: np.random.Generator) -> Any:
     if not items:
-        raise NoPlaceError
+        raise NotApplicableError
     return items[int(rng.integers(len(items)))]
 
 
@@ -174,5 +174,5 @@ def mutate(model: ModelProto, rng: np.random.Generator) -> tuple[ModelProto, str
         name = _pick(list(CHANGES), rng)
         try:
             return changed, CHANGES[name](changed, rng)
-        except NoPlaceError:
+        except NotApplicableError:
             continue

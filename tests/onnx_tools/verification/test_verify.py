@@ -176,7 +176,7 @@ def changed_table(kind: str) -> np.ndarray:
         ("no stand-in", 0),
     ],
 )
-def test_no_column_hides_behind_another(kind: str, element: int) -> None:
+def test_no_column_hides_another(kind: str, element: int) -> None:
     """Outputs with finfo.min, infinities, NaN and numbers that are mostly zero."""
     metadata = {**METADATA, "outputs": METADATA["outputs"][:1]}
     verify(original(SPECIAL), packed_model(SPECIAL), metadata)

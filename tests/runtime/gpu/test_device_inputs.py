@@ -51,7 +51,7 @@ def test_what_begins_where_tensorrt_cannot_read_is_copied(setup: Any, graphs: bo
         assert setup.machine.copies >= 2, "the results, and what begins elsewhere"
 
 
-def test_graphs_get_a_copy_with_zeros_behind_it(setup: Any) -> None:
+def test_graphs_get_a_copy_with_zeros_after_it(setup: Any) -> None:
     backend = setup.open()
     for size in (70, 69, 70, 69):
         ids = list(range(1, size + 1))

@@ -46,7 +46,7 @@ def test_a_wrong_environment_variable_is_not_passed_over(folders: list[Path], mo
         plugin_library.find()
 
 
-def test_a_missing_library_names_the_places(folders: list[Path]) -> None:
+def test_a_missing_library_names_the_folders_searched(folders: list[Path]) -> None:
     with pytest.raises(SessionError) as caught:
         plugin_library.find()
     assert all(str(folder) in str(caught.value) for folder in folders)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What PadfreeLinear's finishes cost on a GPU: gates, turned pairs, norms, residuals with moments, in one process.
 
-    python -m benchmarks.kernels.linear_finishes --tokens 4802
+    python -m benchmarks.kernels.linear_epilogues --tokens 4802
 
 ModernBERT-base's products. Beside each stand cuBLAS (through PyTorch) alone, and cuBLAS with what the finish does in
 kernels behind it: PyTorch's for gates and sums, PadfreeRotary for turned pairs. Norms are in neither. Weights rotate
@@ -30,7 +30,7 @@ TOKENS = (1403, 4802)
 
 
 @dataclass(frozen=True)
-class Finish:
+class Epilogue:
     """A product of these sizes and what becomes of its sums; norms: of "x", "residual" and "y", as Moments has them."""
 
     depth: int
@@ -50,19 +50,19 @@ class Finish:
 
 
 NORMED = ("x",)
-FINISHES = (
-    Finish(768, 2304),
-    Finish(768, 2304, norms=NORMED),
-    Finish(768, 2304, rotary_features=1536),
-    Finish(768, 2304, norms=NORMED, rotary_features=1536),
-    Finish(768, 2304, norms=NORMED, rotary_features=2304),
-    Finish(768, 2304, "gelu"),
-    Finish(768, 2304, "gelu", norms=NORMED),
-    *(Finish(768, 2304, kind, gated=True) for kind in ("gelu", "silu", "gelu_tanh", "relu")),
-    Finish(768, 2304, "gelu", gated=True, norms=NORMED),
-    Finish(1152, 768),
-    Finish(1152, 768, norms=("y",), residual=True),
-    Finish(768, 768, norms=("y",), residual=True),
+EPILOGUES = (
+    Epilogue(768, 2304),
+    Epilogue(768, 2304, norms=NORMED),
+    Epilogue(768, 2304, rotary_features=1536),
+    Epilogue(768, 2304, norms=NORMED, rotary_features=1536),
+    Epilogue(768, 2304, norms=NORMED, rotary_features=2304),
+    Epilogue(768, 2304, "gelu"),
+    Epilogue(768, 2304, "gelu", norms=NORMED),
+    *(Epilogue(768, 2304, kind, gated=True) for kind in ("gelu", "silu", "gelu_tanh", "relu")),
+    Epilogue(768, 2304, "gelu", gated=True, norms=NORMED),
+    Epilogue(1152, 768),
+    Epilogue(1152, 768, norms=("y",), residual=True),
+    Epilogue(768, 768, norms=("y",), residual=True),
 )
 
 
@@ -77,7 +77,7 @@ def rotation_of(tokens: int, features: int) -> Rotation:
 class Problem:
     """Inputs of a product with a fixed seed."""
 
-    def __init__(self, epilogue: Finish, tokens: int, dtype: torch.dtype) -> None:
+    def __init__(self, epilogue: Epilogue, tokens: int, dtype: torch.dtype) -> None:
         generator = torch.Generator(device=DEVICE).manual_seed(0)
 
         def normal(*shape: int) -> torch.Tensor:
@@ -87,7 +87,7 @@ class Problem:
             return normal(width // GROUP, tokens, 2).abs() if present else None
 
         depth, features = epilogue.depth, epilogue.features
-        self.finish = epilogue
+        self.epilogue = epilogue
         self.x = normal(tokens, depth).to(dtype)
         self.weights = [(normal(depth, features) * depth**-0.5).to(dtype) for _ in range(MIN_CALLS)]
         self.bias = normal(features).to(dtype)
@@ -103,7 +103,7 @@ class Problem:
 
     def ours(self) -> Launch:
         """The product with its finish."""
-        epilogue = self.finish
+        epilogue = self.epilogue
         [(_, tiling)] = measured_tilings(
             epilogue.depth, epilogue.features, epilogue.activation, self.x.dtype, len(self.x), len(self.x),
             residual=epilogue.residual, gated=epilogue.gated, rotary_features=epilogue.rotary_features,
@@ -115,49 +115,49 @@ class Problem:
             gated=epilogue.gated, tiling=tiling,
         )  # fmt: skip
 
-    def product(self, i: int) -> None:
+    def gemm(self, i: int) -> None:
         """By cuBLAS."""
         torch.addmm(self.bias, self.x, self.weights[i], out=self.wide)
 
     def separately(self) -> Launch | None:
         """The product and what the finish does behind it; None where that is nothing, or a norm."""
-        behind: Callable[[], object] | None = None
-        if self.finish.rotary_features:
-            heads, pairs = self.finish.rotary_features // HEAD_SIZE, HEAD_SIZE // 2
+        rotate: Callable[[], object] | None = None
+        if self.epilogue.rotary_features:
+            heads, pairs = self.epilogue.rotary_features // HEAD_SIZE, HEAD_SIZE // 2
             frequencies = self.rotation.frequencies[:pairs]
 
-            def behind() -> None:
+            def rotate() -> None:
                 rotary(self.wide, self.rotation.positions, frequencies, self.out, heads=heads, head_size=HEAD_SIZE)
 
-        elif self.finish.activation != "none":
+        elif self.epilogue.activation != "none":
             functional = torch.nn.functional
-            tanh = {"approximate": "tanh"} if self.finish.activation == "gelu_tanh" else {}
-            activate = getattr(functional, self.finish.activation.removesuffix("_tanh"))
+            tanh = {"approximate": "tanh"} if self.epilogue.activation == "gelu_tanh" else {}
+            activate = getattr(functional, self.epilogue.activation.removesuffix("_tanh"))
 
-            def behind() -> object:
-                if not self.finish.gated:
+            def rotate() -> object:
+                if not self.epilogue.gated:
                     return activate(self.wide, **tanh)
                 u, v = self.wide.chunk(2, 1)
                 return torch.mul(activate(u, **tanh), v, out=self.y)
         elif self.residual is not None:
 
-            def behind() -> object:
+            def rotate() -> object:
                 return torch.add(self.wide, self.residual, out=self.y)
 
-        if behind is None:
+        if rotate is None:
             return None
 
         def launch(i: int) -> None:
-            self.product(i)
-            behind()
+            self.gemm(i)
+            rotate()
 
         return launch
 
 
-def measure(epilogue: Finish, tokens: int, dtype: torch.dtype) -> dict[str, object]:
+def measure(epilogue: Epilogue, tokens: int, dtype: torch.dtype) -> dict[str, object]:
     """Times of all ways, in us."""
     problem = Problem(epilogue, tokens, dtype)
-    ways: dict[str, Launch | None] = {"padfree": problem.ours(), "cublas": problem.product}
+    ways: dict[str, Launch | None] = {"padfree": problem.ours(), "cublas": problem.gemm}
     ways["cublas and separate"] = problem.separately()
     times = {name: round(time_us(way, MIN_CALLS)[0], 2) for name, way in ways.items() if way is not None}
     return {"case": f"{tokens} x {epilogue.name}", "tokens": tokens, "times_us": times}
@@ -172,7 +172,7 @@ def main() -> int:
     arguments = parser.parse_args()
     about = environment()
     for tokens in arguments.tokens:
-        for epilogue in FINISHES:
+        for epilogue in EPILOGUES:
             record = measure(epilogue, tokens, getattr(torch, arguments.type))
             print(f"{record['case']:60s} {record['times_us']}", flush=True)
             if arguments.json:

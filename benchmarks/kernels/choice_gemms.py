@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of the families of encoders with all that finishes them, for benchmarks.kernels.choices."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+BOTH = ("y", "y_e4m3")
+HIDDEN = (768, 384, 1024)
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """Sizes and finish of a product [T, depth] x [depth, features] with a bias.
+
+    norms: which moments are there, of "x", "residual" and "y". results: of products of e4m3, "y" and "y_e4m3"; none for
+    products of fp16.
+    """
+
+    name: str
+    depth: int
+    features: int
+    activation: str = "none"
+    norms: tuple[str, ...] = ()
+    adds: bool = False  # a residual
+    gated: bool = False
+    rotary_features: int = 0
+    results: tuple[str, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Features of the results."""
+        return self.features // 2 if self.gated else self.features
+
+
+def in_e4m3(gemm: Gemm) -> Gemm:
+    """The same with operands in e4m3: what the next product reads leaves in e4m3, and the residual in fp16 too."""
+    if gemm.activation != "none":
+        return dataclasses.replace(gemm, results=("y_e4m3",))
+    both = gemm.adds and "y" in gemm.norms
+    return dataclasses.replace(gemm, results=BOTH if both else ("y",))
+
+
+def post_norm_gemms(hidden: int) -> tuple[Gemm, ...]:
+    """BERT and its like: norms stand behind attention and feed-forward, folded into the products around them."""
+    out = Gemm("out", hidden, hidden, norms=("residual", "y"), adds=True)
+    down = Gemm("down", 4 * hidden, hidden, norms=("residual", "y"), adds=True)
+    return (
+        Gemm("qkv", hidden, 3 * hidden, norms=("x",)),
+        out,
+        Gemm("up", hidden, 4 * hidden, "gelu", ("x",)),
+        down,
+        dataclasses.replace(out, name="first out", norms=("y",)),
+        dataclasses.replace(down, name="last down", norms=("residual",)),
+    )
+
+
+def norms_ahead(hidden: int, inner: int, activation: str, rotates: bool) -> tuple[Gemm, ...]:
+    """ModernBERT and its like: norms stand ahead, the residual is a stream, feed-forward is gated."""
+    return (
+        Gemm("qkv", hidden, 3 * hidden, norms=("x",), rotary_features=2 * hidden if rotates else 0),
+        Gemm("out to a stream", hidden, hidden, norms=("y",), adds=True),
+        Gemm("gated up", hidden, 2 * inner, activation, ("x",), gated=True),
+        Gemm("down to a stream", inner, hidden, norms=("y",), adds=True),
+    )
+
+
+def seldom(hidden: int) -> tuple[Gemm, ...]:
+    """Norms that stay by themselves, activations of a few models, results that nothing is folded into."""
+    return (
+        Gemm("plain qkv", hidden, 3 * hidden),
+        Gemm("plain out", hidden, hidden),
+        Gemm("plain out with a residual", hidden, hidden, adds=True),
+        Gemm("plain up", hidden, 4 * hidden, "gelu"),
+        Gemm("plain down", 4 * hidden, hidden),
+        Gemm("up with gelu_tanh", hidden, 4 * hidden, "gelu_tanh", ("x",)),
+        Gemm("up with relu", hidden, 4 * hidden, "relu", ("x",)),
+        Gemm("up with silu", hidden, 4 * hidden, "silu"),
+        Gemm("turned qkv without a norm", hidden, 3 * hidden, rotary_features=2 * hidden),
+        Gemm("gate with gelu_tanh", hidden, 4 * hidden, "gelu_tanh", ("x",), gated=True),
+        Gemm("gate with relu", hidden, 4 * hidden, "relu", ("x",), gated=True),
+        Gemm("down behind a gate", 4 * hidden, hidden, norms=("residual", "y"), adds=True),
+        Gemm("a head with sigmoid", hidden, hidden, "sigmoid"),
+    )
+
+
+def gemms() -> Iterator[Gemm]:
+    """All, what most models have first; those in fp16 before the same in e4m3."""
+    common = [*post_norm_gemms(768), *norms_ahead(768, 1152, "gelu", rotates=True)]
+    common += [*post_norm_gemms(384), *post_norm_gemms(1024)]
+    for gemm in common:
+        yield gemm
+        yield in_e4m3(gemm)
+    more = [
+        *norms_ahead(1024, 3072, "silu", rotates=False),  # as Qwen3's, but for its width
+        *norms_ahead(1024, 2624, "gelu", rotates=True),
+        Gemm("gated up", 768, 6144, "silu", gated=True, norms=("x",)),
+        Gemm("wide out to a stream", 2048, 1024, norms=("y",), adds=True),
+    ]
+    for gemm in [*more, *seldom(768), *seldom(384)]:
+        yield gemm
+    for gemm in [*more, *seldom(768)]:
+        yield in_e4m3(gemm)
