@@ -10,7 +10,7 @@ HEADINGS = ("cosines to PyTorch fp32", "texts", "tokens", "longest", "worst", "m
 
 
 def cells(record: Mapping[str, Any]) -> list[str]:
-    """One row; behind ours, in brackets, what PyTorch in fp16 reaches."""
+    """One row; after ours, in brackets, what PyTorch in fp16 reaches."""
 
     def beside(name: str, shown: str) -> str:
         return f"{record[name]:{shown}} ({record['torch_fp16'][name]:{shown}})"

@@ -30,7 +30,7 @@ class Pair:
 
 
 def pairs(count: int, max_length: int, seed: int) -> list[Pair]:
-    """Seeded pairs; documents have 12 to max_length - 1 words, evenly over their logarithm, behind a start token."""
+    """Seeded pairs; documents have 12 to max_length - 1 words, evenly over their logarithm, after a start token."""
     rng = np.random.default_rng((seed, FIRST_WORD))
     lengths = np.exp(rng.uniform(np.log(SHORTEST_DOCUMENT), np.log(max_length), count)).astype(np.int64)
     return [_pair(rng, int(length)) for length in np.minimum(lengths, max_length - 1)]

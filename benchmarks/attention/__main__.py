@@ -43,7 +43,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--positions", action="store_true", help="cases with windows and biases, and their peers")
     parser.add_argument("--cases", default="", help="only cases whose name this regular expression finds")
     parser.add_argument("--peers", default="", help="only peers whose name this regular expression finds")
-    parser.add_argument("--kernel", choices=ATTENTION_KERNELS, help="our kernel, in place of what the case names")
+    parser.add_argument("--kernel", choices=ATTENTION_KERNELS, help="our kernel, instead of what the case names")
     parser.add_argument("--exclude", action="append", default=[], metavar="PEER=REASON", help="leave out a peer")
     parser.add_argument("--from-case", type=int, default=0, metavar="N", help="begin with the N-th of these cases")
     parser.add_argument("--warm", action="store_true", help="one input set, which stays in the L2 cache")

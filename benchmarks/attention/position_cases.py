@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases of the attention benchmark in which scores depend on places: windows, and biases of all kinds."""
+"""Cases of the attention benchmark in which scores depend on positions: windows, and biases of all kinds."""
 
 from __future__ import annotations
 

@@ -90,8 +90,8 @@ def buckets_of(positions: PositionTerms) -> torch.Tensor:
     """DeBERTa v3's bucket of every distance (key minus row) from -bias_range to bias_range, int64."""
     from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
-    behind = torch.arange(positions.bias_range, -positions.bias_range - 1, -1)  # it counts row minus key
-    bucket = make_log_bucket_position(behind, positions.buckets, LONGEST_DISTANCE).long()
+    distances = torch.arange(positions.bias_range, -positions.bias_range - 1, -1)  # it counts row minus key
+    bucket = make_log_bucket_position(distances, positions.buckets, LONGEST_DISTANCE).long()
     return (bucket + positions.buckets).clamp(0, 2 * positions.buckets - 1)
 
 
@@ -144,7 +144,7 @@ def unpadding(problem: Problem) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def slots(case: Case) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of every token its sequence and its place in it, int64 [T] each."""
+    """Of every token its sequence and its position in it, int64 [T] each."""
     lengths = torch.tensor(case.lengths, device=DEVICE)
     sequence = torch.repeat_interleave(torch.arange(len(lengths), device=DEVICE), lengths)
     starts = lengths.cumsum(0) - lengths

@@ -58,7 +58,7 @@ METRICS: Mapping[str, str] = {
 """Field of a record -> metric; of use (pct) while a multiprocessor has work, except for memory: of the whole launch."""
 STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active\.ratio")
 STALL_SECTION = "WarpStateStats"
-"""What warps did in place of issuing (selected: they issued), and ncu's section that has all of it."""
+"""What warps did instead of issuing (selected: they issued), and ncu's section that has all of it."""
 UNITS = {"us": 1.0, "ns": 1e-3, "ms": 1e3, "byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 """Units that ncu chooses by a value's size, in microseconds or bytes; others stay as they are."""
 FLOP_PER_CLOCK, EXP_PER_CLOCK = 4096, 16

@@ -94,7 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=REQUESTS, help="of every case")
     parser.add_argument("--policy", choices=POLICIES, help="this one alone")
-    parser.add_argument("--label", default="", help="stands behind the case, as for another version of the runtime")
+    parser.add_argument("--label", default="", help="is added to the case, for another version of the runtime")
     parser.add_argument("--json", type=Path, help="append one line a case to this file")
     arguments = parser.parse_args()
     print(f"{'us for a request; requests waiting:':40}" + "".join(f"{count:>9}" for count in QUEUES))

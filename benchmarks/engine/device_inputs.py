@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="keeps the plan, or has the one of an earlier run")
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     parser.add_argument("--cases", default=CASES, help="sequences x longest")
-    parser.add_argument("--label", default="", help="stands behind the case, as for another version of the runtime")
+    parser.add_argument("--label", default="", help="is added to the case, for another version of the runtime")
     arguments = parser.parse_args()
     print(f"padfree.runtime is {padfree.runtime.__file__}; microseconds, {PERCENTILES} %, beyond the GPU's time")
     with tempfile.TemporaryDirectory(prefix="padfree-bench-") as name:

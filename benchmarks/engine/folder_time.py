@@ -34,7 +34,7 @@ ROW = re.compile(r"^│ (?P<phase>.+?) +│ +(?P<seconds>[0-9.]+) │$")
 
 @dataclass(frozen=True)
 class Shape:
-    """A model of transformers: its class and what its configuration says in the place of the usual."""
+    """A model of transformers: its class and what its configuration says instead of the usual."""
 
     model: str
     config: Mapping[str, Any]

@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     parser.add_argument("--plan", type=Path, help="a packed BERT's plan for 16 x 512, instead of building one")
     parser.add_argument("--cases", help="such as 1x32,16x128: sequences x longest")
-    parser.add_argument("--label", default="", help="stands behind the case, as for another version of the runtime")
+    parser.add_argument("--label", default="", help="is added to the case, for another version of the runtime")
     parser.add_argument("--graphs-only", action="store_true", help="no plain runs")
     parser.add_argument("--profile", action="store_true", help="print where the host's time goes")
     arguments = parser.parse_args()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of the families of encoders with all that finishes them, for benchmarks.kernels.choices."""
+"""GEMMs of the families of encoders with their epilogues, for benchmarks.kernels.choices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HIDDEN = (768, 384, 1024)
 
 @dataclass(frozen=True)
 class Gemm:
-    """Sizes and finish of a product [T, depth] x [depth, features] with a bias.
+    """Sizes and epilogue of a GEMM [T, depth] x [depth, features] with a bias.
 
     norms: which moments are there, of "x", "residual" and "y". results: of products of e4m3, "y" and "y_e4m3"; none for
     products of fp16.
@@ -44,7 +44,7 @@ def in_e4m3(gemm: Gemm) -> Gemm:
 
 
 def post_norm_gemms(hidden: int) -> tuple[Gemm, ...]:
-    """BERT and its like: norms stand behind attention and feed-forward, folded into the products around them."""
+    """BERT and its like: norms follow attention and feed-forward, and are folded into the GEMMs around them."""
     out = Gemm("out", hidden, hidden, norms=("residual", "y"), adds=True)
     down = Gemm("down", 4 * hidden, hidden, norms=("residual", "y"), adds=True)
     return (
@@ -78,10 +78,10 @@ def seldom(hidden: int) -> tuple[Gemm, ...]:
         Gemm("up with gelu_tanh", hidden, 4 * hidden, "gelu_tanh", ("x",)),
         Gemm("up with relu", hidden, 4 * hidden, "relu", ("x",)),
         Gemm("up with silu", hidden, 4 * hidden, "silu"),
-        Gemm("turned qkv without a norm", hidden, 3 * hidden, rotary_features=2 * hidden),
+        Gemm("rotated qkv without a norm", hidden, 3 * hidden, rotary_features=2 * hidden),
         Gemm("gate with gelu_tanh", hidden, 4 * hidden, "gelu_tanh", ("x",), gated=True),
         Gemm("gate with relu", hidden, 4 * hidden, "relu", ("x",), gated=True),
-        Gemm("down behind a gate", 4 * hidden, hidden, norms=("residual", "y"), adds=True),
+        Gemm("down after a gate", 4 * hidden, hidden, norms=("residual", "y"), adds=True),
         Gemm("a head with sigmoid", hidden, hidden, "sigmoid"),
     )
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What benchmarks.kernels.choices measured: how often each kind of tiling is chosen, and what products lose without it.
+"""What benchmarks.kernels.choices measured: how often each kind of tiling is chosen, and what GEMMs lose without it.
 
     python -m benchmarks.kernels.choices_report choices.jsonl
 
-A line for every finish and kind of tiling ("64", "64 shared", "128 resident"): of how many products and token counts a
+A line for every epilogue and kind of tiling ("64", "64 shared", "128 resident"): for how many GEMMs and token counts a
 build chooses it, and by how much the next best of another kind is slower, at the median and at the most.
 """
 
@@ -25,7 +25,7 @@ TRIED = 5
 
 @dataclass(frozen=True)
 class ChosenTiling:
-    """One product and token count.
+    """One GEMM and token count.
 
     Attributes:
         epilogue: what becomes of its sums.
@@ -45,7 +45,7 @@ def kind_of(choice: int) -> str:
 
 
 def epilogue_of(record: Mapping[str, Any]) -> str:
-    """In words: types, activation, norms, whether something is added, gated or turned."""
+    """In words: types, activation, norms, whether something is added, gated or rotated."""
     words = ["e4m3" if record["results"] else "fp16", str(record["activation"])]
     words += ["gated"] * bool(record["gated"]) + ["rotated"] * (record["rotary_features"] > 0)
     words += ["added"] * bool(record["adds"]) + [f"norms {'+'.join(record['norms'])}"] * bool(record["norms"])
@@ -66,7 +66,7 @@ def table(records: list[Mapping[str, Any]]) -> str:
     for one in map(choose, records):
         results[one.epilogue, one.kind].append(one.lost)
     order = sorted(results, key=lambda key: (key[0], " " in key[1], key[1].partition(" ")[2], int(key[1].split()[0])))
-    lines = [f"{'finish':48s} {'tiling':14s} {'chosen':>6s} {'without it':>11s} {'at most':>8s}"]
+    lines = [f"{'epilogue':48s} {'tiling':14s} {'chosen':>6s} {'without it':>11s} {'at most':>8s}"]
     for epilogue, kind in order:
         lost = results[epilogue, kind]
         lines.append(

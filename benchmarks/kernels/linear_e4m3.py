@@ -3,10 +3,10 @@
 
     python -m benchmarks.kernels.linear_e4m3 --json benchmarks/results/h200/linear_e4m3.jsonl
 
-The four products of a layer of BERT with all that finishes them: QKV and up norm what they read, up has GELU and gives
+The four GEMMs of a layer of BERT with their epilogues: QKV and up norm what they read, up has GELU and gives
 e4m3, out and down add a normed residual and give the sum in fp16 and in e4m3 with its moments. Two of an encoder are
 others: the first out adds an embedding that is normed already, the last down gives its sum in fp16 alone. Those of
-ModernBERT-base norm ahead of layers: QKV turns pairs, up is gated, out and down add a residual as it is. cuBLASLt
+ModernBERT-base norm ahead of layers: QKV rotates pairs, up is gated, out and down add a residual as it is. cuBLASLt
 (through torch._scaled_mm, one scale per tensor, fast accumulation) computes the product and its rounding alone: up to
 e4m3, the others to bf16. Weights rotate past the L2 cache in a CUDA graph; the chain is 12 layers in one graph, where
 products read what those before wrote, the first out and the last down as an encoder has them; but attention's result
@@ -79,7 +79,7 @@ def layer(hidden: int) -> tuple[Gemm, ...]:
 def modernbert() -> tuple[Gemm, ...]:
     """Those of a layer of ModernBERT-base, in order."""
     return (
-        Gemm("turned qkv", 768, 2304, norms=("x",), rotary_features=1536),
+        Gemm("rotated qkv", 768, 2304, norms=("x",), rotary_features=1536),
         Gemm("out to a stream", 768, 768, norms=("y",), results=BOTH, adds=True),
         Gemm("gated up", 768, 2304, "gelu", ("x",), ("y_e4m3",), gated=True),
         Gemm("down to a stream", 1152, 768, norms=("y",), results=BOTH, adds=True),

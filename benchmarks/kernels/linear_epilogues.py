@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PadfreeLinear's finishes cost on a GPU: gates, turned pairs, norms, residuals with moments, in one process.
+"""What PadfreeLinear's epilogues cost on a GPU: gates, rotated pairs, norms, residuals with moments, in one process.
 
     python -m benchmarks.kernels.linear_epilogues --tokens 4802
 
-ModernBERT-base's products. Beside each stand cuBLAS (through PyTorch) alone, and cuBLAS with what the finish does in
-kernels behind it: PyTorch's for gates and sums, PadfreeRotary for turned pairs. Norms are in neither. Weights rotate
+ModernBERT-base's GEMMs. Beside each stand cuBLAS (through PyTorch) alone, and cuBLAS followed by kernels that do what
+the epilogue does: PyTorch's for gates and sums, PadfreeRotary for rotated pairs. Norms are in neither. Weights rotate
 past the L2 cache in a CUDA graph, as in benchmarks.kernels.linear; tilings are those that a build would measure.
 Answers are checked in tests/kernels. Needs libpadfree_kernels.so named by PADFREE_KERNELS_LIBRARY.
 """
@@ -46,7 +46,7 @@ class Epilogue:
         """Sizes and everything that is asked for."""
         words = [f"{self.depth} x {self.features}", *(f"moments of {norm}" for norm in self.norms)]
         words += ["gated"] * self.gated + [self.activation] * (self.activation != "none") + ["residual"] * self.residual
-        return ", ".join(words + [f"{self.rotary_features} turned"] * (self.rotary_features > 0))
+        return ", ".join(words + [f"{self.rotary_features} rotated"] * (self.rotary_features > 0))
 
 
 NORMED = ("x",)
@@ -102,7 +102,7 @@ class Problem:
         )
 
     def ours(self) -> Launch:
-        """The product with its finish."""
+        """The GEMM with its epilogue."""
         epilogue = self.epilogue
         [(_, tiling)] = measured_tilings(
             epilogue.depth, epilogue.features, epilogue.activation, self.x.dtype, len(self.x), len(self.x),
@@ -120,7 +120,7 @@ class Problem:
         torch.addmm(self.bias, self.x, self.weights[i], out=self.wide)
 
     def separately(self) -> Launch | None:
-        """The product and what the finish does behind it; None where that is nothing, or a norm."""
+        """The GEMM, then kernels that do what the epilogue does; None where that is nothing, or a norm."""
         rotate: Callable[[], object] | None = None
         if self.epilogue.rotary_features:
             heads, pairs = self.epilogue.rotary_features // HEAD_SIZE, HEAD_SIZE // 2

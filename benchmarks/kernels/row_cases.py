@@ -226,7 +226,7 @@ def index(tokens: int) -> Callable[[int], Work]:
             call("padfreeIndex", mask, y, seq_lens, count, batch, SEQUENCE)
 
         def peer() -> torch.Tensor:
-            position = torch.where(mask != 0, mask.cumsum(0) - 1, slots)  # dropped slots go behind the list
+            position = torch.where(mask != 0, mask.cumsum(0) - 1, slots)  # dropped slots go after the list
             return torch.zeros(slots + 1, device=DEVICE, dtype=torch.int32).scatter_(0, position, numbers)[:tokens]
 
         return Work(run, peer, y[:tokens], 4 * (slots + batch + tokens))

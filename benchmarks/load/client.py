@@ -61,7 +61,7 @@ class Target:
 
 
 class Client(Protocol):
-    """Connections of one worker. A request is named by its place in the pool of requests and a ticket."""
+    """Connections of one worker. A request is named by its index in the pool of requests and a ticket."""
 
     def can_send(self) -> bool:
         """Whether a connection is free."""

@@ -35,7 +35,7 @@ from .traffic import Traffic
 
 TOKENIZER = DEMO_DATA / "tokenizer.json"
 TRITON_TOKENS_PER_S = 2_253_013
-"""Of the packed engine behind Triton at 8 texts per request on an H200, tokens sent (docs/internals/load.md)."""
+"""Of the packed engine in Triton at 8 texts per request on an H200, tokens sent (docs/internals/load.md)."""
 STARTS = {1: 4000.0, 8: 1000.0, 32: 250.0}
 """First rates, requests a second, by texts per request; others begin where the texts are as many as with 8."""
 

@@ -77,6 +77,6 @@ def text_of(tokens: int, words: list[tuple[str, int]], rng: np.random.Generator)
 
 
 def ranks(count: int, rng: np.random.Generator) -> list[int]:
-    """Places of words, each as often as Zipf's law has it: in proportion to 1 / (place + 1)."""
+    """Indices of words, each as often as Zipf's law has it: in proportion to 1 / (index + 1)."""
     result: list[int] = np.searchsorted(SHARES, rng.random(max(count, 0)) * SHARES[-1]).tolist()
     return result

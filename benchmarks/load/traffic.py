@@ -22,7 +22,7 @@ class Request:
     """The texts of one request.
 
     Attributes:
-        ids: int32 [texts, longest of them], zeros behind a text's end.
+        ids: int32 [texts, longest of them], zeros after a text's end.
         seq_lens: int32 [texts, 1].
         texts: what the ids were made of, where they were made of texts.
     """

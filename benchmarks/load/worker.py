@@ -44,7 +44,7 @@ class Notes:
     Attributes:
         meant, sent, answered: seconds from the beginning; NaN for what never happened.
         outcome: of Outcome.
-        request: place in the pool.
+        request: index in the pool.
     """
 
     meant: Array
@@ -85,7 +85,7 @@ def perform(client: Client, order: Order, pool_size: int) -> Notes:
 
 
 def work(pipe: Connection, target: Target, pool: Sequence[Request], expected: Sequence[Array] | None) -> None:
-    """Main function of the process: performs orders until None comes. A failure is sent in place of notes."""
+    """Main function of the process: performs orders until None comes. A failure is sent instead of notes."""
     try:
         client = connect(target, pool, expected)
         pipe.send(None)

@@ -33,7 +33,7 @@ def packed_batch(lengths: npt.NDArray[np.int64], *, seed: int) -> Batch:
 
 
 class Layer(nn.Module):  # type: ignore[misc]
-    """Attention and feed-forward, each with its norm behind it."""
+    """Attention and feed-forward, each post-norm."""
 
     def __init__(self) -> None:
         super().__init__()

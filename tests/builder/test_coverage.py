@@ -242,7 +242,7 @@ def paths_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
 def test_inspect_names_what_is_damaged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], value: Any, start: int
 ) -> None:
-    """Entries of a rewritten file's metadata in turn are something else: every one of them twice."""
+    """Every entry of a rewritten file's metadata is replaced twice, one after the other."""
     model = rewrite(EXPORTED, verify=False).model
     (entry,) = (item for item in model.metadata_props if item.key == "padfree")
     whole, refused = json.loads(entry.value), 0

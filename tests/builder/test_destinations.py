@@ -129,7 +129,7 @@ def test_a_folder_of_scripts_of_others(folder_of_results: Path, capsys: Capture)
 
 
 def test_data_files_of_others_stay(folder_of_results: Path) -> None:
-    """PyTorch's default name for weights is the model's with ".data" behind it; others name theirs as freely."""
+    """PyTorch's default name for weights is the model's followed by ".data"; others name theirs as they like."""
     Path("pipe").unlink()
     others = {
         "new.onnx.0123456789abcdef.data": b"of the right form, and nothing refers to it",

@@ -150,7 +150,7 @@ def test_ids_that_the_model_takes_for_padding(describe: Describe, tmp_path: Path
 
 
 def test_a_vocabulary_with_two_usual_padding_tokens(describe: Describe, tmp_path: Path) -> None:
-    """MPNet's has BERT's words behind its own special tokens, and pads with its own; files need not say with which."""
+    """MPNet's has BERT's words after its own special tokens, and pads with its own; files need not say with which."""
     file = write(tmp_path, ROBERTA, second_type=0)
     tokenizer = Tokenizer.from_file(str(file))
     tokenizer.add_special_tokens(["[PAD]"])

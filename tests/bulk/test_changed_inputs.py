@@ -44,7 +44,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 
 
 def edit(path: Path) -> None:
-    """Another text in the place of one; size, time and the parquet footer stay."""
+    """One text replaced by another; size, time and the parquet footer stay."""
     before, content = path.stat(), path.read_bytes()
     at = content.index(OLD.encode())
     with path.open("r+b") as stream:

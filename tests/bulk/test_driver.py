@@ -26,7 +26,7 @@ def manifest(shards: int) -> Manifest:
 
 
 class ScriptedWorkers:
-    """Workers that do a shard a turn; `lose` says with which shard, for the how-manieth time, a worker ends."""
+    """Workers that do one shard at a time; `lose` says at which shard, and at which try of it, a worker ends."""
 
     def __init__(
         self, job: Manifest, count: int, lose: Callable[[int, int], bool] = lambda _shard, _time: False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores that are no local disks: one put a file, a lease in the place of a lock, and the same results."""
+"""Stores that are no local disks: one put a file, a lease instead of a lock, and the same results."""
 
 from __future__ import annotations
 

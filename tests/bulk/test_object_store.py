@@ -31,7 +31,7 @@ TOO_LARGE = "x" * (2**18 + 1)
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """What stands behind the path in URIs of an empty store with a bucket."""
+    """What follows the path in URIs of an empty store with a bucket."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     command = [sys.executable, "-u", "-m", "moto.server", "-p", "0"]

@@ -39,7 +39,7 @@ SERVERS = [words for words in COMMANDS if words[0] == "padfree"]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """What the page starts, with a small folder in the place of bge-small."""
+    """What the page starts, with a small folder instead of bge-small."""
     command, _ = SERVERS
     folder = tmp_path_factory.mktemp("page") / command[2]
     modules = [("Pooling", {"pooling_mode_cls_token": True}), ("Normalize", {})]

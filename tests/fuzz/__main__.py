@@ -35,7 +35,7 @@ SILENCE = 120.0  # seconds after which a process counts as hung
 def problems(target: str, what: Sequence[str], end: float = float("inf")) -> tuple[int, dict[str, str]]:
     """How many inputs were read, and the problem of each that was not taken well.
 
-    A process that dies is started again behind the input that it died of.
+    A process that dies is started again after the input that killed it.
     """
     done, actual, waiting = 0, dict[str, str](), list(what)
     while waiting and time.monotonic() < end:

@@ -198,7 +198,7 @@ def damaged_json(value: Any, rng: np.random.Generator) -> Any:
 
 
 def damaged_document(data: bytes, rng: np.random.Generator, *, as_bytes: float = 0.0) -> bytes:
-    """A JSON document with other values in one to three places; with this probability with other bytes instead."""
+    """A JSON document with one to three other values; with this probability with other bytes instead."""
     if as_bytes and rng.random() < as_bytes:
         return damaged_bytes(data, rng)
     value = json.loads(data)

@@ -76,7 +76,7 @@ def bases() -> Mapping[str, bytes]:
 
 
 def damage(data: bytes, rng: np.random.Generator) -> bytes:
-    """Other numbers in the place of some, in another order or all alike; shapes stay, which are no data."""
+    """Other numbers instead of some, in another order or all alike; shapes stay, which are no data."""
     case: Case = json.loads(data)
     tokens = len(case["ids"])
     near = (tokens, tokens - 1, tokens + 1, tokens // 2, -tokens, 64, 128)

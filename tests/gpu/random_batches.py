@@ -4,7 +4,7 @@
     python -m tests.gpu.random_batches --count 100000 --results benchmarks/results/h200/batches.jsonl
 
 Sequences of all lengths, the empty ones included, are drawn from a pool in any number and order, with and without
-filler behind them, for engines of several families. The truth is the original in onnxruntime on every sequence alone.
+filler after them, for engines of several families. The truth is the original in onnxruntime on every sequence alone.
 Exit code 1 at a wrong answer, which is printed with the batch's seed.
 """
 

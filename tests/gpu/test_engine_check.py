@@ -75,7 +75,7 @@ EMBEDDINGS = Entry("forms", "embeddings", "packed", "fp32")
 
 
 def _as_a_form(folder: Path, fixture: str = "bert_embeddings_ts17") -> None:
-    """A fixture that takes embeddings, in the place of what would be exported."""
+    """A fixture that takes embeddings, instead of what would be exported."""
     onnx.save_model(exports.load(fixture), str(folder / "embeddings.onnx"))
     (folder / "forms.json").write_text(json.dumps(["embeddings"]))
 

@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 VOCABULARY, LONGEST, LAYERS = 1000, 512, 3
 LENGTHS = (1, 512, 300, 77, 16, 128, 5)
 # Both compute from the same e4m3 numbers, the file in float32, the engine with results in half precision. A result that
-# differs in its last bits now and then rounds to the next e4m3 number, which the layers behind pass on: a sequence of
+# differs in its last bits now and then rounds to the next e4m3 number, which later layers pass on: a sequence of
 # one token had a cosine of 0.9983 on an H200. A wrong scale or row leaves less than 0.9.
 LEAST_COSINE = 0.99
 

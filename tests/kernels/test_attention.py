@@ -72,7 +72,7 @@ def check(
     kernel: str = "auto",
     key_factors: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """key_factors: what the key of a token is multiplied by, of its place in its sequence."""
+    """key_factors: what the key of a token is multiplied by, by its position."""
     tokens = sum(lengths)
     operands = make_operands(qkv_layout, tokens, heads, head_size, dtype, spread, filler)
     if key_factors:
@@ -159,9 +159,9 @@ def test_scores_far_above_those_before(
 ) -> None:
     """Exponentials are taken of distances to scores seen before, which is right only if these follow."""
     factors: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-        "rising": lambda places: 1 + places / 16,
-        "falling": lambda places: 24 / (1 + places / 16),
-        "a few": lambda places: torch.where(places % 67 == 66, 40.0, 1.0),
+        "rising": lambda position: 1 + position / 16,
+        "falling": lambda position: 24 / (1 + position / 16),
+        "a few": lambda position: torch.where(position % 67 == 66, 40.0, 1.0),
     }
     check(
         [700, 129, 67, 1, 400, 256, 193],

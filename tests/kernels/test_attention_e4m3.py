@@ -59,7 +59,7 @@ def kernel_of(kernel: str, kind: str, dtype: torch.dtype) -> str:
 
 
 def operands_of(tokens: int, kind: Kind, size: int, dtype: torch.dtype) -> list[torch.Tensor]:
-    """q, k and v of one tensor, with NaN behind the last token."""
+    """q, k and v of one tensor, with NaN after the last token."""
     counts = [kind.heads, kind.kv_heads, kind.kv_heads]
     whole = torch.randn(tokens, sum(counts), size, device=DEVICE, generator=generator(1)).to(dtype)
     return list(with_filler(whole, FILLER).split(counts, dim=1))

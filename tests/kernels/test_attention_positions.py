@@ -1,4 +1,4 @@
-"""Attention that knows places: windows, slopes, distance biases, fewer heads of K and V, against float64 truth."""
+"""Attention by positions: windows, slopes, distance biases, fewer heads of K and V, against float64 truth."""
 
 # SPDX-License-Identifier: Apache-2.0
 from dataclasses import replace
@@ -37,7 +37,7 @@ def biased_positions(kind: str, heads: int) -> Positions:
 def make_operands(
     tokens: int, heads: int, kv_heads: int, head_size: int, dtype: torch.dtype, *, separate: bool = False
 ) -> list[torch.Tensor]:
-    """q [T, H, D], k and v [T, KVH, D], of one tensor or of three, with filler behind."""
+    """q [T, H, D], k and v [T, KVH, D], of one tensor or of three, followed by filler."""
     counts = [heads, kv_heads, kv_heads]
     qkv = torch.randn(tokens, sum(counts), head_size, device=DEVICE, generator=generator())
     parts = with_filler(qkv.to(dtype), FILLER).split(counts, dim=1)

@@ -32,7 +32,7 @@ KERNELS = [("window", 0), ("sm90", 0), ("short", 128), ("short", 64)]
 
 
 def surround_with_nan(x: torch.Tensor) -> torch.Tensor:
-    """The same values with NaN before and behind them in memory."""
+    """The same values with NaN before and after them in memory."""
     band = torch.full((1024,), float("nan"), dtype=x.dtype, device=x.device)
     return torch.cat([band, x.flatten(), band])[1024 : 1024 + x.numel()].view(x.shape)
 

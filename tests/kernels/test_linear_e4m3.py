@@ -221,10 +221,10 @@ KINDS = {
     "relu to both": {"results": "y and e4m3", "activation": "relu"},
     "residual to e4m3": {"results": "e4m3", "with_residual": True, "activation": "silu"},
 }
-"""Every kind of finish, by what it does."""
+"""Every kind of epilogue, by what it does."""
 LAYER = ["qkv", "up", "down"]
 OTHER_KERNELS = ["first out", "last down", "gate", "silu gate", "up with tanh"]
-"""With finishes of their own."""
+"""With epilogues of their own."""
 
 
 @pytest.mark.parametrize("tiling", TILINGS, ids=str)

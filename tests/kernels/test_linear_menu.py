@@ -20,20 +20,20 @@ NORMS = ((), ("x",), ("residual", "y"), ("residual",), ("y",))
 
 
 def calls(there: int = 1 << 20) -> Iterator[LinearCall]:
-    """Products with every finish, in every type, whose tensors all lie at an address."""
-    turned = [("none", False, 64, norms) for norms in NORMS[:2]]
+    """GEMMs with every epilogue, in every type, whose tensors all lie at an address."""
+    rotated = [("none", False, 64, norms) for norms in NORMS[:2]]
     gated = [(activation, True, 0, norms) for activation in ACTIVATIONS for norms in NORMS[:2]]
     others = [(activation, False, 0, norms) for activation in ACTIVATIONS for norms in NORMS]
     results = ((), ("y",), ("y_e4m3",), ("y", "y_e4m3"))
-    for (activation, is_gated, turns, norms), adds, results_, dtype, depth in itertools.product(
-        [*turned, *gated, *others], (False, True), results, (torch.float16, torch.bfloat16), (64, 768)
+    for (activation, is_gated, rotary_features, norms), adds, results_, dtype, depth in itertools.product(
+        [*rotated, *gated, *others], (False, True), results, (torch.float16, torch.bfloat16), (64, 768)
     ):
-        pairs, moments = is_gated or turns > 0, "y" in norms or "residual" in norms
+        pairs, moments = is_gated or rotary_features > 0, "y" in norms or "residual" in norms
         if (pairs and (adds or moments)) or ("residual" in norms and not adds) or (moments and activation != "none"):
             continue  # no product that the launcher takes; nor are these
         if (
             (is_gated and len(results_) == 2)
-            or (turns and "y_e4m3" in results_)
+            or (rotary_features and "y_e4m3" in results_)
             or (moments and results_ == ("y_e4m3",))
         ):
             continue
@@ -41,9 +41,9 @@ def calls(there: int = 1 << 20) -> Iterator[LinearCall]:
             x=there, weight=there, bias=there, scale=there if results_ else None, residual=there if adds else None,
             x_moments=there if "x" in norms else None, residual_moments=there if "residual" in norms else None,
             residual_scale=there if "residual" in norms else None, moments=there if "y" in norms else None,
-            positions=there if turns else None, frequencies=there if turns else None,
+            positions=there if rotary_features else None, frequencies=there if rotary_features else None,
             y=there if not results_ or "y" in results_ else None, y_e4m3=there if "y_e4m3" in results_ else None,
-            T=40, K=depth, N=256, rotary_features=turns, y_scale=1.0, activation=ACTIVATIONS[activation],
+            T=40, K=depth, N=256, rotary_features=rotary_features, y_scale=1.0, activation=ACTIVATIONS[activation],
             gated=int(is_gated), type=DATA_TYPES[dtype],
         )  # fmt: skip
         yield call

@@ -71,7 +71,7 @@ def check(
     norm: str = "",
     tiling: tuple[int, int, int, int] = AUTO,
 ) -> torch.Tensor:
-    """A gated product where there is an activation, else one with turned pairs; norm: "", "layer" or "rms"."""
+    """A gated product where there is an activation, else one with rotated pairs; norm: "", "layer" or "rms"."""
     x = inside_poison((normal(tokens, depth, seed=1) + (1 if norm else 0)).to(dtype))
     weight = inside_poison((normal(depth, features, seed=2) * depth**-0.5).to(dtype))
     bias = normal(features, seed=3).to(dtype) if with_bias else None

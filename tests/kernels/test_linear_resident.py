@@ -1,4 +1,4 @@
-"""Products whose input is resident in shared memory: every size of tile, cut and finish against float64 truth."""
+"""GEMMs whose input is resident in shared memory: every size of tile, cut and epilogue against float64 truth."""
 
 # SPDX-License-Identifier: Apache-2.0
 import pytest
@@ -109,6 +109,6 @@ def test_measured() -> None:
     ids=str,
 )
 def test_rejects(depth: int, change: dict[str, object]) -> None:
-    """Other finishes, and reductions that find no room."""
+    """Other epilogues, and reductions that find no room."""
     with pytest.raises(RuntimeError):
         test_linear_e4m3.check(300, depth, 768, tiling=(224, 1, 1, 0), **change)  # type: ignore[arg-type]

@@ -96,7 +96,7 @@ def test_embedding(dtype: torch.dtype, width: int, name: str, options: str) -> N
 @pytest.mark.parametrize("batch", [1, 2, 16, 17, 31, 32, 33])
 @pytest.mark.parametrize("heads", [0, 12])
 def test_embeddings_write_the_schedule_of_their_tokens(dtype: torch.dtype, width: int, batch: int, heads: int) -> None:
-    """Rows, offsets and tasks, bit for bit those of a schedule and of an embedding behind it.
+    """Rows, offsets and tasks, bit for bit those of a schedule and of an embedding after it.
 
     With lengths that sum to too little, that count as 0 and that exceed T.
     """

@@ -20,7 +20,7 @@ WITHIN = 1e-5
 
 
 def offsets(rows: int) -> torch.Tensor:
-    """Of five sequences, two of them empty, with filler behind them where there are rows for it."""
+    """Of five sequences, two of them empty, followed by filler where there are rows for it."""
     ends = [0, rows // 3, rows // 3, rows // 2, rows, rows] if rows < 100 else [0, 0, 17, 100, 100, rows - 5]
     return torch.tensor(ends, device=DEVICE, dtype=torch.int32)
 
@@ -72,7 +72,7 @@ def test_layer_norm(dtype: torch.dtype, width: int, options: str, rows: int) -> 
 @pytest.mark.parametrize("options", ["beta", "rms", "beta sum"])
 @pytest.mark.parametrize("batch", [[1], [0, 17, 0, 100, 0], [5] * 70, []], ids=lambda batch: f"{len(batch)} sequences")
 def test_pooler(dtype: torch.dtype, width: int, columns: int, options: str, batch: list[int]) -> None:
-    """Beside the rows, or behind them where their width has no kernel for both."""
+    """In the kernel of the rows, or after it where no kernel does both at their width."""
     rows, B = sum(batch) + 3, len(batch)
     operands = NormOperands.draw(rows, width, dtype, options)
     weight = normal(columns, width, dtype=dtype, seed=6) / width**0.5

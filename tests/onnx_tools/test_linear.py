@@ -258,7 +258,7 @@ def test_a_bias_of_one_number_stays_an_add() -> None:
 
 
 def test_gemms_of_a_head_are_left_alone() -> None:
-    """Behind the pool; the one ahead of it, which multiplies first tokens alone, is the last layer's."""
+    """After the pool; the GEMM before it, which multiplies first tokens alone, is the last layer's."""
     e, hidden = one_layer()
     first = e.op("Gather", hidden, e.constant(0, np.int64), axis=1)
     e.op("Identity", e.linear(first, HIDDEN, 8), output="y")

@@ -39,7 +39,7 @@ def aliased_input_model() -> ModelProto:
 
 
 def exchanged_input_model(first: str, second: str) -> ModelProto:
-    """The names of two inputs, each in the place of the other; types choose from a table of two rows."""
+    """Two inputs, each under the other's name; types choose from a table of two rows."""
     builder = EncoderBuilder()
     types = builder.op("Gather", builder.weight(2, HIDDEN), "token_type_ids")
     x = builder.layer(builder.op("Add", builder.embedding(), types), builder.padding_mask())

@@ -56,7 +56,7 @@ SHAPES: dict[str, tuple[Nodes, int | None]] = {
 }
 REFUSED = {
     "[B,B]": ("[B, B]", [
-        op("Transpose", ["pooler_output"], ["transposed"]), op("MatMul", ["pooler_output", "turned"], ["out"])
+        op("Transpose", ["pooler_output"], ["transposed"]), op("MatMul", ["pooler_output", "transposed"], ["out"])
     ]),
     "batch mean": ("one result of the whole batch", [op("ReduceMean", ["pooler_output"], ["out"], keepdims=0)]),
     "valid tokens": ("has the shape", [

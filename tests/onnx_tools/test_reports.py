@@ -66,7 +66,7 @@ def pick(b: EncoderBuilder, hidden: str) -> tuple[str, list[object]]:
 
 
 def highest(b: EncoderBuilder, hidden: str) -> tuple[str, list[object]]:
-    """Integers of padded tokens: the place of each token's largest number, added up along the sequence."""
+    """Integers of padded tokens: the index of each token's largest number, added up along the sequence."""
     index = b.op("CumSum", b.op("ArgMax", hidden, axis=2, keepdims=0), b.constant(1, np.int64))
     return b.op("Cast", index, to=TensorProto.FLOAT), ["batch", "sequence"]
 
@@ -183,7 +183,7 @@ def test_quantised_convolutions_are_counted(op: str) -> None:
 
 
 def test_reasons_name_nodes_once() -> None:
-    """A node's name stands in quotes, its operator behind it."""
+    """A node's name stands in quotes, followed by its operator."""
     folder = Path(__file__).parents[1] / "fixtures" / "families"
     for name in ("t5_dynamo_eager", "modernbert_torchscript_sdpa", "deberta_v3_torchscript_eager"):
         report = rewrite(folder / f"{name}.onnx", verify=False).report

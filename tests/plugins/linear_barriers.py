@@ -28,7 +28,7 @@ class Play:
     """A cluster of features x tokens blocks, and its work.
 
     ring: stages in shared memory. depth: stages of the reduction, of each of `tiles` tiles. residual: whether two
-    stages behind a tile's last hold its residual, which every block fetches for itself. paced: stages of the first
+    stages after a tile's last hold its residual, which every block fetches for itself. paced: stages of the first
     round are asked for when the one two before has come. everybody: whether all blocks of the cluster are told that a
     stage is free, or only those that share something with the block. lanes_agree: whether a warp leaves a residual when
     all of its lanes have seen it, or when the first has. stays: whether a block stays until all of its stages have been
@@ -60,7 +60,7 @@ class Block:
 
 
 class Cluster(Blocks):
-    """All blocks at work. Stages are numbered through all tiles; `number % ring` is their place."""
+    """All blocks at work. Stages are numbered through all tiles; `number % ring` is their slot."""
 
     def __init__(self, play: Play, rng: random.Random) -> None:
         super().__init__(rng, play.features, play.tokens, stays=play.stays)

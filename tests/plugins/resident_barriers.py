@@ -19,8 +19,8 @@ class Play:
     """A cluster of features x tokens blocks, and its work.
 
     ring: stages of weights. depth: stages of the reduction. ranges: tiles of every range, of every column of blocks.
-    in_turns: whether a warpgroup waits for its turn. waits_to_leave: whether one that has no tile of a range waits for
-    the input that it leaves. stays: whether a block stays until all it may hear has come.
+    in_ping_pong: whether a warpgroup waits for the other. waits_to_leave: whether one that has no tile of a range waits
+    for the input that it leaves. stays: whether a block stays until all it may hear has come.
     """
 
     features: int
@@ -28,14 +28,14 @@ class Play:
     ring: int
     depth: int
     ranges: tuple[tuple[int, ...], ...]
-    in_turns: bool = True
+    in_ping_pong: bool = True
     waits_to_leave: bool = True
     stays: bool = True
 
 
 @dataclass
 class Block:
-    """One block's barriers, and what is in its shared memory: by place, the number of the stage or range it is of."""
+    """One block's barriers, and its shared memory: by slot, the number of the stage or range that it holds."""
 
     full: list[Barrier]
     empty: list[Barrier]
@@ -176,7 +176,7 @@ class Cluster(Blocks):
                 if not mine:
                     number += play.depth
                     continue
-                if play.in_turns and (group or not is_first_of_all):
+                if play.in_ping_pong and (group or not is_first_of_all):
                     generation = self.turns[b][group].arrive((group, warp))
                     while self.turns[b][group].generation == generation:
                         yield False
@@ -199,7 +199,7 @@ class Cluster(Blocks):
                         del block.readers["x", location - 1, group, warp]
                         leave(number - 1, location - 1, with_input=is_last)
                     number += 1
-                if play.in_turns and number < total * play.depth:
+                if play.in_ping_pong and number < total * play.depth:
                     self.turns[b][group ^ 1].arrive((group, warp))
                 yield True
                 del block.readers["x", play.depth - 1, group, warp]

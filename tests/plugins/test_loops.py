@@ -64,6 +64,6 @@ def _moves(instructions: list[str]) -> float:
 
 @pytest.mark.slow
 def test_descriptors_are_made_in_uniform_registers(moves: dict[str, float]) -> None:
-    """Of every kernel: all tiles, types and finishes, with a ring of both or with resident input."""
+    """Of every kernel: all tiles, types and epilogues, with a ring of both or with resident input."""
     assert len(moves) > 500
     assert {name: count for name, count in moves.items() if count > MOST_MOVES} == {}

@@ -35,7 +35,7 @@ def test_the_protocol_holds(features: int, tokens: int) -> None:
 
 def test_warpgroups_without_ping_pong_are_found() -> None:
     """One may be a whole round of the ring ahead of the other, and takes what is there for what is to come."""
-    results = {failure_of(replace(play, in_turns=False), seed) for seed, play in enumerate(plays(1, 1))}
+    results = {failure_of(replace(play, in_ping_pong=False), seed) for seed, play in enumerate(plays(1, 1))}
     assert any("had not come" in failure or "nothing moves" in failure for failure in results)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that take embeddings [B, S, N] in the place of ids: packed they are float32 [T, N]."""
+"""Models that take embeddings [B, S, N] instead of ids: packed they are float32 [T, N]."""
 
 from __future__ import annotations
 

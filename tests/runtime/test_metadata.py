@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metadata is read once, with types and ranges: what comes behind it needs no doubts."""
+"""Metadata is checked once, types and ranges, where it is read: later code can rely on it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ Change = Callable[[onnx.ModelProto], None]
 
 
 class CpuEngine:
-    """Runs what TensorRT's parser gets in the place of an engine."""
+    """Runs what TensorRT's parser gets instead of an engine."""
 
     def __init__(self, model: onnx.ModelProto, metadata: Metadata) -> None:
         half = metadata.precision != "fp32"

@@ -60,7 +60,7 @@ class EncoderBuilder:
         return self.op("Mul", masked, self.constant(-10000.0))
 
     def causal_mask(self) -> str:
-        """0 for keys up to the query and -10000 behind it, [S,S]."""
+        """0 for keys up to the query and -10000 after it, [S,S]."""
         length = self.op("Squeeze", self.op("Shape", "input_ids", start=1))
         steps = self.op("Range", self.constant(0, np.int64), length, self.constant(1, np.int64))
         later = self.op("Greater", self.op("Unsqueeze", steps, self.axes(0)), self.op("Unsqueeze", steps, self.axes(1)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A builder that builds nothing, in the place of TensorRT's: `padfree build` without a GPU."""
+"""A builder that builds nothing, instead of TensorRT's: `padfree build` without a GPU."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class FakeBuilder(EngineBuilder):
 
 
 def fake_builder(monkeypatch: pytest.MonkeyPatch) -> type[FakeBuilder]:
-    """Puts a class of its own in the place of TensorRT's builder; models are prepared here, which is sooner."""
+    """Replaces TensorRT's builder by a class of its own; models are prepared here, which is sooner."""
 
     class Own(FakeBuilder):
         built: list[dict[str, Any]] = []  # noqa: RUF012

@@ -67,8 +67,8 @@ def write_folder(
     Args:
         folder: where.
         model: the ONNX file; None for none.
-        config: entries of config.json, in the place of CONFIG's.
-        modules: class of sentence_transformers and configuration of every module behind the encoder.
+        config: entries of config.json, instead of CONFIG's.
+        modules: class of sentence_transformers and configuration of every module after the encoder.
         max_seq_length: of sentence_bert_config.json.
         settings: config_sentence_transformers.json.
         tokenizer: the tokenizer.json; None for none.
@@ -120,7 +120,7 @@ def write_small_tokenizer(file: Path, size: int) -> Path:
 
 
 def pool(rows: npt.NDArray[Any], mode: str, positions: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-    """What sentence-transformers makes of a text's rows [len, E]: [E]. Places count from 1, padding with them."""
+    """What sentence-transformers makes of a text's rows [len, E]: [E]. Positions count from 1, those of padding too."""
     weights = (np.arange(1, len(rows) + 1) if positions is None else positions)[:, None]
     result: npt.NDArray[Any] = {
         "cls": lambda: rows[0],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoders that are wide enough for products to take in what stands around them, and how much of that they do."""
+"""Encoders that are wide enough for GEMMs to take in the operators around them, and how many they take in."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Layers:
 
 
 def layers_of(model: ModelProto) -> Layers:
-    """The kernels of a model whose products are PadfreeLinear; those of the embedding do not count."""
+    """The kernels of a model whose GEMMs are PadfreeLinear; those of the embedding do not count."""
     nodes = list(padfree_nodes(model.graph))
     linear = [node_attributes(node) for node in nodes if node.op_type == "PadfreeLinear"]
     return Layers(
@@ -56,5 +56,5 @@ def layers_of(model: ModelProto) -> Layers:
 
 
 def rewrite_fixture(name: str, precision: str = "fp32", interface: str = "packed") -> RewriteResult:
-    """A file, rewritten with plain products and norms."""
+    """A file, rewritten with plain GEMMs and norms."""
     return rewrite(load(name), precision=precision, interface=interface, verify=False)

@@ -72,7 +72,7 @@ def make_tasks(cu_seqlens: torch.Tensor, tokens: int, heads: int) -> torch.Tenso
 
 @dataclass(frozen=True)
 class Positions:
-    """What attention does with the places i of a row and j of a key (see attention/launch.h).
+    """What attention does with the positions i of a row and j of a key (see attention/launch.h).
 
     window: keys that a row sees on its left and on its right, -1: all. At most one of slopes [H], distance_bias
     [H, 2R + 1], both float32, and the pair k_position and q_position [2R + 1, H*D], of which one may be missing.
@@ -177,7 +177,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Rotation:
-    """Pairs of a product's first columns that are turned: positions int32 [T], a float32 frequency for each pair."""
+    """Pairs of a GEMM's first columns that are rotated: positions int32 [T], a float32 frequency for each pair."""
 
     positions: torch.Tensor
     frequencies: torch.Tensor
@@ -270,7 +270,7 @@ def rotary(
     head_size: int,
     interleaved: bool = False,
 ) -> None:
-    """y [T, W] = x [T, W] whose first heads have their pairs turned by positions int32 [T] * frequencies [D / 2]."""
+    """y [T, W] = x [T, W] whose first heads have their pairs rotated by positions int32 [T] * frequencies [D / 2]."""
     call(
         "padfreeRotary", x, positions, frequencies, y, *x.shape, heads, head_size, int(interleaved),
         DATA_TYPES[x.dtype],

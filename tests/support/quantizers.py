@@ -87,7 +87,7 @@ class Quantizer:
 
 
 class TorchQuantizer:
-    """Writes Q/DQ as modelopt.torch's export does: at floats [N,K], with a Transpose behind it.
+    """Writes Q/DQ as modelopt.torch's export does: at floats [N,K], followed by a Transpose.
 
     e4m3 stands in nodes of TensorRT's own with one scale a tensor, int8 in standard ones with one for every row.
     `smooth` multiplies what a product reads by factors and divides its weight by them (SmoothQuant); of products that

@@ -50,7 +50,7 @@ def unpack(packed: Array, token_index: Array, seq_lens: Array, extent: Array) ->
 
 
 def positions(cu_seqlens: Array, num_tokens: int) -> Array:
-    """The place [T] of every token in its sequence, 0 for filler."""
+    """The position [T] of every token in its sequence, 0 for filler."""
     indices = np.zeros(num_tokens, np.int32)
     for start, end in itertools.pairwise(cu_seqlens):
         indices[start:end] = np.arange(end - start)
@@ -141,7 +141,7 @@ def attention(
 ) -> Floats:
     """[T,H*D] of q [T,H*D], k and v [T,KVH*D]; zeros for filler tokens.
 
-    window: keys that a query sees before and behind its own, -1: all. slopes [H], distance_bias [H,2R+1],
+    window: keys that a query sees before and after its own, -1: all. slopes [H], distance_bias [H,2R+1],
     k_position and q_position [2R+1,H*D] as in the operator's description.
     """
     y = np.zeros(q.shape)
@@ -186,7 +186,7 @@ def _rotate(x: Floats, y: Floats, angles: Floats) -> tuple[Floats, Floats]:
 
 
 def rotary(x: Array, positions: Array, frequencies: Array, *, head_size: int, num_heads: int, pairing: str) -> Floats:
-    """x [T,W] with the pairs of its first heads turned by positions [T] * frequencies [1,D/2]."""
+    """x [T,W] with the pairs of its first heads rotated by positions [T] * frequencies [1,D/2]."""
     y = f64(x).copy()
     angles = _angles(positions, frequencies[0])
     for head in range(num_heads):

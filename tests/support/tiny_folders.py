@@ -97,7 +97,7 @@ def write_reference(reference: Reference, folder: Path) -> Path:
 
 
 def pad(padding: int | None = None) -> dict[str, npt.NDArray[np.int64]]:
-    """All requests as one batch, with an id of padding behind each, or random ids."""
+    """All requests as one batch, with an id of padding after each, or random ids."""
     longest = max(map(len, REQUESTS))
     ids = np.random.RandomState(0).randint(5, 60, (len(REQUESTS), longest)).astype(np.int64)
     ids = ids if padding is None else np.full_like(ids, padding)

@@ -26,7 +26,7 @@ def write_torch_folder(
     config: Mapping[str, Any] = NO_CHANGES,
     tokenizer: Mapping[str, Any] = NO_CHANGES,
 ) -> Path:
-    """A copy of a folder, with model.safetensors in the place of its ONNX file.
+    """A copy of a folder, with model.safetensors instead of its ONNX file.
 
     Args:
         source: as `folders.write_folder` makes it.

@@ -203,7 +203,7 @@ def test_turns_come_in_another_order_each_round() -> None:
 
     names = ["a", "b", "c", "d"]
     bench.time_in_turns({name: {"plain": way(name)} for name in names}, rounds=12)
-    rounds = [log[at : at + 4] for at in range(4, len(log), 4)]  # behind the warm-up
+    rounds = [log[at : at + 4] for at in range(4, len(log), 4)]  # after the warm-up
     assert [sorted(names) for names in rounds] == [names] * 12
     before = {a for one in rounds for a, b in itertools.pairwise(one) if b == "a"}
     assert before == {"b", "c", "d"}

@@ -41,7 +41,7 @@ def test_answers(given: str, answer: str, capsys: Capture) -> None:
 
 
 def test_what_is_ours_stays_ours() -> None:
-    """--dtype of embed is the result's; beginnings of options are taken, and words behind -- are none."""
+    """--dtype of embed is the result's; beginnings of options are taken, and words after -- are no options."""
     words = ["embed", "m.plan", "--input", "a", "-o", "b", "--dtype", "float16", "--max-tok", "9"]
     arguments = make_parser().parse_args(words)
     assert (arguments.dtype, arguments.max_tokens) == ("float16", 9)

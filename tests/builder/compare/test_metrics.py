@@ -75,7 +75,7 @@ def test_no_column_hides_another(other: float) -> None:
 
 
 def test_outputs_with_several_axes_of_slots() -> None:
-    """Rows are the kept queries and keys of an attention's weights; errors are at the query's place."""
+    """Rows are the kept queries and keys of an attention's weights; errors are at the query's position."""
     batch = ComparedBatch("ragged", {}, np.arange(3) < np.asarray([3, 1])[:, None])
     wanted = np.random.default_rng(0).standard_normal((10, 2))
     actual = wanted.copy()

@@ -77,7 +77,7 @@ def test_weights_alone_need_no_note(tmp_path: Path, original: ModelProto) -> Non
 
 
 def test_a_file_that_gives_no_numbers_is_told(tmp_path: Path, original: ModelProto) -> None:
-    """Scales of activations are not needed to rewrite it; behind the one that is changed no Softmax hides NaN."""
+    """Scales of activations are not needed to rewrite it; after the one that is changed no Softmax hides NaN."""
     source = Quantizer("int8", "stored").apply(original)
     node = [node for node in source.graph.node if node.op_type == "QuantizeLinear"][-1]
     scale = next(item for item in source.graph.initializer if item.name == node.input[1])

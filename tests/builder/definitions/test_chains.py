@@ -23,7 +23,7 @@ KIND = "sentence_transformers.models"
 
 
 def write_chain(name: str, folder: Path, modules: list[tuple[str, Mapping[str, Any]]]) -> Path:
-    """A reference's folder with modules behind the encoder."""
+    """A reference's folder with modules after the encoder."""
     tiny_folders.write_reference(tiny_folders.read(name), folder)
     listed = [{"idx": 0, "name": "0", "path": "", "type": f"{KIND}.Transformer"}]
     for number, (module, settings) in enumerate(modules, 1):

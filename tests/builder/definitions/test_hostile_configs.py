@@ -41,7 +41,7 @@ def change_entries(config: Mapping[str, Any], rng: random.Random) -> dict[str, A
 
 
 def reshape(tensors: Mapping[str, tuple[int, ...]], rng: random.Random) -> dict[str, tuple[int, ...]]:
-    """Sometimes a tensor is gone, turned, longer, of another rank, or called otherwise."""
+    """Sometimes a tensor is gone, transposed, longer, of another rank, or has another name."""
     result = dict(tensors)
     if rng.random() < 0.5:
         return result

@@ -23,7 +23,7 @@ SHAPES = ((5, 7), (1, 35), (35, 1), (7, 5))
 def test_weights_keep_their_numbers(way: str, dtype: Any, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     stored = {str(number): rng.standard_normal(shape).astype(dtype) for number, shape in enumerate(SHAPES)}
-    stored["turns"] = rng.standard_normal((12, 4)).astype(dtype)
+    stored["rotations"] = rng.standard_normal((12, 4)).astype(dtype)
     file = write_tensors(tmp_path / "model.safetensors", stored)
     tensors = Tensors([file])
     found: list[npt.NDArray[np.float32]] = []
@@ -34,7 +34,7 @@ def test_weights_keep_their_numbers(way: str, dtype: Any, tmp_path: Path) -> Non
             weight, right = weight.transpose(), right.T
         elif way == "shifted":
             weight, right = weight.transpose().shift(1.0), right.T + np.float32(1)
-        elif way == "interleaved" and name == "turns":
+        elif way == "interleaved" and name == "rotations":
             weight, right = weight.interleave(2, 3, 1), np.concatenate([right[2:4], right[8:10]])
         found.append(weight.read({file: None}))
         wanted.append(right)

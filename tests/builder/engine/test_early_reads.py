@@ -23,7 +23,7 @@ def early(model: onnx.ModelProto) -> list[object]:
 
 @pytest.mark.parametrize(("interface", "first"), [("packed", 0), ("padded", 1)])
 def test_every_layer_of_an_encoder_reads_lengths_early(interface: str, first: int) -> None:
-    """In the packed interface the embedding makes the lengths, and no kernel of padfree's stands behind it at first."""
+    """In the packed interface the embedding makes the lengths, and at first no kernel of padfree's follows it."""
     model = rewrite(synthetic.bert_model(2, 64, 2, 128, 100), interface=interface, precision="fp16").model
     assert early(model) == [0, 0, 0]
     parsed = for_parser(model, 512)

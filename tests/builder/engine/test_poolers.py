@@ -27,7 +27,7 @@ def last_norm(model: onnx.ModelProto) -> onnx.NodeProto:
 
 
 def unfuse(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A model whose last norm adds nothing, as behind products that add: its residual is added by a node."""
+    """A model whose last norm adds nothing, as after a GEMM that adds: a node adds its residual."""
     norm = last_norm(model)
     names = [name for name in ("bias", "residual") if node_attributes(norm)[f"has_{name}"]]
     sums, x = [], norm.input[0]

@@ -127,7 +127,7 @@ def test_a_norm_after_a_pool_stays_where_it_is_none_of_a_row(options: dict[str, 
 
 
 def test_a_pool_takes_one_norm() -> None:
-    """Of one ahead and one behind, the first; rows that something else reads keep theirs."""
+    """Of a norm before a pool and one after it, the first; rows that something else reads keep theirs."""
     model = pool_of_normed_rows({"mode": "first"})
     model.graph.node.insert(0, make_node("PadfreeLayerNorm", ["z", "gamma"], ["x"], **PLAIN_NORM))
     model.graph.input[0].name = "z"
@@ -193,7 +193,7 @@ def test_an_encoder_that_gives_vectors_ends_in_one_kernel(mode: str, tmp_path: P
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_pools_of_first_tokens_take_the_norms_that_are_left(normalize: bool, tmp_path: Path) -> None:
-    """That of what the last layer adds stands behind its pool, the last one ahead of its pool."""
+    """The norm of the last layer's sum comes after its pool, the last norm before its pool."""
     path = tmp_path / "encoder.onnx"
     onnx.save(synthetic.bert_model(2, 64, 2, 128, vocab_size=100), str(path))
     with opened(path, HeadOptions(("cls",), normalize=normalize)) as source:

@@ -86,7 +86,7 @@ def test_the_shape_input_takes_the_tokens_of_a_whole_request(packed_metadata: di
 
 
 def test_shapes_of_padded_inputs(padded: Metadata) -> None:
-    """Lengths in the place of a mask are one number per sequence there, too."""
+    """Lengths instead of a mask are one number per sequence there, too."""
     assert shape_ranges(padded, Profile(1, 1, 1, 8, 512)) == [
         ShapeRange("input_ids", (1, 1), (8, 512), (8, 512)),
         ShapeRange("token_type_ids", (1, 1), (8, 512), (8, 512)),

@@ -42,14 +42,14 @@ def test_an_encoders_embedding_makes_the_schedule(max_seq_len: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", ["has_extent", "has_positions", "ids behind the schedule", "positions", "two readers"]
+    "change", ["has_extent", "has_positions", "ids after the schedule", "positions", "two readers"]
 )
 def test_what_makes_more_or_comes_late_stays(change: str) -> None:
     """A second embedding of the same offsets has a schedule no more that it could merge with."""
     model = without_functions(rewrite_model())
     (schedule,), (embedding,) = of(model, "PadfreeSchedule"), of(model, "PadfreeEmbedding")
     nodes = model.graph.node
-    if change == "ids behind the schedule":
+    if change == "ids after the schedule":
         nodes.insert(1, helper.make_node("Abs", [embedding.input[0]], ["late"]))
         embedding.input[0] = "late"
     elif change == "has_extent":

@@ -130,7 +130,7 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.needs_torch
 def test_weights_that_the_export_would_leave_out_are_refused(tmp_path: Path) -> None:
-    """A projection behind BERT, which no class of transformers has: without it, vectors would be others."""
+    """A projection after BERT, which no class of transformers has: without it, the vectors would differ."""
     (entry,) = [item for item in FOLDERS if item["folder"] == "colbert-ir/colbertv2.0"]
     wanted = r"leaves out linear\.weight \(1 in all\) of its weights as AutoModel"
     with pytest.raises(BuildError, match=wanted), source.opened(write_entry(entry, tmp_path)):

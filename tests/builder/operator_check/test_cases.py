@@ -108,7 +108,7 @@ def zero_row(outputs: dict[str, np.ndarray]) -> None:
 
 
 def other_column(outputs: dict[str, np.ndarray]) -> None:
-    """One head's results in the place of another's."""
+    """One head's results instead of another's."""
     outputs["out_0"] = outputs["out_0"].copy()
     outputs["out_0"][:, :64] = outputs["out_0"][:, 64:128]
 

@@ -160,7 +160,7 @@ def shift(b: EncoderBuilder) -> str:
 
 
 def shifted_late(b: EncoderBuilder) -> str:
-    """The offset is added behind an Expand to [B,S]."""
+    """The offset is added after an Expand to [B,S]."""
     batch = b.op("Expand", b.op("Unsqueeze", steps(b), b.axes(0)), b.op("Shape", "input_ids"))
     return rows(b, b.op("Add", batch, b.constant([2], np.int64)))
 
@@ -288,12 +288,12 @@ def test_positions_counted_by_an_inverted_mask() -> None:
 
 
 def counted_down(b: EncoderBuilder) -> str:
-    """Behind the last row the first one follows: no error, and other numbers than at shorter lengths."""
+    """After the last row the first one follows: no error, and other numbers than at shorter lengths."""
     return rows(b, b.op("Sub", b.constant(ROWS - 1, np.int64), steps(b)))
 
 
 def one_hot(b: EncoderBuilder) -> str:
-    """Behind the last row come rows of zeros."""
+    """After the last row come rows of zeros."""
     hot = b.op("OneHot", steps(b), b.constant(ROWS, np.int64), b.constant([0, 1]))
     return b.op("MatMul", hot, b.weight(ROWS, HIDDEN))
 

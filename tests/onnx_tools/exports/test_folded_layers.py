@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoders of many families, so wide that products take in norms, gates and turns: their numbers, and what is left."""
+"""Encoders of many families, so wide that GEMMs take in norms, gates and rotations: their numbers, and what is left."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_answers(name: str, interface: str, rewritings: Rewritings) -> None:
     ("name", "precision"), [*((name, "fp16") for name in NAMES), *((name, "bf16") for name in NAMES[::3])]
 )
 def test_half_precision(name: str, precision: str, rewritings: Rewritings) -> None:
-    """Every tensor rounded: not further from float32 than with norms, gates and turns of their own."""
+    """Every tensor rounded: not further from float32 than with norms, gates and rotations of their own."""
     exact = rewritings.of_folded(name).model
     metadata = read_metadata(exact)
     feeds = exports.packed_feeds(metadata, exports.sequences(inputs_of(load(name))))

@@ -172,7 +172,7 @@ def _halves(b: EncoderBuilder, x: str) -> str:
 
 
 def _mixer(b: EncoderBuilder, x: str) -> str:
-    """Weights for every pair of places."""
+    """Weights for every pair of positions."""
     return b.op("MatMul", b.weight(LENGTH, LENGTH), x)
 
 

@@ -99,8 +99,8 @@ def test_embedding(types: bool, mask: bool, positions: str, opset: int) -> None:
 def test_fused_matmul(rank: int, a: bool, b: bool, batch_a: bool, batch_b: bool, alpha: float) -> None:
     batch_a, batch_b = batch_a and rank > 2, batch_b and rank > 2
 
-    def operand(rows: int, columns: int, turned: bool, batch: bool) -> np.ndarray:
-        sizes = [columns, rows] if turned else [rows, columns]
+    def operand(rows: int, columns: int, transposed: bool, batch: bool) -> np.ndarray:
+        sizes = [columns, rows] if transposed else [rows, columns]
         others = [3, 4][: rank - 2]
         return numbers(*([sizes[0], *others, sizes[1]] if batch else [*others, *sizes]), seed=rows)
 

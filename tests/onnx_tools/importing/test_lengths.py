@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lengths of sequences in the place of a mask: MXNet's valid_length, [B] or [B,1], of any type."""
+"""Lengths of sequences instead of a mask: MXNet's valid_length, [B] or [B,1], of any type."""
 
 from __future__ import annotations
 

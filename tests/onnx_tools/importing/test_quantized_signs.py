@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relus that onnxruntime's quantiser took out, as the QuantizeLinear behind them cuts off what is below zero."""
+"""Relus that onnxruntime's quantiser took out, as the QuantizeLinear after them cuts off what is below zero."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_there_is_nothing_to_cut_off(nodes: list[Any]) -> None:
     original.graph.initializer.append(numpy_helper.from_array(np.array([-1, WIDTH]), "shape"))
     wanted = [op for op in ops(original) if not op.endswith("quantizeLinear") and op != "QuantizeLinear"]
     actual = ops(without_quantization(Model.of(original)).model.whole())
-    # Of the nodes above, one pair stands behind a product itself.
+    # Of the nodes above, one pair directly follows a MatMul.
     assert [op for op in actual if op != "Relu"] == [op for op in wanted if op != "Relu"]
     assert actual.count("Relu") == (wanted.count("Relu") + any(name == "d0" for _, _, name, _ in nodes))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RotaryEmbedding of opset 23 with tables [1,S,D/2] for the whole batch, as dynamo writes what transformers turns."""
+"""RotaryEmbedding of opset 23 with tables [1,S,D/2] for the whole batch, as dynamo writes transformers' rotations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INPUTS = [Input("input_ids", "ids", high=VOCABULARY), Input("attention_mask", "m
 
 
 def encoder() -> ModelProto:
-    """Q and K are turned by angles that are made of the positions."""
+    """Q and K are rotated by angles that are made of the positions."""
     b = Builder()
     x = b.embedding()
     length = b.op("Squeeze", b.op("Shape", "input_ids", start=1))

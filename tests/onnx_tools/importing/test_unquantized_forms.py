@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forms of quantised files that are rare: weights that are turned or cast first, zero points, old files, branches."""
+"""Rare forms of quantised files: weights that are transposed or cast first, zero points, old files, branches."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms and embeddings whose rows leave in e4m3: the bits of a QuantizeLinear behind them, in every variant."""
+"""Norms and embeddings whose rows leave in e4m3: the bits that a QuantizeLinear after them gives, in every variant."""
 
 from __future__ import annotations
 

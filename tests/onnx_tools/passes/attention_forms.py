@@ -75,11 +75,11 @@ def with_added(added: Added) -> ModelProto:
     return with_output(b.attend(x, b.split(x), b.split(x), b.split(x), *added(b)), b, TOKENS)
 
 
-def rotary_layer(turn: Rotate, keys: Rotate | None = None, *more: str) -> ModelProto:
-    """One layer whose Q and K are turned by positions; K may be so otherwise. `more` are further inputs."""
+def rotary_layer(rotate: Rotate, keys: Rotate | None = None, *more: str) -> ModelProto:
+    """One layer whose Q and K are rotated by positions; K may be so otherwise. `more` are further inputs."""
     b = PositionedBuilder()
     x = b.embedding()
-    q, k = turn(b, b.split(x)), (keys or turn)(b, b.split(x))
+    q, k = rotate(b, b.split(x)), (keys or rotate)(b, b.split(x))
     return with_output(b.attend(x, q, k, b.split(x), b.padding_mask()), b, TOKENS, *more)
 
 

@@ -113,7 +113,7 @@ class PackedGraph:
 def run_passes(
     model: ModelProto, precision: str, *passes: Callable[[gs.Graph, str], PassResult]
 ) -> tuple[ModelProto, list[PassResult]]:
-    """The model behind passes, its nodes and types checked, and what the passes say."""
+    """The model after passes, with its nodes and types checked, and what the passes say."""
     graph, results = gs.import_onnx(model), list[PassResult]()
     for step in passes:
         results.append(step(graph, precision))

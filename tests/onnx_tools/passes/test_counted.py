@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions that count ids or the mask, wherever they are read: in the packed interface they are places."""
+"""Positions that count ids or the mask, wherever they are read: packed tokens have their positions in the sequence."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def exclusive(b: EncoderBuilder) -> str:
 
 
 def encoder(positions: Callable[[EncoderBuilder], str]) -> ModelProto:
-    """Look-ups by words and positions without a norm behind them."""
+    """Look-ups by words and positions that no norm follows."""
     b = EncoderBuilder()
     words = b.op("Gather", b.weight(VOCABULARY, HIDDEN), "input_ids")
     indices = b.op("Gather", b.weight(POSITIONS, HIDDEN), positions(b))
@@ -73,7 +73,7 @@ def test_counted_positions_are_those_of_tokens(form: Callable[[EncoderBuilder], 
 
 
 def without_separators(b: EncoderBuilder) -> str:
-    """An id that is not counted and yet has another number in every place is no padding."""
+    """An id that is not counted but has another number at every index is no padding."""
     return running_sum(b, differs(b, 3))
 
 
@@ -90,7 +90,7 @@ def special(b: EncoderBuilder) -> str:
 
 
 def backward(b: EncoderBuilder) -> str:
-    """How many tokens are behind each."""
+    """How many tokens follow each."""
     return b.op("Mul", running_sum(b, "attention_mask", reverse=1, exclusive=1), "attention_mask")
 
 
@@ -104,7 +104,7 @@ def test_what_counts_otherwise_stays_as_it_is(form: Callable[[EncoderBuilder], s
 
 
 def test_an_output_that_counts_stays_an_output() -> None:
-    """Its readers read places all the same."""
+    """Its readers read positions all the same."""
     b = EncoderBuilder()
     words = b.op("Gather", b.weight(VOCABULARY, HIDDEN), "input_ids")
     counted = fill(b)

@@ -121,7 +121,7 @@ def _of_keys(b: PositionedBuilder, _: str, k: str) -> list[str]:
 
 
 def _other_factor(b: PositionedBuilder, q: str, k: str) -> list[str]:
-    """Q is multiplied by the one number before the product, and by another one behind it."""
+    """Q is multiplied by one number before the MatMul, and its result by another one."""
     rows = b.op("Mul", q, b.constant(0.5))
     return [b.op("Mul", _choose(b, rows, _table(b), _buckets(b)), b.constant(-1.5)), *_of_keys(b, q, k)]
 

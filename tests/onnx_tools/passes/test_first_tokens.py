@@ -202,7 +202,7 @@ def test_pools_divide_by_lengths_in_half_precision(precision: str) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_row_of_zeros_has_no_nan(precision: str) -> None:
-    """Behind a product of zeros."""
+    """After a GEMM of zeros."""
     b, x = post_norm_layers()
     x = b.op("MatMul", x, b.constant(np.zeros((HIDDEN, HIDDEN))))
     result = rewrite(model_of(b, y=normalize(b, x)), precision=precision, verify=False)
@@ -282,7 +282,7 @@ def test_rows_that_something_else_reads_stay(
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_a_feed_forward_network_that_is_read_elsewhere(interface: str) -> None:
-    """The layer is computed for all tokens up to there; the product behind is not."""
+    """The layer is computed for all tokens up to there; the GEMM after it is not."""
     b, x = post_norm_layers()
     inner = gelu(b, b.linear(x, HIDDEN, HIDDEN))
     last = b.norm(b.op("Add", b.linear(inner, HIDDEN, HIDDEN), x))
@@ -301,7 +301,7 @@ Tail = Callable[[EncoderBuilder, str], str]
 def test_empty_sequences_are_zeros_and_change_nothing(
     tail: Tail, encoder: Callable[[], tuple[EncoderBuilder, str]]
 ) -> None:
-    """Behind zeros a head gives what it gives behind the pool of a model that computes all tokens."""
+    """After zeros a head gives what it gives after the pool of a model that computes all tokens."""
 
     def model(*, tokens: bool) -> RewriteResult:
         b, x = encoder()
@@ -391,7 +391,7 @@ def test_gemms_of_first_tokens_fold_norms(name: str, normalize: bool, rewritings
 
 
 def test_the_last_layers_gemms_take_norms_and_sums() -> None:
-    """The one behind attention tells moments, the next norms by them, and the last adds what it norms itself."""
+    """The GEMM after attention writes moments, the next one norms by them, and the last adds what it norms itself."""
     rewritten = with_linear(rewrite(first_token_of(folding_encoders.load("bert"))).model)
     linear_nodes = [node for node in padfree_nodes(rewritten.graph) if node.op_type == "PadfreeLinear"]
     flags = ("has_residual", "has_moments", "has_x_moments", "has_residual_moments")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Biases by the place of a key alone, as BLOOM and MPT write ALiBi, and of causal attention: slopes all the same."""
+"""Biases by the position of a key alone, as BLOOM and MPT write ALiBi, and of causal attention: slopes all the same."""
 
 from __future__ import annotations
 

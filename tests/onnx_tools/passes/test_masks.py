@@ -65,7 +65,7 @@ def _without_positions(model: ModelProto, interface: str, *others: Input) -> Rew
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("what", ["causal", "bias", "look-up", "places"])
 def test_mask_that_is_added_together_with_something_else(what: str, interface: str) -> None:
-    """The mask is proved whether the attention is understood or stays padded: places alone are nothing known."""
+    """The mask is proved whether the attention is understood or stays padded: positions alone are nothing known."""
     builder = Builder()
     x = builder.embedding()
     other = {

@@ -25,7 +25,7 @@ from . import packed_graphs
 from .packed_graphs import WIDTH, PackedGraph, activations, operators, run_passes
 
 TOKENS = 5
-# Outputs of magnitude 1 to 5, whose last place is 2^-9 at most, behind a few more or less roundings to 11 bits.
+# Outputs of magnitude 1 to 5, whose last bit is 2^-9 at most, after a few more or fewer roundings to 11 bits.
 FP16 = {"rtol": 0.0, "atol": 1e-2}
 
 
@@ -64,7 +64,7 @@ def encoder(p: PackedGraph, x: str) -> str:
 
 
 def network_with_norms_ahead(p: PackedGraph) -> list[str]:
-    """Two layers, whose summands come in either order, and the norm behind them."""
+    """Two layers, whose summands come in either order, and the norm after them."""
     first = p.norm("x", p.linear("x", bias=""), bias=p.constant(WIDTH), sum_output=True)
     down = p.linear(p.linear(first, columns=128, activation="gelu"), rows=128)
     second = p.norm(down, f"{first}_total", beta=False, sum_output=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Position embeddings however their rows are taken: packed tokens get the rows of their places."""
+"""Position embeddings however their rows are taken: packed tokens get the rows of their positions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZE = HIDDEN // HEADS
 @pytest.mark.parametrize("with_norm", [True, False])
 @pytest.mark.parametrize("rows", ROWS)
 def test_rows(rows: Callable[[EncoderBuilder], str], with_norm: bool, interface: str) -> None:
-    """With a norm behind them they are PadfreeEmbedding's, without one tokens like others."""
+    """With a norm after them they are PadfreeEmbedding's, without one tokens like others."""
     builder = EncoderBuilder()
     words = builder.op("Gather", builder.weight(VOCABULARY, HIDDEN), "input_ids")
     total = builder.op("Add", words, rows(builder))

@@ -99,8 +99,8 @@ FORMS: dict[str, tuple[Rotate, str, list[float]]] = {
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("form", FORMS)
 def test_rotary(form: str, interface: str) -> None:
-    turn, pairing, frequencies = FORMS[form]
-    model = rotary_layer(turn)
+    rotate, pairing, frequencies = FORMS[form]
+    model = rotary_layer(rotate)
     result = rewrite(model, interface=interface, strict=True)
     (actual,) = attributes(result, "PadfreeRotary")
     assert actual == {"head_size": SIZE, "num_heads": 2 * HEADS, "pairing": pairing.encode()}
@@ -113,7 +113,7 @@ POSITION_IDS = "position_ids"
 
 
 def _by(b: PositionedBuilder, x: str, angles: str) -> str:
-    """Heads turned by angles [B,1,S,pairs]."""
+    """Heads rotated by angles [B,1,S,pairs]."""
     both = b.op("Concat", angles, angles, axis=-1)
     other = b.op("Concat", b.op("Neg", b.columns(x, 2, MANY)), b.columns(x, 0, 2), axis=-1)
     return b.op("Add", b.op("Mul", x, b.op("Cos", both)), b.op("Mul", other, b.op("Sin", both)))
@@ -144,10 +144,10 @@ def _rows_by_input(b: PositionedBuilder, x: str) -> str:
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-@pytest.mark.parametrize("turn", [_of_input, _products_of_input, _rows_by_input])
-def test_positions_that_are_an_input(turn: Rotate, interface: str) -> None:
+@pytest.mark.parametrize("rotate", [_of_input, _products_of_input, _rows_by_input])
+def test_positions_that_are_an_input(rotate: Rotate, interface: str) -> None:
     """Whatever positions it holds, in whatever order; the rotation reads it as it is."""
-    model = rotary_layer(turn, None, POSITION_IDS)
+    model = rotary_layer(rotate, None, POSITION_IDS)
     result = rewrite(model, interface=interface, strict=True)
     (node,) = [item for item in result.model.graph.node if item.op_type == "PadfreeRotary"]
     assert interface == "padded" or node.input[1] == POSITION_IDS
@@ -174,9 +174,9 @@ def _input_squared(b: PositionedBuilder, x: str) -> str:
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-@pytest.mark.parametrize("turn", [_halved_input, _input_squared])
-def test_inputs_that_are_no_positions(turn: Rotate, interface: str) -> None:
-    model = rotary_layer(turn, None, POSITION_IDS)
+@pytest.mark.parametrize("rotate", [_halved_input, _input_squared])
+def test_inputs_that_are_no_positions(rotate: Rotate, interface: str) -> None:
+    model = rotary_layer(rotate, None, POSITION_IDS)
     result = rewrite(model, interface=interface, strict=True)
     assert "PadfreeRotary" not in result.report.plugins
     assert_agree(model, result)
@@ -214,9 +214,9 @@ def _three_at_once(b: PositionedBuilder, x: str) -> str:
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-@pytest.mark.parametrize("turn", [_other_function, _squared_positions, _three_at_once])
-def test_what_is_no_rotation_stays_as_it_is(turn: Rotate, interface: str) -> None:
-    model = rotary_layer(turn)
+@pytest.mark.parametrize("rotate", [_other_function, _squared_positions, _three_at_once])
+def test_what_is_no_rotation_stays_as_it_is(rotate: Rotate, interface: str) -> None:
+    model = rotary_layer(rotate)
     result = rewrite(model, interface=interface, strict=True)
     assert "PadfreeRotary" not in result.report.plugins
     assert result.report.plugins["PadfreeAttention"] == 1
@@ -254,7 +254,7 @@ def _tile(b: PositionedBuilder, x: str) -> str:
 
 
 def _share(repeat: Callable[[PositionedBuilder, str], str], *, norm: bool, fewer: int = 2) -> ModelProto:
-    """Two heads of K and V for four of Q, turned; with RMS norms of Q and K before that, as Qwen3 has them."""
+    """Two heads of K and V for four of Q, rotated; with RMS norms of Q and K before that, as Qwen3 has them."""
     b = PositionedBuilder()
     x = b.embedding()
     q, k, v = b.split(x), b.split(x, fewer), b.split(x, fewer)

@@ -60,7 +60,7 @@ def assert_same(model: ModelProto, rewritten: ModelProto, precision: str = "fp32
 
 
 def features(model: ModelProto) -> list[int]:
-    """How many columns every PadfreeLinear turns."""
+    """How many columns every PadfreeLinear rotates."""
     return [item.i for node in model.graph.node for item in node.attribute if item.name == "rotary_features"]
 
 

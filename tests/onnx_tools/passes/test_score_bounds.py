@@ -66,7 +66,7 @@ def test_bounds_that_no_score_reaches(form: Bound, interface: str) -> None:
 
 
 def near(b: PositionedBuilder, scores: str) -> str:
-    """Behind the mask, a bound of 2 binds scores."""
+    """After the mask, a bound of 2 changes scores."""
     return softmax(b, b.op("Min", scores, b.constant(2.0)))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention whose scores and weights are written in other ways: factors, turned products, masks behind the Softmax."""
+"""Attention whose scores and weights are spelt in other ways: factors, transposed MatMuls, masks after the Softmax."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def of_heads(b: PositionedBuilder, scores: str) -> str:
 
 
 def of_a_sequence(b: PositionedBuilder, scores: str) -> str:
-    """log(tokens + 1), behind a number."""
+    """log(tokens + 1), after a number."""
     count = b.op("ReduceSum", b.op("Cast", "attention_mask", to=FLOAT), b.axes(1), keepdims=1)
     known = b.op("Log", b.op("Add", count, b.constant(1.0)))
     return b.op("Mul", b.op("Unsqueeze", known, b.axes(2, 3)), b.op("Mul", scores, b.constant(0.5)))

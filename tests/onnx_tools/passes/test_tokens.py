@@ -54,8 +54,8 @@ def beside_tokens(b: EncoderBuilder, x: str) -> str:
 
 def wide_and_narrow(b: EncoderBuilder, x: str) -> str:
     """A column [S,B,1] times a row, and a split along the width."""
-    turn = transpose(b, x, 1, 0, 2)
-    column = b.op("ReduceMax", turn, axes=[-1], keepdims=1)
+    transposed = transpose(b, x, 1, 0, 2)
+    column = b.op("ReduceMax", transposed, axes=[-1], keepdims=1)
     grown = b.op("Mul", column, b.constant(np.linspace(0.5, 1.5, HIDDEN)))
     parts = [f"part{len(b.nodes)}", f"other{len(b.nodes)}"]
     b.op("Split", grown, axis=2, output=parts[0])

@@ -64,7 +64,7 @@ def _count(b: PositionedBuilder, scores: str) -> str:
 
 
 def keys_first(mask: Mask, *, with_ones: bool = True) -> ModelProto:
-    """Scores [B,H,keys,queries] of [B*H,S,S], and weights that are turned on their way to V."""
+    """Scores [B,H,keys,queries] of [B*H,S,S], and weights that are transposed on their way to V."""
     b = PositionedBuilder()
     x = b.embedding()
     q, k, v = (_heads(b, x) for _ in range(3))

@@ -24,7 +24,7 @@ def _strict(b: PositionedBuilder) -> list[str]:
 
 
 def _two_sides(b: PositionedBuilder) -> list[str]:
-    """Keys from three before to one behind the query, of positions compared as floats."""
+    """Keys from three before to one after the query, of positions compared as floats."""
     query, key = (b.op("Cast", b.steps(axis), to=FLOAT) for axis in (1, 0))
     early = b.op("Less", key, b.op("Sub", query, b.constant(3.0)))
     late = b.op("Greater", b.op("Sub", key, query), b.constant(1.0))

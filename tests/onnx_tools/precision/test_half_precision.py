@@ -57,7 +57,7 @@ def test_activations_that_overflow_stay_float32(interface: str) -> None:
 
 
 def with_norms_ahead(factor: float) -> ModelProto:
-    """Two feed-forward layers behind an attention, each with its norm ahead, that add to a stream times `factor`."""
+    """Two feed-forward layers after an attention, each with its norm ahead, that add to a stream times `factor`."""
     e, hidden = one_layer()
     for _ in range(2):
         inner = e.op("Relu", e.linear(e.norm(hidden), HIDDEN, 24))

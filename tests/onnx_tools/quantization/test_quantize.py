@@ -256,7 +256,7 @@ def norms_in_e4m3(model: Model) -> int:
 @pytest.mark.parametrize("fold_streams", [True, False])
 @pytest.mark.parametrize("name", ["deberta_v3", "modernbert", "mpnet", "nomic_bert", "qwen3_embedding"])
 def test_other_families(name: str, fold_streams: bool, rewritings: Rewritings) -> None:
-    """Biases, gates, turns, RMS norms and norms ahead of layers, whose streams are in e4m3 beside half precision."""
+    """Biases, gates, rotations, RMS norms and pre-norm layers, whose streams are in e4m3 beside half precision."""
     source = folding_encoders.load(name)
     plain = Model.of(rewritings.of_folded(name, "fp16").model)
     linear = with_linear(plain, fold_streams=fold_streams)

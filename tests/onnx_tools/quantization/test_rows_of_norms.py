@@ -104,7 +104,7 @@ def narrow(model: ModelProto, *keep: str) -> ModelProto:
 
 
 def unfold(model: ModelProto) -> ModelProto:
-    """The model with a QuantizeLinear behind every norm that gives e4m3."""
+    """The model with a QuantizeLinear after every norm that gives e4m3."""
     result = ModelProto()
     result.CopyFrom(model)
     del result.graph.node[:]

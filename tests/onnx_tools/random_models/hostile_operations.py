@@ -110,13 +110,13 @@ def _last_kept(b: RandomGraph, x: str, y: str) -> str:
 
 
 def _reorder(b: RandomGraph, x: str, _: str) -> str:
-    """Gathered along the sequence by its own places, counted from the end."""
+    """Gathered along the sequence by its own positions, counted from the end."""
     positions = b.op("Squeeze", b.op("Cast", b.positions(), to=TensorProto.INT64), b.axes(0, 2))
     return b.op("Gather", x, b.op("Sub", b.constant(-1, np.int64), positions), axis=1)
 
 
 def _in_order(b: RandomGraph, x: str, _: str) -> str:
-    """Gathered along the sequence by its own places."""
+    """Gathered along the sequence by its own positions."""
     positions = b.op("Squeeze", b.op("Cast", b.positions(), to=TensorProto.INT64), b.axes(0, 2))
     return b.op("Gather", x, positions, axis=1)
 

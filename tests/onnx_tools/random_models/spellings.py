@@ -154,7 +154,7 @@ def tensor_names(model: ModelProto, rng: random.Random) -> None:
 
 
 def identities(model: ModelProto, rng: random.Random) -> None:
-    """Chains of nodes that change nothing, behind any tensor and before outputs."""
+    """Chains of nodes that change nothing, after any tensor and before outputs."""
     for node in _some([item for item in model.graph.node if item.op_type != "Constant"], rng):
         location = rng.randrange(len(node.input))
         if node.input[location]:
@@ -374,7 +374,7 @@ def narrow_ids(model: ModelProto, rng: random.Random) -> None:
 
 
 def older_opset(model: ModelProto, rng: random.Random) -> None:
-    """Attributes in the place of inputs, and Softmax over all axes from one on."""
+    """Attributes instead of inputs, and Softmax over all axes from one on."""
     if _version(model) != 17 or any(node.op_type == "Shape" and node.attribute for node in model.graph.node):
         return
     new = {"Range", "GreaterOrEqual", "LessOrEqual", "CumSum"} & {node.op_type for node in model.graph.node}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of sequences in a Batcher: they share a place in the queue, a run and a fate."""
+"""Groups of sequences in a Batcher: they share an entry of the queue, a run and an outcome."""
 
 from __future__ import annotations
 

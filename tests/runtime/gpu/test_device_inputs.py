@@ -16,7 +16,7 @@ IN_PLACE_COMES = 64  # how often addresses come before a graph is made for them
 
 
 def on_gpu(values: list[int], stream: int | None = None, *, shift: int = 0) -> DeviceInput:
-    """An input in the memory of the GPU, which here is the host's, so many numbers behind where memory begins."""
+    """An input in the memory of the GPU, which here is the host's, that many numbers after the start of a buffer."""
     memory = np.zeros(len(values) + shift + 64, dtype=np.int32)
     start = -memory.ctypes.data % 256 // 4 + shift
     array = memory[start : start + len(values)]
