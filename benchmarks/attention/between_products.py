@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What layers take longer with attention between their QKV and output products, in one process.
+"""What layers take longer with attention between their QKV and output GEMMs, in one process.
 
     python -m benchmarks.attention.between_products --positions --cases 'window 64'
 
-Attention by itself, again and again, begins while blocks of the call before still run, which a product's blocks leave
-no room for. Here it reads what a QKV product has just written to the L2 cache, and the output product reads its
+Attention by itself, again and again, begins while blocks of the call before still run, which a GEMM's blocks leave
+no room for. Here it reads what a QKV GEMM has just written to the L2 cache, and the output GEMM reads its
 result: 12 layers in a CUDA graph, with attention and without it, in turns; medians and quartiles of the difference a
 layer. Answers are checked by benchmarks.attention. Needs libpadfree_kernels.so named by PADFREE_KERNELS_LIBRARY.
 """

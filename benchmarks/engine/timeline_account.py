@@ -37,7 +37,7 @@ def family_of(kernel: Kernel) -> str:
 
 
 def kinds_of(replay: list[Kernel]) -> list[str]:
-    """The rows of the table that kernels belong to: a layer's products are told apart by their order."""
+    """The rows of the table that kernels belong to: a layer's GEMMs are told apart by their order."""
     families = [family_of(kernel) for kernel in replay]
     chain = [i for i, family in enumerate(families) if family in ("product", "attention", "layer norm")]
     following = dict(itertools.pairwise(chain))

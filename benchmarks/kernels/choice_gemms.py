@@ -15,8 +15,8 @@ HIDDEN = (768, 384, 1024)
 class Gemm:
     """Sizes and epilogue of a GEMM [T, depth] x [depth, features] with a bias.
 
-    norms: which moments are there, of "x", "residual" and "y". results: of products of e4m3, "y" and "y_e4m3"; none for
-    products of fp16.
+    norms: which moments are there, of "x", "residual" and "y". results: of GEMMs of e4m3, "y" and "y_e4m3"; none for
+    GEMMs of fp16.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Gemm:
 
 
 def in_e4m3(gemm: Gemm) -> Gemm:
-    """The same with operands in e4m3: what the next product reads leaves in e4m3, and the residual in fp16 too."""
+    """The same with operands in e4m3: what the next GEMM reads leaves in e4m3, and the residual in fp16 too."""
     if gemm.activation != "none":
         return dataclasses.replace(gemm, results=("y_e4m3",))
     both = gemm.adds and "y" in gemm.norms

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tilings PadfreeLinear's products take on a GPU, and what the next best cost.
+"""Which tilings PadfreeLinear's GEMMs take on a GPU, and what the next best cost.
 
     python -m benchmarks.kernels.choices --seconds 200 --json choices.jsonl
     python -m benchmarks.kernels.choices_report choices.jsonl
 
-For every product of the families of encoders and many token counts, the tilings that the cost model puts first are
+For every GEMM of the families of encoders and many token counts, the tilings that the cost model puts first are
 timed as a build times them, and for each size of a tile the cheapest of them, alone and shared, too. A line of JSON
-holds a product and a token count with the time of every choice. --seconds ends it where time is short: target cases
+holds a GEMM and a token count with the time of every choice. --seconds ends it where time is short: target cases
 come first. Needs libpadfree_kernels.so named by PADFREE_KERNELS_LIBRARY, and torch.
 """
 
@@ -45,7 +45,7 @@ E4M3_TYPE = torch.float8_e4m3fn
 
 
 class Problem:
-    """A product's tensors for up to `tokens` tokens, with weights that fill the L2 cache twice."""
+    """A GEMM's tensors for up to `tokens` tokens, with weights that fill the L2 cache twice."""
 
     def __init__(self, gemm: Gemm, tokens: int) -> None:
         depth, features, half = gemm.depth, gemm.features, torch.float16
@@ -129,7 +129,7 @@ def candidates(ranked: list[int]) -> list[int]:
 
 
 def cases() -> Iterator[tuple[Gemm, tuple[int, ...]]]:
-    """Products with token counts: those of the target cases first."""
+    """GEMMs with token counts: those of the target cases first."""
     for tokens in (TARGET_TOKENS, MORE_TOKENS):
         for gemm in gemms():
             yield gemm, tokens
@@ -151,12 +151,10 @@ def measure(problem: Problem, tokens: int) -> dict[str, object]:
 
 
 def main() -> int:
-    """Measures and writes; a line to the terminal for every product."""
+    """Measures and writes; a line to the terminal for every GEMM."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=600, help="start no product after so many")
-    parser.add_argument(
-        "--json", type=Path, required=True, help="write one line a product and token count to this file"
-    )
+    parser.add_argument("--seconds", type=float, default=600, help="start no GEMM after so many")
+    parser.add_argument("--json", type=Path, required=True, help="write one line per GEMM and token count to this file")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     start = time.monotonic()

@@ -4,8 +4,8 @@
     python -m benchmarks.kernels.linear --json benchmarks/results/h200/linear.jsonl
 
 Every implementation runs in a CUDA graph. Weights rotate past the L2 cache, as those of a model's layers do; the
-input and the output stay where the product before left them. ours: as measureLinear() chose while an engine would be
-built; model: as chosen by the cost model. --tilings: every tiling as well. The sum is of a layer's products; the chain
+input and the output stay where the GEMM before left them. ours: as measureLinear() chose while an engine would be
+built; model: as chosen by the cost model. --tilings: every tiling as well. The sum is of a layer's GEMMs; the chain
 is the four of them one after the other on each other's output, layer after layer, in one graph.
 Needs libpadfree_kernels.so named by PADFREE_KERNELS_LIBRARY (built with -DPADFREE_KERNEL_TESTS=ON).
 """
@@ -50,7 +50,7 @@ CHAIN_LAYERS = 12
 Tiling = tuple[int, int, int, int]
 
 Launch = Callable[[int], object]
-"""One product with the weight of this number."""
+"""One GEMM with the weight of this number."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ def summary(record: dict[str, object]) -> str:
 
 
 def chain(cases: list[Case], dtype: torch.dtype) -> dict[str, float]:
-    """Time of a layer's products in a graph of layers, each reading what the one before wrote, as in an engine.
+    """Time of a layer's GEMMs in a graph of layers, each reading what the one before wrote, as in an engine.
 
     cuBLAS's without the activation.
     """
@@ -251,7 +251,7 @@ def chain(cases: list[Case], dtype: torch.dtype) -> dict[str, float]:
 
 
 def sums(records: list[dict[str, object]]) -> dict[str, float]:
-    """A layer's products, each at its fastest, without what cuBLAS leaves to an activation of its own."""
+    """A layer's GEMMs, each at its fastest, without what cuBLAS leaves to an activation of its own."""
     total = {"cublas": 0.0, "padfree": 0.0}
     for record in records:
         times = record["times_us"]
@@ -264,7 +264,7 @@ def sums(records: list[dict[str, object]]) -> dict[str, float]:
 def main() -> int:
     """Measures, prints and records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="*", default=list(SHAPES), choices=list(SHAPES), help="whose products")
+    parser.add_argument("--models", nargs="*", default=list(SHAPES), choices=list(SHAPES), help="whose GEMMs")
     parser.add_argument("--tokens", nargs="*", type=int, default=list(TOKENS), help="T")
     parser.add_argument("--type", default="float16", choices=["float16", "bfloat16"], help="of every tensor")
     parser.add_argument("--tilings", action="store_true", help="every tiling as well as the chosen one")

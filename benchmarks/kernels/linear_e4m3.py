@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PadfreeLinear's products of e4m3 on a GPU beside cuBLASLt's, and beside padfree's own in fp16, in one process.
+"""PadfreeLinear's GEMMs of e4m3 on a GPU beside cuBLASLt's, and beside padfree's own in fp16, in one process.
 
     python -m benchmarks.kernels.linear_e4m3 --json benchmarks/results/h200/linear_e4m3.jsonl
 
@@ -7,9 +7,9 @@ The four GEMMs of a layer of BERT with their epilogues: QKV and up norm what the
 e4m3, out and down add a normed residual and give the sum in fp16 and in e4m3 with its moments. Two of an encoder are
 others: the first out adds an embedding that is normed already, the last down gives its sum in fp16 alone. Those of
 ModernBERT-base norm ahead of layers: QKV rotates pairs, up is gated, out and down add a residual as it is. cuBLASLt
-(through torch._scaled_mm, one scale per tensor, fast accumulation) computes the product and its rounding alone: up to
+(through torch._scaled_mm, one scale per tensor, fast accumulation) computes the GEMM and its rounding alone: up to
 e4m3, the others to bf16. Weights rotate past the L2 cache in a CUDA graph; the chain is 12 layers in one graph, where
-products read what those before wrote, the first out and the last down as an encoder has them; but attention's result
+GEMMs read what those before wrote, the first out and the last down as an encoder has them; but attention's result
 stands still. Answers are checked in tests/kernels/test_linear_e4m3.py. Needs libpadfree_kernels.so named by
 PADFREE_KERNELS_LIBRARY.
 """
@@ -101,7 +101,7 @@ def normal(*shape: int) -> torch.Tensor:
 
 
 class Problem:
-    """A product's tensors in both types, with as many weights as it takes to fill the cache several times."""
+    """A GEMM's tensors in both types, with as many weights as it takes to fill the cache several times."""
 
     def __init__(self, gemm: Gemm, tokens: int, weights: int = 0) -> None:
         depth, features = gemm.depth, gemm.features
@@ -158,7 +158,7 @@ class Problem:
         )  # fmt: skip
 
     def cublas(self, i: int, x: torch.Tensor | None = None) -> torch.Tensor:
-        """The product and its rounding alone, by cuBLASLt."""
+        """The GEMM and its rounding alone, by cuBLASLt."""
         to_e4m3 = self.gemm.results == ("y_e4m3",)
         return torch._scaled_mm(
             self.x if x is None else x, self.weights[i].t(), self.one, self.one,
@@ -168,7 +168,7 @@ class Problem:
 
 
 def measure(gemm: Gemm, tokens: int, *, every_tiling: bool) -> dict[str, object]:
-    """Times of everything for one product."""
+    """Times of everything for one GEMM."""
     problem = Problem(gemm, tokens)
     calls = len(problem.weights)
     chosen = problem.choose()
@@ -205,7 +205,7 @@ def measure(gemm: Gemm, tokens: int, *, every_tiling: bool) -> dict[str, object]
 
 
 def chain(hidden: int, tokens: int) -> dict[str, float]:
-    """Microseconds a layer of layers in one graph, each product on what the ones before wrote."""
+    """Microseconds a layer of layers in one graph, each GEMM on what the ones before wrote."""
     qkv, out, up, down = problems = [Problem(gemm, tokens, CHAIN_LAYERS) for gemm in layer(hidden)]
     first, last = (Problem(gemm, tokens, CHAIN_LAYERS) for gemm in ends(hidden))
     first.residual, first.y, first.y_e4m3 = down.y, out.y, out.y_e4m3
@@ -269,7 +269,7 @@ def main() -> int:
     """Measures, prints and records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     models = [*HIDDEN, MODERNBERT]
-    parser.add_argument("--models", nargs="*", default=["base"], choices=models, help="whose products")
+    parser.add_argument("--models", nargs="*", default=["base"], choices=models, help="whose GEMMs")
     parser.add_argument("--tokens", nargs="*", type=int, default=list(TOKENS), help="T")
     parser.add_argument("--tilings", action="store_true", help="every tiling as well as the chosen one")
     parser.add_argument("--json", type=Path, help="append one line a case to this file")

@@ -31,7 +31,7 @@ TOKENS = (1403, 4802)
 
 @dataclass(frozen=True)
 class Epilogue:
-    """A product of these sizes and what becomes of its sums; norms: of "x", "residual" and "y", as Moments has them."""
+    """A GEMM of these sizes and what becomes of its sums; norms: of "x", "residual" and "y", as Moments has them."""
 
     depth: int
     features: int
@@ -75,7 +75,7 @@ def rotation_of(tokens: int, features: int) -> Rotation:
 
 
 class Problem:
-    """Inputs of a product with a fixed seed."""
+    """Inputs of a GEMM with a fixed seed."""
 
     def __init__(self, epilogue: Epilogue, tokens: int, dtype: torch.dtype) -> None:
         generator = torch.Generator(device=DEVICE).manual_seed(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The product benchmark's records as the table of docs/internals/linear.md."""
+"""The GEMM benchmark's records as the table of docs/internals/linear.md."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def is_shown(record: Mapping[str, Any]) -> bool:
 
 
 def cells(record: Mapping[str, Any]) -> list[str]:
-    """One row: a product, or the sum or the chain of a layer's products, for which sizes and choices say nothing."""
+    """One row: a GEMM, or the sum or the chain of a layer's GEMMs, for which sizes and choices say nothing."""
     times: Mapping[str, float] = record["times_us"]
     ours, cublas = times["padfree"], [time for name, time in times.items() if name in (*CUBLAS, "cublas")]
     tflops = f"{2e-6 * record['tokens'] * record['depth'] * record['features'] / ours:.0f}" if "depth" in record else ""
@@ -51,7 +51,7 @@ E4M3_HEADINGS = ("T x K x N", "padfree, us", "TFLOP/s", "the same in fp16, us", 
 
 
 def e4m3_cells(record: Mapping[str, Any]) -> list[str]:
-    """One row of products of e4m3: a product, or the chain of a layer's."""
+    """One row of GEMMs of e4m3: a GEMM, or the chain of a layer's."""
     times: Mapping[str, float] = record["times_us"]
     ours = times["padfree"]
     tflops = f"{2e-6 * record['tokens'] * record['depth'] * record['features'] / ours:.0f}" if "depth" in record else ""

@@ -11,7 +11,7 @@ Record = Mapping[str, Any]
 Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 """The head and the rows; the first column is text, the others are numbers."""
 OURS, PADDED = ", linear auto", ", padded interface"
-"""How the names of cases end that are shown: engines with padfree's products, and with the padded interface."""
+"""How the names of cases end that are shown: engines with padfree's GEMMs, and with the padded interface."""
 BEFORE = ", before"  # of another version of the code, measured in the same run
 PADDED_LAYERS: Mapping[str, str] = {
     "waiting for the host (`trainStation`)": r"trainStation",

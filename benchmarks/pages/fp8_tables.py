@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole models with products in e4m3: times beside fp16, TensorRT in e4m3 and the products alone, and accuracy."""
+"""Whole models with GEMMs in e4m3: times beside fp16, TensorRT in e4m3 and the GEMMs alone, and accuracy."""
 
 from __future__ import annotations
 

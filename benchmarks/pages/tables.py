@@ -88,13 +88,13 @@ def attention_profile(records: Sequence[Record]) -> str:
 
 
 def linear(records: Sequence[Record]) -> str:
-    """A row a product, or all products of a layer."""
+    """A row a GEMM, or all GEMMs of a layer."""
     shown = [record for record in records if linear_report.is_shown(record)]
     return with_notes(linear_report.HEADINGS, map(linear_report.cells, shown), shown)
 
 
 def linear_e4m3(records: Sequence[Record]) -> str:
-    """A row a product of e4m3, or all products of a layer."""
+    """A row a GEMM of e4m3, or all GEMMs of a layer."""
     return with_notes(linear_report.E4M3_HEADINGS, map(linear_report.e4m3_cells, records), records)
 
 

@@ -30,7 +30,7 @@ def test_there_are_some() -> None:
 
 @pytest.mark.usefixtures("hub")
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
-def test_they_run(name: str) -> None:
+def test_examples_of_docstrings_run(name: str) -> None:
     results = doctest.testmod(importlib.import_module(name))
     assert results.attempted
     assert not results.failed

@@ -25,7 +25,7 @@ def test_pages_have_programs_and_commands() -> None:
 
 
 @pytest.mark.parametrize(("program", "printed"), PROGRAMS)
-def test_program(program: str, printed: str) -> None:
+def test_programs_print_what_the_page_says(program: str, printed: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == printed.strip()
 

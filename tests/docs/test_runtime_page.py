@@ -46,7 +46,7 @@ def test_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.needs_tensorrt
-def test_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_examples_run_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     build_engine(DEMO_DATA / "bert_tiny.onnx", "model.plan", precision="fp16", verify=False, max_seq_len=128)

@@ -31,7 +31,9 @@ def run(source: str, **scope: Any) -> dict[str, Any]:
     return scope
 
 
-def test_the_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_pages_pool_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copy(DEMO_DATA / "bert_tiny.onnx", tmp_path / "model.onnx")
     monkeypatch.chdir(tmp_path)
     assert cli.main(["optimize", "model.onnx", "-o", "packed.onnx", "--no-verify"]) == 0

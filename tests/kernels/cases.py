@@ -22,7 +22,7 @@ POISON = {torch.int32: -(2**31) + 7}
 
 
 def if_compiled(check: Callable[..., object], *arguments: Any, **named: Any) -> None:
-    """Runs a check of a product, unless there is no kernel with its tiling: which there are, test_linear_menu says."""
+    """Runs a check of a GEMM, unless there is no kernel with its tiling: which there are, test_linear_menu says."""
     with contextlib.suppress(NoKernel):
         check(*arguments, **named)
 

@@ -58,7 +58,7 @@ def check_disentangled(
 @pytest.mark.parametrize("names", TABLES, ids="+".join)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_reaches(reach: int, names: tuple[str, ...], dtype: torch.dtype, kernel: str) -> None:
+def test_distances_of_all_reaches(reach: int, names: tuple[str, ...], dtype: torch.dtype, kernel: str) -> None:
     check_disentangled(EDGES, reach, dtype, names=names, kernel=kernel)
 
 

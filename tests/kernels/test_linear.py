@@ -154,7 +154,7 @@ def test_no_tokens_is_nothing_to_do() -> None:
 
 
 def test_chain_in_a_graph() -> None:
-    """Products that start while the one before ends wait for what they read."""
+    """GEMMs that start while the one before ends wait for what they read."""
     weights = [torch.randn(768, 768, device=DEVICE, generator=generator(i)).half() / 28 for i in range(8)]
     x = torch.randn(700, 768, device=DEVICE, generator=generator(9)).half()
     outputs = [poisoned_output((700, 768), torch.float16)[0] for _ in weights]

@@ -1,4 +1,4 @@
-"""Products of e4m3 in PadfreeLinear's kernel against float64 truth of the numbers that the operands stand for."""
+"""GEMMs of e4m3 in PadfreeLinear's kernel against float64 truth of the numbers that the operands stand for."""
 
 # SPDX-License-Identifier: Apache-2.0
 import math
@@ -129,7 +129,7 @@ def check(
     kind: str = "plain",
     tiling: tuple[int, int, int, int] = AUTO,
 ) -> list[torch.Tensor]:
-    """One product; results: "y", "e4m3" or both; norms: any of x, residual, y (its moments)."""
+    """One GEMM; results: "y", "e4m3" or both; norms: any of x, residual, y (its moments)."""
     unquantised = rows(tokens, depth, torch.float32, kind, seed=1)
     operands = quantise(unquantised, normal(features, depth, seed=2) * depth**-0.5)
     bias = normal(features, seed=3).to(dtype)
@@ -309,7 +309,7 @@ def test_same_bits_again(tiling: tuple[int, int, int, int], kind: str) -> None:
             assert torch.equal(before.view(torch.uint8), after.view(torch.uint8))
 
 
-def test_measured() -> None:
+def test_tilings_that_a_build_measures() -> None:
     for results in ({"y"}, {"y_e4m3"}, {"y", "y_e4m3"}):
         ranges = measured_tilings(768, 768, "none", torch.float16, 1, 1000, e4m3=results)
         assert ranges[-1][0] == 1000
@@ -343,7 +343,7 @@ def test_nan_stays_in_its_rows() -> None:
     ],
     ids=str,
 )
-def test_rejects(change: dict[str, object]) -> None:
+def test_what_it_cannot_do_is_refused(change: dict[str, object]) -> None:
     depth, features = int(str(change.get("depth", 64))), int(str(change.get("features", 64)))
     operands = quantise(normal(10, depth, seed=1), normal(features, depth, seed=2))
     y, _ = poisoned_e4m3(10, features)

@@ -30,7 +30,7 @@ def calls(there: int = 1 << 20) -> Iterator[LinearCall]:
     ):
         pairs, moments = is_gated or rotary_features > 0, "y" in norms or "residual" in norms
         if (pairs and (adds or moments)) or ("residual" in norms and not adds) or (moments and activation != "none"):
-            continue  # no product that the launcher takes; nor are these
+            continue  # no GEMM that the launcher takes; nor are these
         if (
             (is_gated and len(results_) == 2)
             or (rotary_features and "y_e4m3" in results_)
@@ -50,7 +50,7 @@ def calls(there: int = 1 << 20) -> Iterator[LinearCall]:
 
 
 def rank_choices(call: LinearCall) -> list[int]:
-    """All choices of a product."""
+    """All choices of a GEMM."""
     choices, count = (ctypes.c_int * MOST)(), ctypes.c_int()
     library().padfreeRankLinear(ctypes.byref(call), MULTIPROCESSORS, MOST, choices, ctypes.byref(count))
     assert 0 < count.value <= MOST

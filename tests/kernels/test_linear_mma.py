@@ -15,7 +15,7 @@ TOKENS = [1, 7, 31, 33, 127, 128, 129, 1403]
 
 needs_e4m3 = pytest.mark.skipif(
     torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9),
-    reason="products of e4m3 need compute capability 8.9",
+    reason="GEMMs of e4m3 need compute capability 8.9",
 )
 
 

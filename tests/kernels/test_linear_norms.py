@@ -82,7 +82,7 @@ def check(
     rms: bool = False,
     tiling: tuple[int, int, int, int] = AUTO,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """One product with the norms named: any of x, residual, y (its moments)."""
+    """One GEMM with the norms named: any of x, residual, y (its moments)."""
     x = rows(tokens, depth, dtype, kind, seed=1)
     weight = (normal(depth, features, seed=2) * depth**-0.5).to(dtype)
     bias = normal(features, seed=3).to(dtype)
@@ -188,7 +188,7 @@ def test_same_bits_again(norms: str, tiling: tuple[int, int, int, int]) -> None:
 
 
 def test_moments_feed_the_next_gemm() -> None:
-    """Two products with the norm between them gone, in a graph, against the norm by PyTorch in float64."""
+    """Two GEMMs with the norm between them gone, in a graph, against the norm by PyTorch in float64."""
     x = normal(700, 768, seed=1).half()
     residual = normal(700, 768, seed=2).half()
     first, second = (centre((normal(768, 768, seed=seed) / 28).half()) for seed in (3, 4))

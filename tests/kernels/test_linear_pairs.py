@@ -1,4 +1,4 @@
-"""Products whose columns belong together two by two, gates and rotated pairs, against float64 truth."""
+"""GEMMs whose columns belong together two by two, gates and rotated pairs, against float64 truth."""
 
 # SPDX-License-Identifier: Apache-2.0
 import pytest
@@ -71,7 +71,7 @@ def check(
     norm: str = "",
     tiling: tuple[int, int, int, int] = AUTO,
 ) -> torch.Tensor:
-    """A gated product where there is an activation, else one with rotated pairs; norm: "", "layer" or "rms"."""
+    """A gated GEMM where there is an activation, else one with rotated pairs; norm: "", "layer" or "rms"."""
     x = inside_poison((normal(tokens, depth, seed=1) + (1 if norm else 0)).to(dtype))
     weight = inside_poison((normal(depth, features, seed=2) * depth**-0.5).to(dtype))
     bias = normal(features, seed=3).to(dtype) if with_bias else None
@@ -153,7 +153,7 @@ def test_same_bits_again(tiling: tuple[int, int, int, int], options: dict[str, o
         assert torch.equal(again, first)
 
 
-def test_measured() -> None:
+def test_tilings_that_a_build_measures() -> None:
     for gated, rotary_features in ((True, 0), (False, 512)):
         ranges = measured_tilings(
             768, 768, "none", torch.float16, 1, 1000, gated=gated, rotary_features=rotary_features

@@ -89,7 +89,7 @@ def test_same_bits_as_other_tilings(tiling: tuple[int, int, int, int], kind: str
             assert torch.equal(before.view(torch.uint8), after.view(torch.uint8))
 
 
-def test_measured() -> None:
+def test_tilings_that_a_build_measures() -> None:
     """Builds choose such tilings, and all that they choose are right."""
     ranges = measured_tilings(768, 3072, "gelu", torch.float16, 1, 6000, norms={"x"}, e4m3={"y_e4m3"})
     assert any(tiling[3] == 0 for _, tiling in ranges)
@@ -108,7 +108,7 @@ def test_measured() -> None:
     ],
     ids=str,
 )
-def test_rejects(depth: int, change: dict[str, object]) -> None:
+def test_what_it_cannot_do_is_refused(depth: int, change: dict[str, object]) -> None:
     """Other epilogues, and reductions that find no room."""
     with pytest.raises(RuntimeError):
         test_linear_e4m3.check(300, depth, 768, tiling=(224, 1, 1, 0), **change)  # type: ignore[arg-type]

@@ -182,7 +182,7 @@ def test_pool(mode: str, length: int) -> None:
 @pytest.mark.parametrize(("depth", "width"), [(1024, 1024), (1024, 4096), (4096, 1024)])
 def test_linear(depth: int, width: int) -> None:
     if torch.cuda.get_device_capability()[0] != 9:
-        pytest.skip("padfree's products need a Hopper GPU")
+        pytest.skip("padfree's GEMMs need a Hopper GPU")
     tokens = 1 << 22
     need(tokens * (depth + 2 * width))
     x, weight, bias = normal(tokens, depth), normal(depth, width, seed=1) / depth**0.5, normal(width, seed=2)

@@ -219,7 +219,7 @@ def by_length(builder: EncoderBuilder, x: str) -> str:
         ),
     ],
 )
-def test_refused(tail: Tail, reason: str) -> None:
+def test_graphs_are_refused_with_a_reason(tail: Tail, reason: str) -> None:
     builder, hidden = one_layer()
     model = with_output(tail(builder, hidden), builder, TOKENS)
     with pytest.raises(RewriteError, match=reason):

@@ -161,7 +161,7 @@ def attention(
 
 @dataclass(frozen=True)
 class Moments:
-    """Layer norms in a product: moments are float32 [W / 64, T, 2] of rows of width W (see linear/launch.h).
+    """Layer norms in a GEMM: moments are float32 [W / 64, T, 2] of rows of width W (see linear/launch.h).
 
     of_x: x is normed, but for its mean. of_residual with residual_scale [N]: the residual is normed, and
     multiplied by it. out: gets the moments of y.
@@ -189,7 +189,7 @@ class Rotation:
 
 
 class LinearCall(ctypes.Structure):
-    """A product's parameters, as `LinearCall` of tests/kernels/bindings.cpp."""
+    """A GEMM's parameters, as `LinearCall` of tests/kernels/bindings.cpp."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (
@@ -204,7 +204,7 @@ class LinearCall(ctypes.Structure):
 
 @dataclass(frozen=True)
 class E4m3:
-    """A product of e4m3: x [T, K] and weight [N, K] are torch.float8_e4m3fn, their sums are multiplied by scale [N].
+    """A GEMM of e4m3: x [T, K] and weight [N, K] are torch.float8_e4m3fn, their sums are multiplied by scale [N].
 
     y: gets the results divided by y_scale; None where they leave in the other type alone.
     """
@@ -215,7 +215,7 @@ class E4m3:
 
 
 class NoKernel(RuntimeError):
-    """No kernel is compiled for a product with this tiling (plugins/linear/menu.h)."""
+    """No kernel is compiled for a GEMM with this tiling (plugins/linear/menu.h)."""
 
 
 def linear(
@@ -293,8 +293,8 @@ def measured_tilings(
 ) -> list[tuple[int, tuple[int, int, int, int]]]:
     """The fastest tiling for token counts up to each of some, with a bias: what an engine's build measures.
 
-    norms: which moments are there, of "x", "residual" and "y". e4m3: which results a product of e4m3 has, "y" and
-    "y_e4m3"; nothing for products of other types.
+    norms: which moments are there, of "x", "residual" and "y". e4m3: which results a GEMM of e4m3 has, "y" and
+    "y_e4m3"; nothing for GEMMs of other types.
     """
     capacity = 1024
     ranges = (ctypes.c_int * (2 * capacity))()

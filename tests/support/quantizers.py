@@ -17,7 +17,7 @@ ACTIVATION_SCALE = 0.05
 
 
 class Quantizer:
-    """Writes Q/DQ around products of weights and in front of Adds of two activations, as ModelOpt does."""
+    """Writes Q/DQ around GEMMs of weights and in front of Adds of two activations, as ModelOpt does."""
 
     def __init__(self, kind: str, form: str) -> None:
         self.kind, self.form = kind, form
@@ -90,7 +90,7 @@ class TorchQuantizer:
     """Writes Q/DQ as modelopt.torch's export does: at floats [N,K], followed by a Transpose.
 
     e4m3 stands in nodes of TensorRT's own with one scale a tensor, int8 in standard ones with one for every row.
-    `smooth` multiplies what a product reads by factors and divides its weight by them (SmoothQuant); of products that
+    `smooth` multiplies what a GEMM reads by factors and divides its weight by them (SmoothQuant); of GEMMs that
     read the same, an Identity hands on the first one's. `rounds` is whether activations are rounded, too.
     """
 

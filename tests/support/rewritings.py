@@ -37,14 +37,14 @@ class Rewritings:
         return self.of(f"export-{name}-{interface}", lambda: exports_table.right(name, interface))
 
     def of_folded(self, name: str, precision: str = "fp32", interface: str = "packed") -> RewriteResult:
-        """A wide encoder with plain products and norms, not verified. Raises RewriteError."""
+        """A wide encoder with plain GEMMs and norms, not verified. Raises RewriteError."""
         return self.of(
             f"folded-{name}-{precision}-{interface}",
             lambda: folding_encoders.rewrite_fixture(name, precision, interface),
         )
 
     def of_linear(self, name: str, precision: str = "fp32", interface: str = "packed") -> RewriteResult:
-        """The same with products and norms of padfree."""
+        """The same with GEMMs and norms of padfree."""
 
         def make() -> RewriteResult:
             plain = self.of_folded(name, precision, interface)

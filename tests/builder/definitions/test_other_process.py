@@ -17,7 +17,7 @@ from tests.support import tiny_folders
 
 
 @pytest.mark.parametrize("name", ["bert", "bert_bfloat16"])
-def test_prepared(name: str, tmp_path: Path) -> None:
+def test_another_process_prepares_the_same_model(name: str, tmp_path: Path) -> None:
     folder = tiny_folders.write_reference(tiny_folders.read(name), tmp_path)
     options = BuildOptions("packed", "fp32", strict=True, verify=False, linear="tensorrt", norms="separate")
     with opened(folder, lazily=True) as source:

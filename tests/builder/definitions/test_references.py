@@ -70,7 +70,7 @@ def test_padded_graph(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", by_worth(tiny_folders.names()))
-def test_packed(name: str, tmp_path: Path) -> None:
+def test_packed_answers_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     reference = tiny_folders.read(name)
     original = write(name, tmp_path / "model")
     by_id = tiny_folders.padding_of(reference) is not None  # looks for ids of padding, in a part that stays padded

@@ -16,6 +16,6 @@ def test_the_table_has_every_file() -> None:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("name", exports.names())
-def test_outcome(name: str, interface: str, rewritings: Rewritings) -> None:
+def test_outcomes_are_those_of_the_table(name: str, interface: str, rewritings: Rewritings) -> None:
     """As `python -m tests.support.exports_table` has written it."""
     assert outcome(name, interface, rewritings.of_export) == expected_table()[name][interface]

@@ -61,7 +61,7 @@ def test_shared_weights_stand_once(family: str, rewritings: Rewritings) -> None:
 
 @interfaces
 @pytest.mark.parametrize("name", ["nomic_bert_torchscript_sdpa", "deberta_v2_dynamo_eager", "modernbert_dynamo_sdpa"])
-def test_verified(name: str, interface: str) -> None:
+def test_rewritings_are_verified(name: str, interface: str) -> None:
     case = next(case for case in CASES if case.name == name)
     result = rewrite(case.path, interface=interface)
     inputs = [item["name"] for item in families.metadata_of(result)["inputs"]]

@@ -146,7 +146,7 @@ def test_newer_opsets_whose_operators_mean_the_same(opset: int) -> None:
         (28, node("Cast", to=16, round_mode="down"), r"\(Cast\) is one of opset 28"),
     ],
 )
-def test_refused(opset: int, made: NodeProto, reason: str) -> None:
+def test_nodes_are_refused_with_a_reason(opset: int, made: NodeProto, reason: str) -> None:
     if made.op_type == "Attention":
         made.input[3:] = ["", "", "", "places"]
     with pytest.raises(RewriteError, match=reason):

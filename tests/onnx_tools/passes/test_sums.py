@@ -26,7 +26,7 @@ def modes(report_model: object) -> set[str]:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("name", EXACT)
-def test_packed(name: str, interface: str) -> None:
+def test_sums_of_tokens_are_packed(name: str, interface: str) -> None:
     form, mode = EXACT[name]
     builder, hidden = one_layer()
     model = with_output(form(builder, hidden), builder, ["batch", HIDDEN])
