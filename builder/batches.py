@@ -69,6 +69,10 @@ def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions(
     Raises:
         BuildError: the file cannot be read, or holds something else; the message names line and value.
     """
+    if _is_stream(path):
+        raise BuildError(
+            f"{path}: is a stream, and inputs are files of a known kind; save it, as texts.txt, and pass that"
+        )
     if path.suffix not in SUFFIXES:
         raise BuildError(
             f"{path}: unknown kind of input {path.suffix!r}, allowed: {', '.join(SUFFIXES)}; write one of them"
@@ -89,6 +93,11 @@ def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions(
     numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
     records = [_read_line(path, number, lines[number - 1]) for number in numbers]
     return _of_records(records, numbers, path, metadata, texts)
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether a path is another command's output: `-`, /dev/stdin, or what a shell makes of <(...)."""
+    return str(path) == "-" or path.is_fifo() or (not path.suffix and path.parts[:2] in (("/", "dev"), ("/", "proc")))
 
 
 def _of_records(

@@ -80,9 +80,10 @@ def run(arguments: argparse.Namespace) -> int:
     inputs = [("the model", arguments.model), ("--input", arguments.input), ("--tokenizer", arguments.tokenizer)]
     check_destinations([("-o", arguments.output)], inputs)
     if arguments.output.suffix not in (RESULT_SUFFIX, ANSWER_SUFFIX):
+        name = (arguments.output.stem.strip("-") or "out") + RESULT_SUFFIX  # of -, which stands for stdout elsewhere
         raise BuildError(
-            f"-o {arguments.output}: run writes {RESULT_SUFFIX} files, and {ANSWER_SUFFIX} of texts; name it "
-            f"{arguments.output.with_suffix(RESULT_SUFFIX).name}, or take padfree embed, which writes parquet"
+            f"-o {arguments.output}: run writes {RESULT_SUFFIX} files, and {ANSWER_SUFFIX} of texts; name it {name}, "
+            "or take padfree embed, which writes parquet"
         )
     texts_of_user = _texts(arguments)
     with (

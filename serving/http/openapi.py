@@ -52,7 +52,7 @@ def description(served_model: ServedModel, options: ServeOptions) -> dict[str, A
             "title": f"{served_model.name} (padfree serve)",
             "version": padfree.__version__,
             "description": f"Texts have up to {served_model.max_length} tokens; a request has up to "
-            f"{options.limits.texts} texts and {options.limits.body_bytes} bytes. Every answer has the header "
+            f"{options.limits.texts:,} texts and {options.limits.body_bytes:,} bytes. Every answer has the header "
             "x-request-id: the caller's own, or a new one.",
         },
         "servers": [{"url": "/"}],
@@ -69,13 +69,13 @@ _GETS: Mapping[str, tuple[str, Schema | None, str, bool]] = {
         True,
     ),
     "/info": (
-        "model and limits, as text-embeddings-inference shows them",
+        "Model and limits, as text-embeddings-inference shows them",
         {"type": "object"},
         "application/json",
         True,
     ),
     "/health": ("200 if the model answers", None, "", False),
-    "/metrics": ("counters and histograms for Prometheus", STRING, "text/plain", True),
+    "/metrics": ("Counters and histograms for Prometheus", STRING, "text/plain", True),
 }
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,14 @@ def test_files_that_are_refused(metadata: Metadata, tmp_path: Path, name: str, c
     with pytest.raises(BuildError) as caught:
         read_batch(path, metadata)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdin", "/dev/fd/63", "/proc/self/fd/0", "pipe"])
+def test_streams_are_no_files(metadata: Metadata, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    with pytest.raises(BuildError, match=f"{name}: is a stream, and .*; save it, as texts.txt, and pass that"):
+        read_batch(Path(name), metadata)
 
 
 def test_a_missing_file_is_named(metadata: Metadata, tmp_path: Path) -> None:
