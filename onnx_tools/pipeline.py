@@ -31,9 +31,9 @@ from .importing.canonical import name_outputs
 from .importing.importing import import_model
 from .importing.inputs import token_inputs_of
 from .importing.lengths import LengthsInput, lengths_among, put_mask, take_lengths
+from .match.values.mask_values import Mask, mask_of
 from .passes import KEPT_MASKING, Miss, Pass, PassResult, interface_passes, packing_passes, preparation
 from .passes.base import boundary_of
-from .passes.masks.mask_values import Mask, mask_of
 from .verification.probe import PaddingIsReadError, probe
 
 logger = logging.getLogger(__name__)
@@ -201,7 +201,7 @@ class _PassRun:
             self._results.append(result)
             self._passes_done += 1
             self._on_progress(self._passes_done, PASSES[self._interface])
-            if self._gemms is None:  # the first pass has made sizes known and changed no GEMM
+            if result.name == "folding":  # sizes are known now, and no GEMM of the original has changed
                 self._gemms = gemms_of(self._graph, self._analysis)
 
     def _tidied(self, after: str) -> None:
@@ -225,7 +225,7 @@ class _PassRun:
         fillers = {name: rule.padding for name, rule in rules.items()}
         self.run(interface_passes(self._interface, fillers, self._unread_inputs))
         if self._gemms is None:
-            raise AssertionError("there is no pass")
+            raise AssertionError("no pass has made sizes known")
         names = names_in_use(self._graph)
         origins = {name: origin for name, origin in self._origins.items() if name in names}
         results = tuple(self._results)

@@ -25,6 +25,7 @@ from .files.model_file import check_model_data, open_model
 from .files.weights import Storage
 from .importing.importing import original_of
 from .importing.inputs import rows_of_one_number
+from .match.masks.choice import UnprovedMaskError, mask_advice
 from .notes import (
     every_slot_counts,
     note_on_definition,
@@ -37,7 +38,6 @@ from .operators import add_functions, check_nodes, with_functions
 from .operators.functions import OVERLOAD_IR_VERSION
 from .options import RewriteOptions
 from .padding_ids import ids_of_zeros
-from .passes.masks.choice import UnprovedMaskError, mask_advice
 from .pipeline import GraphOptions, PassedGraph, rewrite_graph
 from .precision.widen import narrow_outputs
 from .report import CoverageReport, coverage

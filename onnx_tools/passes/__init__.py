@@ -9,18 +9,21 @@ from functools import partial
 import onnx_graphsurgeon as gs
 
 from ..analysis.symbolic import Analysis
+from ..match import Miss
 from .attention.attention import attention
-from .attention.tasks import attention_tasks
-from .base import Miss, PassResult
+from .attention_tasks import attention_tasks
+from .base import PassResult
 from .embedding import embedding
+from .expansion.expansion import expansion
 from .first_tokens import first_tokens
+from .folding import folding
 from .interface import MAX_SEQLEN, packed_interface
+from .layer_norm import layer_norm
+from .layout import KEPT_MASKING, layout
 from .neighbours import neighbours
-from .norms.layer_norm import layer_norm
-from .pack import KEPT_MASKING, packing
 from .pooling import pooling
-from .positions.position_tables import position_tables
-from .simplify.simplify import simplify
+from .position_tables import position_tables
+from .spelling.spelling import spelling
 from .sums import sums
 from .tokens.tokens import tokens
 
@@ -49,7 +52,9 @@ def preparation(
     """
     padded = interface == "padded"
     return (
-        simplify,
+        expansion,
+        spelling,
+        folding,
         tokens,
         position_tables,
         attention(padded, mask, longest, contiguous=contiguous),
@@ -62,7 +67,7 @@ def preparation(
 
 def packing_passes(keep: str) -> tuple[Pass, ...]:
     """The passes that pack what is left; `keep` is one of KEPT_MASKING."""
-    return (packing(keep), layer_norm, first_tokens)
+    return (layout(keep), layer_norm, first_tokens)
 
 
 def interface_passes(interface: str, fillers: Mapping[str, int], unread: Collection[str]) -> tuple[Pass, ...]:

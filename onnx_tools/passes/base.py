@@ -12,20 +12,10 @@ import onnx_graphsurgeon as gs
 from ..analysis.graph import Editor, is_padfree, made_by, producer
 from ..analysis.layout import token_axis
 from ..analysis.symbolic.facts import Facts
-
-IF_CONTIGUOUS = "--masks contiguous packs it, where no padding lies between the tokens of a row"
-"""What reasons end with where holes in masks are all that is in the way."""
+from ..match import Miss
 
 # Integers that the padfree operators do not take.
 _THROUGH_INT32 = frozenset({"bool", "int8", "int16", "int64", "uint8", "uint16", "uint32", "uint64"})
-
-
-@dataclass(frozen=True)
-class Miss:
-    """A place where a pass nearly applied."""
-
-    node: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -43,10 +33,6 @@ class PassResult:
     excluded: tuple[tuple[str, tuple[int, ...]], ...] = ()
     right_padded: tuple[str, ...] = ()
     contiguous: tuple[str, ...] = ()
-
-
-class NoMatch(Exception):
-    """Raised inside a pass where a check fails; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -153,20 +139,6 @@ def pool_tokens(
 ) -> None:
     """Writes one row per sequence [B,E] of packed tokens [T,E] to a tensor."""
     editor.padfree("PadfreePool", [packed, boundary.cu_seqlens], [output], mode=mode, normalize=int(normalize))
-
-
-def is_of_first_tokens(node: gs.Node) -> bool:
-    """Whether a node computes rows [B,...] for a PadfreePool that reads one for each sequence."""
-    seen, waiting = set[int](), [node]
-    while waiting:
-        for reader in [reader for tensor in waiting.pop().outputs for reader in tensor.outputs]:
-            if is_padfree(reader, "PadfreePool"):
-                if reader.attrs["mode"] == "each":
-                    return True
-            elif id(reader) not in seen:
-                seen.add(id(reader))
-                waiting.append(reader)
-    return False
 
 
 def pack_int32(editor: Editor, tensor: gs.Tensor, boundary: Boundary, dtype: str | None) -> gs.Tensor:

@@ -13,10 +13,11 @@ from ..analysis.graph import Editor, made_by, node_name, tidy
 from ..analysis.onnx_operators import REORDERINGS
 from ..analysis.symbolic import Analysis, Axis, Element, Index, Poly, analyse
 from ..analysis.symbolic.expr import axis_index
-from .attention.heads import scale_of
-from .base import Miss, NoMatch, PassResult, boundary_of, pack_int32, unpack
-from .masks.mask_values import mask_of
-from .norms import norm_match
+from ..match import Miss, NoMatch
+from ..match.chains import norms
+from ..match.chains.heads import scale_of
+from ..match.values.mask_values import mask_of
+from .base import PassResult, boundary_of, pack_int32, unpack
 from .positions.counted_ids import count_slots
 
 NAME = "embedding"
@@ -45,10 +46,10 @@ def embedding(padded: bool) -> Callable[[gs.Graph, Analysis], PassResult]:
             tidy(graph)
             analysis = analyse(graph, analysis)
         for node in list(graph.nodes):
-            if not norm_match.is_candidate(node):
+            if not norms.is_candidate(node):
                 continue
             try:
-                norm = norm_match.match(analysis, node)
+                norm = norms.match(analysis, node)
                 if norm is None or norm.rms or not _has_look_up(norm.x):
                     continue
                 tables = _LookUps(Editor(graph))
@@ -132,7 +133,7 @@ def _classify(analysis: Analysis, table: gs.Constant, indices: gs.Tensor, tables
         tables.computed_tables.append((table, indices))
 
 
-def _replace(graph: gs.Graph, analysis: Analysis, norm: norm_match.LayerNorm, tables: _LookUps, padded: bool) -> None:
+def _replace(graph: gs.Graph, analysis: Analysis, norm: norms.LayerNorm, tables: _LookUps, padded: bool) -> None:
     editor, boundary = tables.editor, boundary_of(graph)
     by_size = sorted(tables.by_input, key=lambda item: -int(item[0].shape[0]))
     positions: tuple[gs.Constant, int, gs.Tensor | None] | None = None

@@ -16,8 +16,8 @@ from ..analysis.symbolic.expr import leaves
 from ..analysis.symbolic.facts import Facts
 from ..analysis.token_elements import BATCH, SLOTS, dims_of_shape
 from ..errors import RewriteError
+from ..match.values.mask_values import mask_of
 from .base import Boundary, PassResult, add_schedule, boundary_of, pack, unpack
-from .masks.mask_values import mask_of
 from .positions.positions import offset_of
 from .unknown_shapes import unknown_because
 

@@ -13,9 +13,10 @@ from ..analysis.graph import Editor, argument, is_standard, made_by, node_name
 from ..analysis.layout import is_token_shape
 from ..analysis.symbolic import Analysis
 from ..analysis.symbolic.arguments import slice_arguments
-from .base import IF_CONTIGUOUS, Boundary, Miss, NoMatch, PassResult, boundary_of, pack_tokens, unpack
-from .masks.mask_values import mask_of
-from .masks.slot_values import SlotValues
+from ..match import IF_CONTIGUOUS, Miss, NoMatch
+from ..match.masks.slot_values import SlotValues
+from ..match.values.mask_values import mask_of
+from .base import Boundary, PassResult, boundary_of, pack_tokens, unpack
 from .positions.positions import Positions
 
 NAME = "neighbours"

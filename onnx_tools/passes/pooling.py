@@ -10,9 +10,10 @@ from ..analysis.graph import Editor, argument, is_output, is_standard, made_by, 
 from ..analysis.symbolic import Analysis, Poly
 from ..analysis.symbolic.arguments import axes_of_node, slice_arguments
 from ..analysis.symbolic.facts import Facts
-from .base import Miss, NoMatch, PassResult, boundary_of, pack, pool_tokens
-from .chosen_token import chosen_token
-from .masks.mask_values import Mask, mask_of
+from ..match import Miss, NoMatch
+from ..match.chains.chosen_token import chosen_token
+from ..match.values.mask_values import Mask, mask_of
+from .base import PassResult, boundary_of, pack, pool_tokens
 
 NAME = "pooling"
 _MAX_NORM_EPSILON = 1e-6

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes that are made of the sizes of one input, wherever a pass needs one, and what a view is a view of."""
+"""Shapes that are made of the sizes of one input, wherever a pass needs one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, is_standard, producer
-from ..analysis.layout import S
-from ..analysis.onnx_operators import RESHAPES
-from ..analysis.symbolic import Analysis, Poly
+from ..analysis.graph import Editor
+from ..analysis.symbolic import Poly
 from ..analysis.symbolic.facts import Shape
 
 
@@ -65,23 +63,3 @@ def shape_source(graph: gs.Graph) -> gs.Tensor:
 def is_of_sizes(shape: Shape) -> bool:
     """Whether a ShapeBuilder makes it: from numbers, B and S alone."""
     return all(size.atoms() <= {"B", "S"} for size in shape)
-
-
-def square_source(analysis: Analysis, tensor: gs.Tensor) -> gs.Tensor | None:
-    """The first tensor [..., S, S] that a tensor [..., S, S] is a view of, by whatever others; None where it is none.
-
-    Numbers keep their order, and so their indices in the last two axes.
-    """
-    source: gs.Tensor | None = None
-    node = producer(tensor) if is_square(analysis[tensor].shape) else None
-    while node is not None and is_standard(node, *RESHAPES):
-        current = node.inputs[0]
-        node = producer(current)
-        if is_square(analysis[current].shape):
-            source = current
-    return source
-
-
-def is_square(shape: Shape | None) -> bool:
-    """Whether it is [..., S, S], as that of scores."""
-    return shape is not None and len(shape) > 2 and shape[-2:] == (S, S)

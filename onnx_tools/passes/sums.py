@@ -13,10 +13,11 @@ from ..analysis.layout import B, S, token_axis
 from ..analysis.symbolic import Analysis, Poly
 from ..analysis.symbolic.arguments import axes_of_node
 from ..analysis.symbolic.facts import Facts, Shape
-from .base import Miss, NoMatch, PassResult, boundary_of, pack_tokens, pool_tokens
-from .masks.mask import VERY_NEGATIVE
-from .masks.mask_values import mask_of
-from .masks.slot_values import LOWEST, SlotValues
+from ..match import Miss, NoMatch
+from ..match.masks.mask import VERY_NEGATIVE
+from ..match.masks.slot_values import LOWEST, SlotValues
+from ..match.values.mask_values import mask_of
+from .base import PassResult, boundary_of, pack_tokens, pool_tokens
 
 NAME = "sums"
 _SUMS = ("ReduceL1", "ReduceL2", "ReduceSum", "ReduceSumSquare")

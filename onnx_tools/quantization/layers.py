@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 
 from ..analysis.graph import is_padfree, is_standard, node_name, padfree_inputs
 from ..errors import RewriteError
-from ..passes.base import is_of_first_tokens
+from ..match.chains.gemms import is_of_first_tokens
 from .options import QuantizationOptions
 
 HALF_OPERATOR, OPERATOR = "PadfreeLinear", "PadfreeLinearFp8"

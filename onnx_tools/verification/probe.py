@@ -26,8 +26,8 @@ from ..errors import RewriteError
 from ..files.model import Model
 from ..files.ort_session import open_session
 from ..importing.fixed_axes.sizes import join
+from ..match.values.mask_values import Mask, mask_of
 from ..passes.base import boundary_of
-from ..passes.masks.mask_values import Mask, mask_of
 
 _LENGTHS, _LENGTH = (7, 1, 4, 2), 7  # from one without padding to one where all but the first slot are masked
 _MORE = 2  # slots, all of them padding: a result that changes depends on the longest sequence of the batch

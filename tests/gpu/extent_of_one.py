@@ -6,7 +6,7 @@
 Attention of q, k and v [B,S,H,D], and a convolution of x [B,S,E] along S: strongly typed networks without
 any plugin. Prints the largest error of each batch in parts of the result's root mean square, for the network as it is
 and as padfree builds it: axes of products lengthened (builder/engine/lowering/short_axes.py), convolutions written as
-products (onnx_tools/passes/simplify/convolutions.py).
+products (onnx_tools/passes/expansion/convolutions.py).
 Needs a GPU, TensorRT and PyTorch.
 """
 
@@ -24,7 +24,7 @@ from padfree.builder.engine.lowering.short_axes import lengthen_short_axes
 from padfree.builder.engine.profile import ShapeRange
 from padfree.onnx_tools.analysis.graph import tidy
 from padfree.onnx_tools.analysis.symbolic import analyse
-from padfree.onnx_tools.passes.simplify.convolutions import expand_convolutions
+from padfree.onnx_tools.passes.expansion.convolutions import expand_convolutions
 from padfree.runtime.gpu.trt import import_tensorrt, shared_logger
 
 HEADS, SIZE, TAPS = 12, 64, 3

@@ -10,19 +10,21 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, node_name
 from ...analysis.symbolic import Analysis
-from ..base import IF_CONTIGUOUS, Boundary, Miss, NoMatch, PassResult, add_boundary, pack, pack_int32, unpack
-from ..masks.choice import choose_mask
-from ..masks.evidence import inputs_in_running_sums
-from ..masks.mask import TableRows
-from ..masks.mask_values import Keeping, keep_nodes
-from ..masks.sequences import check_sequences, check_slots
-from ..positions.disentangled import Disentangled
-from ..positions.distances import Bias
+from ...match import IF_CONTIGUOUS, Miss, NoMatch
+from ...match.attention.attention import Attention, Surroundings, is_candidate, match, surroundings
+from ...match.chains.heads import TOKENS_FIRST
+from ...match.chains.rotary import Rotation
+from ...match.masks.choice import choose_mask
+from ...match.masks.evidence import inputs_in_running_sums
+from ...match.masks.mask import TableRows
+from ...match.masks.sequences import check_sequences, check_slots
+from ...match.positions.disentangled import Disentangled
+from ...match.positions.distances import Bias
+from ...match.values.mask_values import Keeping
+from ..base import Boundary, PassResult, add_boundary, pack, pack_int32, unpack
 from ..positions.positions import Positions
-from ..positions.rotary import Rotation
 from ..shapes import shape_source
-from .attention_match import Attention, Surroundings, is_candidate, match, surroundings
-from .heads import TOKENS_FIRST
+from .kept_slots import keep_nodes
 from .projections import Projections
 
 NAME = "attention"

@@ -12,9 +12,9 @@ import onnx_graphsurgeon as gs
 from ...analysis.graph import Editor, made_by
 from ...analysis.layout import token_axis
 from ...analysis.symbolic import Analysis
-from ..base import NoMatch
-from .attention_match import Attention
-from .heads import HEADS_FIRST, TOKENS_FIRST, HeadsSource, trace_heads
+from ...match import NoMatch
+from ...match.attention.attention import Attention
+from ...match.chains.heads import HEADS_FIRST, TOKENS_FIRST, HeadsSource, trace_heads
 
 
 @dataclass(frozen=True)

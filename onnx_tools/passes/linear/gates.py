@@ -13,10 +13,12 @@ import onnx_graphsurgeon as gs
 from ...analysis.graph import Editor, is_output, is_standard, node_name, used_once
 from ...analysis.symbolic import Analysis
 from ...analysis.symbolic.arguments import slice_arguments, split_sizes
-from ..activation import find_activation
-from ..base import Miss, NoMatch, PassResult
+from ...match import Miss, NoMatch
+from ...match.chains.activation import find_activation
+from ...match.chains.gemms import MULTIPLE, added_bias, check, is_candidate
+from ..base import PassResult
 from .columns import ColumnPart, Columns, Indices, indices_of_pairs
-from .match import MULTIPLE, added_bias, check, is_candidate, padfree_linear
+from .linear_node import padfree_linear
 
 NAME = "gates"
 

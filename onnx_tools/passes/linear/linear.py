@@ -7,9 +7,11 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, is_padfree, is_standard, node_name, used_once
 from ...analysis.symbolic import Analysis
-from ..activation import find_activation
-from ..base import Miss, NoMatch, PassResult
-from .match import GemmStep, added_bias, check, is_bias, is_candidate, padfree_linear
+from ...match import Miss, NoMatch
+from ...match.chains.activation import find_activation
+from ...match.chains.gemms import GemmStep, added_bias, check, is_bias, is_candidate
+from ..base import PassResult
+from .linear_node import padfree_linear
 
 NAME = "linear"
 

@@ -12,11 +12,11 @@ from onnx import TensorProto
 
 from ...analysis.graph import Editor
 from ...files.weights import HeldValues, bytes_of_array
+from ...match import NoMatch
 from ...operators.functions import ACT_TYPES
 from ...precision.blocks import exact_product
 from ...precision.ranges import unfit_reason
 from ...precision.rounded_weights import moved_to_keep_sums, round_values, to_float32
-from ..base import NoMatch
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]

@@ -20,8 +20,9 @@ from ...analysis.graph import (
     set_padfree_inputs,
     used_once,
 )
+from ...match import Miss, NoMatch
 from ...operators import MAX_NORMED_WIDTH, MOMENTS_GROUP, AttributeValue
-from ..base import Miss, NoMatch, PassResult
+from ..base import PassResult
 from .folded_weights import FoldedWeights
 
 NAME = "norm folding"

@@ -13,7 +13,7 @@ from ...analysis.graph import Editor, is_output, is_standard, producer
 from ...analysis.layout import S, is_token_shape
 from ...analysis.symbolic import Analysis, Element, Expr, Index, evaluate
 from ...analysis.symbolic.expr import axis_index, leaves
-from ..masks.mask_values import Mask, table_rows
+from ...match.values.mask_values import Mask, table_rows
 from ..shapes import ShapeBuilder, shape_source
 
 _OWN = (axis_index(0), axis_index(1))

@@ -15,7 +15,7 @@ from ...analysis.onnx_operators import ELEMENTWISE
 from ...analysis.symbolic import Analysis
 from ...analysis.symbolic.arguments import axes_of_node, slice_arguments
 from ...analysis.symbolic.expr import axes_of
-from ..base import NoMatch
+from ...match import NoMatch
 from .positions import position_axis
 
 _MAX_DEPTH = 64

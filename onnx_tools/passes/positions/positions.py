@@ -13,7 +13,8 @@ from ...analysis.symbolic import Analysis, Apply, Expr, Index, Number, Poly
 from ...analysis.symbolic.arguments import axes_of_node, slice_arguments
 from ...analysis.symbolic.expr import axis_index, leaves
 from ...analysis.symbolic.facts import Facts, Shape
-from ..base import Boundary, NoMatch, pack
+from ...match import NoMatch
+from ..base import Boundary, pack
 
 
 def spread_positions(graph: gs.Graph, analysis: Analysis, boundary: Boundary) -> bool:

@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 from ...analysis.graph import Editor
 from ...analysis.symbolic import Analysis
 from ...analysis.symbolic.facts import Facts, Shape
-from ..base import NoMatch
+from ...match import NoMatch
 from ..shapes import ShapeBuilder, shape_source
 from .token_view import View, Views, is_odd, with_groups
 

@@ -13,7 +13,8 @@ from ...analysis.graph import STANDARD_DOMAINS, Editor, argument, tidy
 from ...analysis.onnx_operators import ELEMENTWISE, REORDERINGS, RESHAPES, Work, working
 from ...analysis.symbolic import Analysis
 from ...analysis.symbolic.arguments import axes_of_node, slice_arguments, split_sizes
-from ..base import NoMatch, PassResult
+from ...match import NoMatch
+from ..base import PassResult
 from .token_view import View, is_odd, with_groups
 from .token_walk import TokenWalk
 

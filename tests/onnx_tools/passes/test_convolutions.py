@@ -9,7 +9,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools.analysis.graph import tidy
 from padfree.onnx_tools.analysis.symbolic import analyse
-from padfree.onnx_tools.passes.simplify.convolutions import MOST_TAPS, expand_batch_norms, expand_convolutions
+from padfree.onnx_tools.passes.expansion.convolutions import MOST_TAPS, expand_batch_norms, expand_convolutions
 
 from tests.onnx_tools.agreement import run
 

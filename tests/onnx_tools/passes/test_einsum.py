@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 from padfree.onnx_tools.analysis.graph import tidy
 from padfree.onnx_tools.analysis.symbolic import analyse
-from padfree.onnx_tools.passes.simplify.einsum import expand_einsums
+from padfree.onnx_tools.passes.expansion.einsum import expand_einsums
 
 from tests.onnx_tools.agreement import run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from padfree.onnx_tools.passes.positions import rotary
+from padfree.onnx_tools.match.chains import rotary
 
 LENGTH = 4096
 FREQUENCIES = 10000.0 ** (-np.arange(0, 64, 4) / 64)

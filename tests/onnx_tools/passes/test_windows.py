@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, helper
 from padfree.onnx_tools import RewriteError, rewrite
-from padfree.onnx_tools.passes.masks.window import OPEN, Window
+from padfree.onnx_tools.match.values.window import OPEN, Window
 
 from tests.onnx_tools.agreement import assert_agree
 

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of a Softmax that is written out: sums and maxima over one axis, and masks of 0 and 1."""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from ...analysis.graph import is_standard, producer
+from ...analysis.onnx_operators import RESHAPES
+from ...analysis.symbolic import Analysis, Element, Index, Poly, evaluate
+from ...analysis.symbolic.arguments import axes_of_node
+from ...analysis.symbolic.expr import leaves
+
+VIEWS = RESHAPES | {"Expand", "Identity"}
+
+
+def reduction_of(analysis: Analysis, tensor: gs.Tensor, op: str, source: gs.Tensor) -> int | None:
+    """The one axis over which a tensor sums up, say, the source, of whose rank it is; None where it does not."""
+    shape, whole = analysis[tensor].shape, analysis[source].shape
+    node = producer(tensor)
+    while node is not None and is_standard(node, *VIEWS) and _is_view(analysis, node):
+        node = producer(node.inputs[0])
+    if node is None or not is_standard(node, op) or node.inputs[0] is not source or not shape or not whole:
+        return None
+    axes = axes_of_node(node, [analysis[item] for item in node.inputs], 1)
+    if axes is None or len(axes) != 1:
+        return None
+    axis = axes[0] % len(whole)
+    return axis if shape == (*whole[:axis], Poly.of(1), *whole[axis + 1 :]) else None
+
+
+def _is_view(analysis: Analysis, node: gs.Node) -> bool:
+    """Whether a node leaves the sizes other than 1 as they are."""
+    shapes = [analysis[item].shape for item in (node.inputs[0], node.outputs[0])]
+    one, two = ([size for size in shape or () if size != Poly.of(1)] for shape in shapes)
+    return None not in shapes and one == two
+
+
+def is_mask(analysis: Analysis, tensor: gs.Tensor) -> bool:
+    """Whether a tensor is 0 or 1, made of elements of one input that is 0 or 1, if nothing else limits it."""
+    expr = analysis[tensor].expr
+    if expr is None:
+        return False
+    elements = {leaf for leaf in leaves(expr) if isinstance(leaf, Element)}
+    if len(elements) != 1 or any(isinstance(leaf, Index) and leaf.poly.constant() is None for leaf in leaves(expr)):
+        return False
+    try:
+        values = {float(evaluate(expr, dict.fromkeys(elements, value))) for value in (0, 1)}
+    except ValueError:
+        return False
+    return values == {0.0, 1.0}

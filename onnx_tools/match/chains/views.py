@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a view of scores is a view of."""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from ...analysis.graph import is_standard, producer
+from ...analysis.layout import S
+from ...analysis.onnx_operators import RESHAPES
+from ...analysis.symbolic import Analysis
+from ...analysis.symbolic.facts import Shape
+
+
+def square_source(analysis: Analysis, tensor: gs.Tensor) -> gs.Tensor | None:
+    """The first tensor [..., S, S] that a tensor [..., S, S] is a view of, by whatever others; None where it is none.
+
+    Numbers keep their order, and so their indices in the last two axes.
+    """
+    source: gs.Tensor | None = None
+    node = producer(tensor) if is_square(analysis[tensor].shape) else None
+    while node is not None and is_standard(node, *RESHAPES):
+        current = node.inputs[0]
+        node = producer(current)
+        if is_square(analysis[current].shape):
+            source = current
+    return source
+
+
+def is_square(shape: Shape | None) -> bool:
+    """Whether it is [..., S, S], as that of scores."""
+    return shape is not None and len(shape) > 2 and shape[-2:] == (S, S)
