@@ -171,7 +171,7 @@ def _matmul(node: gs.Node, left: Facts, right: Facts, out: Shape) -> GemmShape |
     leading = out[:-1] if len(right.shape) > 1 else out
     # One weight for all rows: however many axes they are in, it is one GEMM.
     alone = len(right.shape) == 2 or len(leading) < 2
-    batch, rows = (Poly.of(1), _multiplied(leading)) if alone else (_multiplied(leading[:-1]), leading[-1])
+    batch, rows = (Poly.of(1), _count(leading)) if alone else (_count(leading[:-1]), leading[-1])
     return _gemm_of_sizes(LINEAR if weights else ATTENTION, node, weights, (batch, rows, inner, columns))
 
 
@@ -198,7 +198,7 @@ def _convolution(node: gs.Node, weight: Shape, out: Shape) -> GemmShape | None:
     columns = weight[0].constant()
     if columns is None:
         return None
-    sizes = (Poly.of(groups), _multiplied((out[0], *out[2:])), _multiplied(weight[1:]), Poly.of(columns // groups))
+    sizes = (Poly.of(groups), _count((out[0], *out[2:])), _count(weight[1:]), Poly.of(columns // groups))
     return _gemm_of_sizes(LINEAR, node, True, sizes)
 
 
@@ -212,5 +212,5 @@ def _gemm_of_sizes(
     return GemmShape(part, node.op, weights, batch, rows, inner, columns, count)
 
 
-def _multiplied(sizes: Shape) -> Poly:
+def _count(sizes: Shape) -> Poly:
     return Poly.of(1) if not sizes else np.multiply.reduce(np.asarray(sizes, dtype=object))

@@ -28,7 +28,7 @@ def unread_inputs_of(result: PassedGraph) -> tuple[str, ...]:
 
 def notes_on(result: PassedGraph, interface: str) -> tuple[str, ...]:
     """A sentence each, what nothing reads first."""
-    return (*_unread_notes(result, interface), *_exchanged(result), *_zeros(result, interface))
+    return (*_unread_notes(result, interface), *_exchange_notes(result), *_zeros(result, interface))
 
 
 def note_on_definition(entry: Mapping[str, Any]) -> str:
@@ -94,7 +94,7 @@ def _unread_notes(result: PassedGraph, interface: str) -> Iterator[str]:
             )
 
 
-def _exchanged(result: PassedGraph) -> Iterator[str]:
+def _exchange_notes(result: PassedGraph) -> Iterator[str]:
     """Inputs with names of each other's meaning."""
     tables, mask = _tables(result), result.mask.source
     ids = max((name for name in tables if name in _ID_NAMES), key=lambda name: tables[name], default=None)

@@ -194,7 +194,7 @@ class _PassRun:
             before = Wiring(self._graph)
             result = step(self._graph, self._analysis)
             if result.replaced or not before.is_that_of(self._graph):
-                self._tidied(result.name)
+                self._tidy(result.name)
             logger.info("%s: %d replaced, %d missed", result.name, result.replaced, len(result.missed))
             if result.name == "attention":
                 self._mask = mask_of(self._analysis[boundary_of(self._graph).mask])
@@ -204,7 +204,7 @@ class _PassRun:
             if result.name == "folding":  # sizes are known now, and no GEMM of the original has changed
                 self._gemms = gemms_of(self._graph, self._analysis)
 
-    def _tidied(self, after: str) -> None:
+    def _tidy(self, after: str) -> None:
         """Sorts and checks the graph that a pass has changed, and learns about it."""
         for node in self._graph.nodes:  # before those that were only needed between two passes are removed
             if is_padfree(node, "PadfreeUnpack") and node.outputs[0].name in self._names:
@@ -220,7 +220,7 @@ class _PassRun:
             raise PaddingIsReadError("the same nodes stay padded as before")
         self._pack_results.append(self._results[-1])
         self.run(others)
-        rules = self._probe() if self._padding_id is None else self._assumed(self._padding_id)
+        rules = self._probe() if self._padding_id is None else self._assume(self._padding_id)
         dims = tuple(dims_of_shape(self._analysis[tensor].shape) for tensor in self._graph.outputs)
         fillers = {name: rule.padding for name, rule in rules.items()}
         self.run(interface_passes(self._interface, fillers, self._unread_inputs))
@@ -245,7 +245,7 @@ class _PassRun:
             held_inputs=self._held_inputs,
         )
 
-    def _assumed(self, padding_id: int) -> Mapping[str, IdRule]:
+    def _assume(self, padding_id: int) -> Mapping[str, IdRule]:
         """What ids are taken for in padded slots, where what stayed padded may read them."""
         others = (self._mask.source if self._mask.plain else None, *self._unread_inputs)
         inputs = [tensor for tensor in self._graph.inputs if is_token_input(tensor) and tensor.name not in others]

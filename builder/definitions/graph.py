@@ -76,7 +76,7 @@ class EncoderGraph:
         return self.op("Range", self.constant(0, np.int64), self.length(), self.constant(1, np.int64))
 
     def to_model(self, outputs: Mapping[str, tuple[str, Sequence[int | str]]], storage: Storage) -> Model:
-        """The model, with the weights read, or deferred where they are many (deferred.py).
+        """The model, with the weights read, or deferred where they are many (deferred_data.py).
 
         Args:
             outputs: by name of the output, its tensor and its dimensions after the batch.

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
-from padfree.onnx_tools.files import Deferred, Weights, of_bfloat16
+from padfree.onnx_tools.files import DeferredData, Weights, of_bfloat16
 
 from ..errors import BuildError
 from ..folders.weights import Entry, read_header
@@ -326,12 +326,12 @@ class Reader:
         """A weight's numbers."""
         return weight.read(self._contents)
 
-    def defer(self, weight: Weight) -> Deferred:
+    def defer(self, weight: Weight) -> DeferredData:
         """A weight that is read when somebody asks for it."""
-        count, narrow = math.prod(weight.shape), dict[int, Deferred]()
+        count, narrow = math.prod(weight.shape), dict[int, DeferredData]()
         rows = partial(weight.read_rows, self._contents) if weight.is_table() else None
         if weight.dtype in _HALVES and weight.is_exact():
             read = partial(weight.read_narrow, self._contents)
-            narrow[_HALVES[weight.dtype]] = Deferred(2 * count, read, rows=rows)
+            narrow[_HALVES[weight.dtype]] = DeferredData(2 * count, read, rows=rows)
         wide = None if rows is None else lambda numbers: _widen(rows(numbers), weight.dtype)
-        return Deferred(4 * count, partial(self.read, weight), narrow, wide)
+        return DeferredData(4 * count, partial(self.read, weight), narrow, wide)

@@ -38,7 +38,7 @@ def numbered_tokens(graph: gs.Graph) -> dict[str, str | None]:
     for node in graph.nodes:
         if not is_standard(node, "ScatterND"):
             continue
-        of_rows = {name for name, subtracted in _sources(node.inputs[1]) if subtracted == _FIRST} & inputs
+        of_rows = {name for name, subtrahend in _sources(node.inputs[1]) if subtrahend == _FIRST} & inputs
         maker = producer(node.inputs[0])
         is_empty = maker is not None and is_standard(maker, "ConstantOfShape")
         counts = {name for name, _ in _sources(maker.inputs[0])} & inputs if maker is not None and is_empty else set()
@@ -51,20 +51,20 @@ def _sources(tensor: gs.Tensor) -> set[tuple[str, float]]:
     """The tensors whose values a tensor holds, and what was subtracted from them."""
     waiting, sources = [(tensor, 0.0)], set[tuple[str, float]]()
     while waiting:
-        current, subtracted = waiting.pop()
-        if (current.name, subtracted) in sources:
+        current, subtrahend = waiting.pop()
+        if (current.name, subtrahend) in sources:
             continue
-        sources.add((str(current.name), subtracted))
+        sources.add((str(current.name), subtrahend))
         node = producer(current)
         if node is None:
             continue
         if is_standard(node, "Concat"):
-            waiting += [(item, subtracted) for item in node.inputs]
+            waiting += [(item, subtrahend) for item in node.inputs]
         elif is_standard(node, "Sub", "Add") and isinstance(node.inputs[1], gs.Constant):
             values = node.inputs[1].values.reshape(-1)
             if values.size == 1:
                 number = float(values[0]) if node.op == "Sub" else -float(values[0])
-                waiting.append((node.inputs[0], subtracted + number))
+                waiting.append((node.inputs[0], subtrahend + number))
         elif is_standard(node, *_SAME_VALUES):
-            waiting.append((node.inputs[0], subtracted))
+            waiting.append((node.inputs[0], subtrahend))
     return sources

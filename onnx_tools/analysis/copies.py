@@ -60,18 +60,18 @@ class Wiring:
     """Which nodes a graph has, in their order, and which tensors they read and make; of a graph as it is now."""
 
     def __init__(self, graph: gs.Graph) -> None:
-        self._strong = _wired(graph)  # so that nothing else gets an id
+        self._strong = _parts(graph)  # so that nothing else gets an id
         self._ids = list(map(id, self._strong))
 
     def is_that_of(self, graph: gs.Graph) -> bool:
         """Whether the graph has the same, and not only equal ones."""
-        return self._ids == list(map(id, _wired(graph)))
+        return self._ids == list(map(id, _parts(graph)))
 
 
 _END = object()  # stands after the inputs and the outputs of a node
 
 
-def _wired(graph: gs.Graph) -> list[object]:
+def _parts(graph: gs.Graph) -> list[object]:
     objects: list[object] = [*graph.inputs, _END, *graph.outputs]
     for node in graph.nodes:
         objects += (_END, node, *node.inputs, _END, *node.outputs)

@@ -26,7 +26,7 @@ class Movement(Enum):
     """Some of them, chosen along an axis."""
     REPEATED = auto()
     """All, several times."""
-    JOINED = auto()
+    JOIN = auto()
     """Those of all inputs, side by side."""
     CONVERTED = auto()
     """All, as another type."""
@@ -97,7 +97,7 @@ _RECORDS = (
     Operator("Ceil", work=Work.ELEMENTWISE),
     Operator("Celu", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST, finite=True),
     Operator("Clip", work=Work.ELEMENTWISE, finite=True),
-    Operator("Concat", moves=Movement.JOINED, keeps_sign=True),
+    Operator("Concat", moves=Movement.JOIN, keeps_sign=True),
     Operator("Cos", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST, least=-1.0),
     Operator("Cosh", work=Work.ELEMENTWISE),
     Operator("CumSum", parameters=(1,)),

@@ -137,11 +137,11 @@ def with_rules(feeds: Mapping[str, Array], rules: Mapping[str, IdRule], mask: Ma
         rules: by the name of the input; others are left as they are.
         mask: bool [B,S], True at tokens.
     """
-    ruled = {
+    inputs_by_rule = {
         name: rules[name].at_tokens(values, mask).astype(values.dtype) if name in rules else values
         for name, values in feeds.items()
     }
-    return with_counts(ruled, rules, mask)
+    return with_counts(inputs_by_rule, rules, mask)
 
 
 def with_counts(feeds: Mapping[str, Array], rules: Mapping[str, IdRule], mask: MaskArray) -> dict[str, Array]:
@@ -180,17 +180,17 @@ def special_ids(graph: gs.Graph) -> dict[str, SpecialIds]:
             largest.add(names[0])
         elif is_standard(node, "Where") or (is_standard(node, *_SAME_IDS) and node.inputs[0].name in source):
             source[node.outputs[0].name] = names[0]
-    numbered = numbered_tokens(graph)
+    numbers = numbered_tokens(graph)
     return {
         name: SpecialIds(
             tuple(sorted(comparands.get(name, ()))),
             name in largest,
             tuple(sorted(markers.get(name, ()))),
-            name in numbered,
-            numbered.get(name),
+            name in numbers,
+            numbers.get(name),
         )
         for name in dict.fromkeys(source.values())
-        if (comparands.get(name) or name in largest or name in numbered) and name not in numbered.values()
+        if (comparands.get(name) or name in largest or name in numbers) and name not in numbers.values()
     }
 
 

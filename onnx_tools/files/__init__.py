@@ -3,7 +3,7 @@
 
 from .data_files import locations
 from .data_sizes import bytes_of
-from .deferred import LARGE_MODEL_BYTES, Deferred, of_bfloat16
+from .deferred_data import LARGE_MODEL_BYTES, DeferredData, of_bfloat16
 from .metadata import is_rewritten, read_metadata, write_metadata
 from .model import Model, Piece, bytes_in_pieces, without_initializers
 from .model_file import load_model, open_model, save_model
@@ -14,7 +14,7 @@ from .weights import LARGE_BYTES, Storage, Weights
 __all__ = [
     "LARGE_BYTES",
     "LARGE_MODEL_BYTES",
-    "Deferred",
+    "DeferredData",
     "Model",
     "Piece",
     "Storage",

@@ -28,8 +28,8 @@ def check_data(tensors: Iterable[TensorProto], where: str, weights: Weights) -> 
         ModelFileError: a tensor has more or less data, or a negative size.
     """
     for tensor in tensors:
-        held = weights.size_of(tensor)
-        if held is None and tensor.data_location == TensorProto.EXTERNAL:
+        held_size = weights.size_of(tensor)
+        if held_size is None and tensor.data_location == TensorProto.EXTERNAL:
             continue
         if min(tensor.dims, default=0) < 0:
             raise ModelFileError(
@@ -37,11 +37,11 @@ def check_data(tensors: Iterable[TensorProto], where: str, weights: Weights) -> 
                 "it again"
             )
         size_bytes = bytes_of(tensor)
-        if held is not None or tensor.HasField("raw_data"):
+        if held_size is not None or tensor.HasField("raw_data"):
             if size_bytes is None:
                 continue  # onnx itself refuses what has no such data
             size_read, unit = size_bytes, "bytes"
-            size = held if held is not None else _size_of(tensor, size_read)
+            size = held_size if held_size is not None else _size_of(tensor, size_read)
         else:
             if size_bytes is None and tensor.data_type != TensorProto.STRING:
                 continue

@@ -20,9 +20,9 @@ def import_graph(model: Model) -> gs.Graph:
     graph = gs.import_onnx(model.proto)
     constants = graph.tensors()
     for tensor in model.proto.graph.initializer:
-        held, constant = model.weights.held_for(tensor), constants.get(tensor.name)
-        if held is not None and constant is not None:
-            constant.values, constant.data_location = HeldValues(tensor, held), None
+        data, constant = model.weights.held_for(tensor), constants.get(tensor.name)
+        if data is not None and constant is not None:
+            constant.values, constant.data_location = HeldValues(tensor, data), None
     return graph
 
 
@@ -62,7 +62,7 @@ def _fill(tensor: TensorProto, values: Any, weights: Weights) -> None:
     if isinstance(values, HeldValues):
         tensor.CopyFrom(values.message)
         tensor.name = name
-        weights.hold(tensor, values.held)
+        weights.hold(tensor, values.source)
     elif isinstance(values, np.ndarray) and values.dtype in _NUMPY_HALVES:
         weights.hold_array(tensor, values)
     else:

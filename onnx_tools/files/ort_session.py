@@ -15,7 +15,7 @@ from onnx import ModelProto, TensorProto, helper, inliner
 from padfree.contract.names import DOMAIN, ORT_AS_WRITTEN, ORT_WRONG_FUSIONS
 
 from .data_sizes import raw_bytes
-from .deferred import Deferred
+from .deferred_data import DeferredData
 from .external_data import model_tensors
 from .model import Model, without_initializers
 from .model_file import EXTERNAL_DATA_BYTES, save_model
@@ -87,7 +87,7 @@ def results_of(
 
 def _has_deferred(model: Model) -> bool:
     """Whether there are weights that nobody has read yet."""
-    return any(isinstance(model.weights.held_for(tensor), Deferred) for tensor in model.proto.graph.initializer)
+    return any(isinstance(model.weights.held_for(tensor), DeferredData) for tensor in model.proto.graph.initializer)
 
 
 def _options(*, optimize: bool) -> ort.SessionOptions:
@@ -110,18 +110,18 @@ def _whole_session(model: Model, options: ort.SessionOptions) -> ort.InferenceSe
         if values:
             options.add_external_initializers(list(values), list(values.values()))
         options.add_session_config_entry("session.disable_prepacking", "1")  # copies of all weights, for a few tokens
-        content = _inlined(_with_inputs(proto, fed_values)).SerializeToString()
+        content = _inline(_with_inputs(proto, fed_values)).SerializeToString()
         return _Session(content, options, list(values.values()), fed_values)
     size = sum(raw_bytes(tensor) for tensor in model_tensors(proto.graph))
     if size <= EXTERNAL_DATA_BYTES:
-        return _open((_inlined(proto) if size <= _INLINED_BYTES else proto).SerializeToString(), options)
+        return _open((_inline(proto) if size <= _INLINED_BYTES else proto).SerializeToString(), options)
     with tempfile.TemporaryDirectory(prefix="padfree-") as folder:
         path = Path(folder) / "model.onnx"
         save_model(proto, path)
         return _open(str(path), options)
 
 
-def _inlined(proto: ModelProto) -> ModelProto:
+def _inline(proto: ModelProto) -> ModelProto:
     """A rewritten model with bodies in the place of padfree's nodes: onnxruntime takes longer to put them there."""
     ours = proto.functions and all(function.domain == DOMAIN for function in proto.functions)
     return inliner.inline_local_functions(proto) if ours else proto

@@ -24,9 +24,9 @@ def write_model(model: Model, file: Path, *, external_data_bytes: int = EXTERNAL
     Raises:
         OSError: no space, or no permission.
     """
-    held = sum(model.weights.size_of(tensor) or 0 for tensor in model.proto.graph.initializer)
+    outside = sum(model.weights.size_of(tensor) or 0 for tensor in model.proto.graph.initializer)
     inside = sum(raw_bytes(tensor) for tensor in model_tensors(model.proto.graph))
-    if held + inside <= external_data_bytes:
+    if outside + inside <= external_data_bytes:
         _, pieces = bytes_in_pieces(model)
         with file.open("wb") as stream:
             stream.writelines(pieces)

@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from .deferred import Deferred
+from .deferred_data import DeferredData
 from .model import Model, without_initializers
 from .weights import Array
 
@@ -38,7 +38,7 @@ class _Table:
     kind: its element type. count: V. wraps: whether negative ids count from the end.
     """
 
-    held: Deferred
+    data: DeferredData
     kind: int
     count: int
     ids: str
@@ -46,15 +46,15 @@ class _Table:
     numbers: str
     wraps: bool
 
-    def chosen(self, ids: Array) -> dict[str, Array]:
+    def choose(self, ids: Array) -> dict[str, Array]:
         """Both; an id that is none of the table's is none of the rows' either."""
         flat = np.asarray(ids, _INT64).reshape(-1)
         flat = np.where(flat < 0, flat + self.count, flat) if self.wraps else flat
         is_row = (flat >= 0) & (flat < self.count)
         rows = np.union1d(flat[is_row], [0]).astype(_INT64)
         numbers = np.where(is_row, np.searchsorted(rows, flat), len(rows)).reshape(np.shape(ids))
-        assert self.held.rows is not None
-        return {self.rows: self.held.rows(rows), self.numbers: numbers.astype(np.asarray(ids).dtype)}
+        assert self.data.rows is not None
+        return {self.rows: self.data.rows(rows), self.numbers: numbers.astype(np.asarray(ids).dtype)}
 
 
 @dataclass
@@ -94,22 +94,22 @@ class StagedSession:
         keeps: whether weights are read once for all runs, as they are few.
     """
 
-    def __init__(self, model: Model, opened: Callable[[ModelProto], Any]) -> None:
+    def __init__(self, model: Model, open_part: Callable[[ModelProto], Any]) -> None:
         self._model = model
         graph = model.proto.graph
         names = {tensor.name for tensor in graph.initializer}
         self._inputs = [item for item in graph.input if item.name not in names]
         self._outputs = [item.name for item in graph.output]
-        held = {tensor.name: tensor for tensor in graph.initializer if tensor in model.weights}
-        parts = _divided(model, held)
-        _wire(parts, graph, held)
+        weights = {tensor.name: tensor for tensor in graph.initializer if tensor in model.weights}
+        parts = _divide(model, weights)
+        _wire(parts, graph, weights)
         self._parts = [part for part in parts if part.makes]  # what nobody reads, onnxruntime refuses to run
         types = _types(model.proto)
         for part in self._parts:
-            part.session = opened(_message(part, model.proto, types))
+            part.session = open_part(_message(part, model.proto, types))
         read = {tensor.name: model.weights.size_of(tensor) or 0 for part in self._parts for tensor in part.weights}
         self.keeps = sum(read.values()) <= KEPT_BYTES
-        self._kept: dict[str, Array] = {}
+        self._arrays: dict[str, Array] = {}
 
     @property
     def parts(self) -> int:
@@ -132,15 +132,15 @@ class StagedSession:
         yield from ((name, values[name]) for name in dict.fromkeys(names) if name in values)
         last = {name: at for at, part in enumerate(self._parts) for name in part.needs()}
         for at, part in enumerate(self._parts):
-            given = {name: values[name] for name in part.reads}
-            made = part.session.run(list(part.makes), {**given, **self._read(part, values)}, options)
-            results = dict(zip(part.makes, made, strict=True))
+            part_feeds = {name: values[name] for name in part.reads}
+            arrays = part.session.run(list(part.makes), {**part_feeds, **self._read(part, values)}, options)
+            results = dict(zip(part.makes, arrays, strict=True))
             yield from ((name, value) for name, value in results.items() if name in names)
             values = {name: value for name, value in (values | results).items() if last.get(name, 0) > at}
 
     def _read(self, part: _Part, values: Mapping[str, Array]) -> dict[str, Array]:
         """The weights of a part, on all cores, and the rows of its tables."""
-        result = {name: array for table in part.tables for name, array in table.chosen(values[table.ids]).items()}
+        result = {name: array for table in part.tables for name, array in table.choose(values[table.ids]).items()}
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             arrays = pool.map(self._array, part.weights)
             return result | {tensor.name: array for tensor, array in zip(part.weights, arrays, strict=True)}
@@ -148,66 +148,66 @@ class StagedSession:
     def _array(self, tensor: TensorProto) -> Array:
         if not self.keeps:
             return self._model.array(tensor)
-        if tensor.name not in self._kept:
-            self._kept[tensor.name] = self._model.array(tensor)
-        return self._kept[tensor.name]
+        if tensor.name not in self._arrays:
+            self._arrays[tensor.name] = self._model.array(tensor)
+        return self._arrays[tensor.name]
 
 
-def _divided(model: Model, held: Mapping[str, TensorProto]) -> list[_Part]:
+def _divide(model: Model, weights: Mapping[str, TensorProto]) -> list[_Part]:
     """The nodes in parts whose weights are as large as PART_BYTES allows."""
-    parts, there, made = [_Part()], dict[str, int](), set[str]()
-    for source in _as_early_as_possible(model.proto.graph.node, held):
-        node, table = _with_rows(model, held, source)
-        sizes = {name: model.weights.size_of(held[name]) or 0 for name in node.input if name in held}
+    parts, there, results = [_Part()], dict[str, int](), set[str]()
+    for source in _as_early_as_possible(model.proto.graph.node, weights):
+        node, table = _with_rows(model, weights, source)
+        sizes = {name: model.weights.size_of(weights[name]) or 0 for name in node.input if name in weights}
         is_full = sum((there | sizes).values()) > PART_BYTES and not sizes.keys() <= there.keys()
-        if parts[-1].nodes and (is_full or (table is not None and table.ids in made)):
+        if parts[-1].nodes and (is_full or (table is not None and table.ids in results)):
             parts.append(_Part())
-            there, made = {}, set()
+            there, results = {}, set()
         parts[-1].nodes.append(node)
         parts[-1].tables += [] if table is None else [table]
         there |= sizes
-        made |= set(node.output)
+        results |= set(node.output)
     return parts
 
 
-def _as_early_as_possible(nodes: Sequence[NodeProto], held: Mapping[str, TensorProto]) -> list[NodeProto]:
+def _as_early_as_possible(nodes: Sequence[NodeProto], weights: Mapping[str, TensorProto]) -> list[NodeProto]:
     """The nodes in an order in which those that read no weights follow what they read: less waits for later parts."""
     indices, makers = list[int](), dict[str, int]()
     for at, node in enumerate(nodes):
         read = [makers[name] for name in node.input if name in makers]
-        is_bound = not read or any(name in held for name in node.input)
+        is_bound = not read or any(name in weights for name in node.input)
         indices.append(at if is_bound else max(read))
         makers |= dict.fromkeys((name for name in node.output if name), indices[-1])
     return [nodes[at] for at in sorted(range(len(nodes)), key=lambda at: (indices[at], at))]
 
 
-def _with_rows(model: Model, held: Mapping[str, TensorProto], node: NodeProto) -> tuple[NodeProto, _Table | None]:
+def _with_rows(model: Model, weights: Mapping[str, TensorProto], node: NodeProto) -> tuple[NodeProto, _Table | None]:
     """A node that reads rows of a table where ids choose from one, and which; else the node itself."""
-    deferred = ((at, model.weights.held_for(held[name])) for at, name in enumerate(node.input) if name in held)
-    index, table = next(((at, item) for at, item in deferred if isinstance(item, Deferred)), (0, None))
+    candidates = ((at, model.weights.held_for(weights[name])) for at, name in enumerate(node.input) if name in weights)
+    index, table = next(((at, item) for at, item in candidates if isinstance(item, DeferredData)), (0, None))
     is_first_axis = not any(item.name == "axis" and item.i for item in node.attribute)
     if table is None or table.rows is None or node.op_type not in _IDS or not is_first_axis:
         return node, None
     result, ids = NodeProto(), _IDS[node.op_type]
     result.CopyFrom(node)
     result.input[index], result.input[ids] = f"{node.output[0]}.rows", f"{node.output[0]}.numbers"
-    tensor, wraps = held[node.input[index]], node.op_type == "Gather"
+    tensor, wraps = weights[node.input[index]], node.op_type == "Gather"
     read = result.input[index], result.input[ids]
     return result, _Table(table, tensor.data_type, tensor.dims[0], node.input[ids], *read, wraps)
 
 
-def _wire(parts: Sequence[_Part], graph: GraphProto, held: Mapping[str, TensorProto]) -> None:
+def _wire(parts: Sequence[_Part], graph: GraphProto, weights: Mapping[str, TensorProto]) -> None:
     """Tells every part what it reads and what it makes for others."""
     constants = {tensor.name for tensor in graph.initializer}
-    needed = {item.name for item in graph.output}
+    needs = {item.name for item in graph.output}
     for part in reversed(parts):
-        made = {name for node in part.nodes for name in node.output if name}
+        results = {name for node in part.nodes for name in node.output if name}
         read = dict.fromkeys(name for node in part.nodes for name in node.input if name)
-        fed = {name for table in part.tables for name in (table.rows, table.numbers)}
-        part.makes = tuple(sorted(made & needed))
-        part.reads = tuple(name for name in read if name not in made | constants | fed)
-        part.weights = tuple(held[name] for name in read if name in held)
-        needed |= part.needs()
+        feeds = {name for table in part.tables for name in (table.rows, table.numbers)}
+        part.makes = tuple(sorted(results & needs))
+        part.reads = tuple(name for name in read if name not in results | constants | feeds)
+        part.weights = tuple(weights[name] for name in read if name in weights)
+        needs |= part.needs()
 
 
 def _message(part: _Part, proto: ModelProto, types: Mapping[str, int]) -> ModelProto:
@@ -223,8 +223,8 @@ def _message(part: _Part, proto: ModelProto, types: Mapping[str, int]) -> ModelP
         graph.input.append(helper.make_tensor_value_info(table.numbers, types[table.ids], None))
     graph.output.extend(helper.make_tensor_value_info(name, types[name], None) for name in part.makes)
     read = {name for node in part.nodes for name in node.input}
-    fed = {tensor.name for tensor in part.weights}
-    graph.initializer.extend(item for item in proto.graph.initializer if item.name in read and item.name not in fed)
+    feeds = {tensor.name for tensor in part.weights}
+    graph.initializer.extend(item for item in proto.graph.initializer if item.name in read and item.name not in feeds)
     return result
 
 

@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from ..errors import ModelFileError
-from .deferred import Deferred, size_of
+from .deferred_data import DeferredData, size_of
 
 Array = npt.NDArray[Any]
 
@@ -52,7 +52,7 @@ class Weights:
 
     def __init__(self, storage: Storage = Storage.MAP) -> None:
         self._storage = storage
-        self._data: dict[str, memoryview | Deferred] = {}
+        self._data: dict[str, memoryview | DeferredData] = {}
         self._files: dict[Path, os.stat_result] = {}
 
     def copy(self) -> Weights:
@@ -111,7 +111,7 @@ class Weights:
                         f"'{file}' was written to while its weights were read; run this again when the file is complete"
                     )
 
-    def hold(self, tensor: TensorProto, data: memoryview | Deferred) -> None:
+    def hold(self, tensor: TensorProto, data: memoryview | DeferredData) -> None:
         """Makes `data`, little endian, that of a tensor, whose message loses what it holds."""
         tensor.ClearField("raw_data")
         del tensor.external_data[:]
@@ -127,7 +127,7 @@ class Weights:
     def align(self) -> None:
         """Copies what does not lie as processors and libraries want numbers to lie."""
         for name, data in self._data.items():
-            if isinstance(data, Deferred):
+            if isinstance(data, DeferredData):
                 continue
             values = np.frombuffer(data, np.uint8)
             if values.ctypes.data % _ALIGNMENT_BYTES:
@@ -136,7 +136,7 @@ class Weights:
     def __contains__(self, tensor: TensorProto) -> bool:
         return self.held_for(tensor) is not None
 
-    def held_for(self, tensor: TensorProto) -> memoryview | Deferred | None:
+    def held_for(self, tensor: TensorProto) -> memoryview | DeferredData | None:
         """What is held for a tensor, read or not: it is external, but in no file that is named. Otherwise None."""
         is_in_memory = tensor.data_location == TensorProto.EXTERNAL and not tensor.external_data
         return self._data.get(tensor.name) if is_in_memory else None
@@ -144,7 +144,7 @@ class Weights:
     def data_of(self, tensor: TensorProto) -> memoryview | None:
         """A tensor's data where it is held; what is deferred is read for it. Otherwise None."""
         data = self.held_for(tensor)
-        return data.data() if isinstance(data, Deferred) else data
+        return data.data() if isinstance(data, DeferredData) else data
 
     def size_of(self, tensor: TensorProto) -> int | None:
         """Bytes of a tensor's data where it is held, read or not. Otherwise None."""
@@ -186,15 +186,15 @@ def with_data(tensor: TensorProto, data: memoryview) -> TensorProto:
 class HeldValues(LazyValues):  # type: ignore[misc]
     """A graph's constant whose data is outside of its message."""
 
-    def __init__(self, message: TensorProto, held: memoryview | Deferred) -> None:
+    def __init__(self, message: TensorProto, data: memoryview | DeferredData) -> None:
         lazy = LazyValues(message)
         self.shape, self.dtype, self.nbytes = lazy.shape, lazy.dtype, lazy.nbytes
-        self.message, self.held = message, held
+        self.message, self.source = message, data
 
     @property
     def data(self) -> memoryview:
         """The bytes; what is deferred is read for them."""
-        return self.held.data() if isinstance(self.held, Deferred) else self.held
+        return self.source.data() if isinstance(self.source, DeferredData) else self.source
 
     @property
     def tensor(self) -> TensorProto:

@@ -144,7 +144,7 @@ class _Trial:
         """Whether the file runs with these sizes of some inputs, and the usual ones of the others."""
         if self._session is None:
             return False
-        for values in self._tried() if self._values is None else (self._values,):
+        for values in self._trial_values() if self._values is None else (self._values,):
             feeds = {name: np.full(shape, values[name]).astype(dtype) for name, (dtype, shape) in self._others.items()}
             for name, (dtype, dims) in self._inputs.items():
                 trial_sizes = sizes.get(name, _SIZES)
@@ -155,16 +155,16 @@ class _Trial:
                 return True
         return False
 
-    def _tried(self) -> Iterator[dict[str, int]]:
+    def _trial_values(self) -> Iterator[dict[str, int]]:
         """What inputs may hold, by name, to be tried in this order."""
         for value in (1, 0):
             yield dict.fromkeys((*self._inputs, *self._others), value)
-        collected = _collected(self._model)
-        if collected:
-            yield dict.fromkeys((*self._inputs, *self._others), 1) | collected
+        ids = _ids_to_collect(self._model)
+        if ids:
+            yield dict.fromkeys((*self._inputs, *self._others), 1) | ids
 
 
-def _collected(model: Model) -> dict[str, int]:
+def _ids_to_collect(model: Model) -> dict[str, int]:
     """An id that the model collects, by input: without it there is nothing to collect."""
     graph = gs.import_onnx(model.proto)
     inline_constants(graph)

@@ -83,11 +83,11 @@ def import_model(model: Model) -> gs.Graph:
     fused operator that cannot be imported, and for one that is not valid ONNX.
     """
     try:
-        typed = typed_graph(model.with_proto(canonical(model.proto)))
+        draft = typed_graph(model.with_proto(canonical(model.proto)))
         for step in GRAPH_STEPS:
             logger.debug("importing: %s", step.__name__)
-            step(typed)
-        return typed.graph
+            step(draft)
+        return draft.graph
     except RewriteError:
         raise
     except Exception as error:

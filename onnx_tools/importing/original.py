@@ -15,7 +15,7 @@ from ..precision.widen import widen
 from .axes import with_rows_marked
 from .canonical import runnable
 from .nvidia import holds_plugins, without_plugins
-from .quantized.unquantized import Unquantized, holds_quantization, without_quantization
+from .quantized.removal import UnquantizedModel, holds_quantization, without_quantization
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Original:
 
     model: Model
     half: ModelProto
-    unquantized: Unquantized | None = None
+    unquantized: UnquantizedModel | None = None
 
 
 def replace_plugins(original: Original) -> Original:

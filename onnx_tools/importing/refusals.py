@@ -41,9 +41,9 @@ def refuse_foreign(model: ModelProto) -> ModelProto:
     return model
 
 
-def refuse_what_batches_share(typed: TypedGraph) -> None:
+def refuse_what_batches_share(draft: TypedGraph) -> None:
     """Raises RewriteError for scales that are taken from a whole batch, and for random numbers."""
-    for node in typed.graph.nodes:
+    for node in draft.graph.nodes:
         if is_standard(node, "DynamicQuantizeLinear") and not isinstance(node.inputs[0], gs.Constant):
             raise RewriteError(
                 f"node '{node_name(node)}' (DynamicQuantizeLinear) takes its scale from the largest and smallest "

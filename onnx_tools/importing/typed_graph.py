@@ -59,22 +59,22 @@ def typed_graph(model: Model) -> TypedGraph:
     return TypedGraph(graph, skeleton, fixed)
 
 
-def expand_and_choose(typed: TypedGraph) -> None:
+def expand_and_choose(draft: TypedGraph) -> None:
     """Standard operators instead of fused ones and of sequences, and of every If the branch that is taken."""
-    if standardise(typed.graph):
-        _write_types(typed.graph, _infer(_with_nodes_of(typed.graph, typed.skeleton)))
+    if standardise(draft.graph):
+        _write_types(draft.graph, _infer(_with_nodes_of(draft.graph, draft.skeleton)))
 
 
-def inline_and_tidy(typed: TypedGraph) -> None:
+def inline_and_tidy(draft: TypedGraph) -> None:
     """Constants without nodes, and no node that leads to no output."""
-    inline_constants(typed.graph)
-    tidy(typed.graph)
+    inline_constants(draft.graph)
+    tidy(draft.graph)
 
 
-def free_fixed_sizes(typed: TypedGraph) -> None:
+def free_fixed_sizes(draft: TypedGraph) -> None:
     """B and S instead of the sizes that the file fixes for batch and sequence."""
-    if typed.fixed:
-        generalise(typed.graph, typed.fixed)
+    if draft.fixed:
+        generalise(draft.graph, draft.fixed)
 
 
 def words_of(error: Exception) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from onnx import TensorProto
 
 from .body_builder import BodyBuilder
-from .ragged import Ragged, bool_to_bias, grid_token, ragged_from_cu_seqlens
+from .ragged_tokens import RaggedTokens, bool_to_bias, grid_token, ragged_from_cu_seqlens
 
 
 def attention(b: BodyBuilder) -> None:
@@ -46,7 +46,9 @@ def attention(b: BodyBuilder) -> None:
         b.output("y", y)
 
 
-def _query_key_value(b: BodyBuilder, ragged: Ragged, heads: str, kv_heads: str, size: str) -> tuple[str, str, str, str]:
+def _query_key_value(
+    b: BodyBuilder, ragged: RaggedTokens, heads: str, kv_heads: str, size: str
+) -> tuple[str, str, str, str]:
     """T as int64 [1]; q [B,Smax,H,D], k and v [B,Smax,KVH,D] with their biases."""
     grid, batch = grid_token(b, ragged), b.op("Shape", ragged.lens)
     zero, firsts = b.const([0]), b.op("Add", heads, kv_heads)

@@ -12,7 +12,7 @@ from onnx import TensorProto
 from .attention_body import attention
 from .body_builder import BodyBuilder
 from .linear_body import linear, linear_fp8, rotated_pairs
-from .ragged import Ragged, grid_token, is_live, pad_index, ragged_from_cu_seqlens, token_slot
+from .ragged_tokens import RaggedTokens, grid_token, is_live, pad_index, ragged_from_cu_seqlens, token_slot
 
 
 def _index(b: BodyBuilder) -> None:
@@ -143,7 +143,7 @@ def _layer_norm(b: BodyBuilder) -> None:
             b.output("y_first", first)
 
 
-def _rows_of_sequences(b: BodyBuilder, x: str, ragged: Ragged, token: str) -> str:
+def _rows_of_sequences(b: BodyBuilder, x: str, ragged: RaggedTokens, token: str) -> str:
     """[B,E]: a token's row for each sequence, zeros for an empty one."""
     some = b.op("Greater", ragged.lens, b.const(0))
     return b.gather_rows(x, b.op("Where", some, token, b.const(-1)))

@@ -29,7 +29,7 @@ class BodyBuilder:
         self.opset = opset
         self.act_type = act_type
         self.nodes: list[NodeProto] = []
-        self._made: dict[tuple[bytes, int], list[str]] = {}  # what a node is but for its outputs -> these
+        self._outputs_by_node: dict[tuple[bytes, int], list[str]] = {}  # what a node is but for its outputs -> these
 
     def op(self, op_type: str, *inputs: str, **attributes: Any) -> str:
         """A node with one output."""
@@ -42,12 +42,12 @@ class BodyBuilder:
     def _outputs(self, node: NodeProto, count: int) -> list[str]:
         """Adds a node, whose outputs are still to be named, unless there is the same."""
         key = node.SerializeToString(deterministic=True), count
-        if key not in self._made:
+        if key not in self._outputs_by_node:
             outputs = [f"{node.op_type}_{len(self.nodes)}_{index}" for index in range(count)]
             node.output.extend(outputs)
             self.nodes.append(node)
-            self._made[key] = outputs
-        return self._made[key]
+            self._outputs_by_node[key] = outputs
+        return self._outputs_by_node[key]
 
     def const(self, value: npt.ArrayLike, dtype: npt.DTypeLike = np.int64) -> str:
         """A constant."""

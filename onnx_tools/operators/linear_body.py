@@ -57,9 +57,9 @@ def _epilogue(b: BodyBuilder, total: str, bias: str | None) -> str:
         blocks = _blocks(b, total)
         u, v = (b.op("Gather", blocks, b.const(i), axis=2) for i in range(2))  # [T,N/16,8]
         half = b.op("Div", b.dim(total, 1), b.const([2]))
-        gate = b.op("Mul", _activated(b, u, b.attributes["activation"]), v)
+        gate = b.op("Mul", _activate(b, u, b.attributes["activation"]), v)
         return b.reshape(gate, b.dim(total, 0), half)
-    y = _activated(b, total, b.attributes["activation"])
+    y = _activate(b, total, b.attributes["activation"])
     if not b.attributes["has_residual"]:
         return y
     residual = b.load("residual")
@@ -111,7 +111,7 @@ def _moments(b: BodyBuilder, y: str) -> str:
     return b.op("Transpose", b.op("Concat", mean, squares, axis=-1), perm=[1, 0, 2])
 
 
-def _activated(b: BodyBuilder, x: str, activation: AttributeValue) -> str:
+def _activate(b: BodyBuilder, x: str, activation: AttributeValue) -> str:
     """The activation of float32 values; Gelu is an operator from opset 20 on alone."""
     if activation == "relu":
         return b.op("Relu", x)

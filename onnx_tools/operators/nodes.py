@@ -119,7 +119,7 @@ def node_attributes(node: NodeProto) -> dict[str, AttributeValue]:
             )
         value = onnx.helper.get_attribute_value(attribute)
         values[attribute.name] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-    return dict(spec.completed(values))
+    return dict(spec.complete(values))
 
 
 def named_inputs(node: NodeProto) -> dict[str, str]:

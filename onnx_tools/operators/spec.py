@@ -146,23 +146,23 @@ class OperatorSpec:
         """The flags that files write, each off."""
         return {spec.name: 0 for spec in self.attributes if spec.allowed == (0, 1) and spec.outside_engines is None}
 
-    def completed(self, attributes: Mapping[str, AttributeValue]) -> Mapping[str, AttributeValue]:
+    def complete(self, attributes: Mapping[str, AttributeValue]) -> Mapping[str, AttributeValue]:
         """A node's attributes and the options of engines that it does not write."""
         return {**self.outside_engines, **attributes}
 
     def inputs_for(self, attributes: Mapping[str, AttributeValue]) -> tuple[TensorSpec, ...]:
         """The inputs, in order, of a node with these attributes."""
-        completed = self.completed(attributes)
+        completed = self.complete(attributes)
         return tuple(spec for spec in self.inputs if spec.is_there(completed))
 
     def outputs_for(self, attributes: Mapping[str, AttributeValue]) -> tuple[TensorSpec, ...]:
         """The outputs, in order, of a node with these attributes."""
-        completed = self.completed(attributes)
+        completed = self.complete(attributes)
         return tuple(spec for spec in self.outputs if spec.is_there(completed))
 
     def variant(self, attributes: Mapping[str, AttributeValue]) -> str:
         """Name of the function body that a node with these attributes has ("" for an operator with one body)."""
-        completed = self.completed(attributes)
+        completed = self.complete(attributes)
         return ".".join(f"{spec.name}_{completed[spec.name]}" for spec in self.attributes if spec.selects_body)
 
 

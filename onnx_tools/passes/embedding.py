@@ -165,7 +165,7 @@ def _replace(graph: gs.Graph, analysis: Analysis, norm: norms.LayerNorm, tables:
 
     inputs = [pack(ids)]
     inputs += [pack(types[1])] if types is not None else []
-    inputs += [pack(_stretched(editor, analysis, position_input, ids))] if position_input is not None else []
+    inputs += [pack(_stretch(editor, analysis, position_input, ids))] if position_input is not None else []
     inputs += [boundary.cu_seqlens, word_table]
     inputs += [position_table] if position_table is not None else []
     inputs += [types[0]] if types is not None else []
@@ -196,7 +196,7 @@ def _shift(editor: Editor, table: gs.Constant, row: np.ndarray) -> gs.Constant:
     return editor.constant(f"{table.name}_with_row", values)
 
 
-def _stretched(editor: Editor, analysis: Analysis, tensor: gs.Tensor, like: gs.Tensor) -> gs.Tensor:
+def _stretch(editor: Editor, analysis: Analysis, tensor: gs.Tensor, like: gs.Tensor) -> gs.Tensor:
     """Positions [1,S] as [B,S]."""
     if analysis[tensor].shape == analysis[like].shape:
         return tensor

@@ -45,7 +45,7 @@ def pooling(graph: gs.Graph, analysis: Analysis) -> PassResult:
         if mode == "first" and (token is None or token.by_count) and _reaches_tokens(analysis, pooled):
             counting_names.append(f"'{node_name(node)}' ({node.op}) takes slot 0, and tokens read it")
         pooled = _squeeze(analysis, graph, pooled)
-        normalized = _normalized(analysis, graph, pooled)
+        normalized = _normalization(analysis, graph, pooled)
         target = normalized if normalized is not None else pooled
         shape, dtype = analysis[target].shape, analysis[x].dtype
         has_axis = shape is not None and len(shape) == 3
@@ -214,7 +214,7 @@ def _squeeze(analysis: Analysis, graph: gs.Graph, pooled: gs.Tensor) -> gs.Tenso
     return squeeze.outputs[0] if axes in ([1], [-2]) else pooled
 
 
-def _normalized(analysis: Analysis, graph: gs.Graph, pooled: gs.Tensor) -> gs.Tensor | None:
+def _normalization(analysis: Analysis, graph: gs.Graph, pooled: gs.Tensor) -> gs.Tensor | None:
     """The tensor pooled / max(norm(pooled), tiny) where that is all that becomes of `pooled`."""
     divisions = [node for node in pooled.outputs if is_standard(node, "Div") and node.inputs[0] is pooled]
     if len(divisions) != 1 or is_output(graph, pooled):

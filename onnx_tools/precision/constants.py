@@ -11,7 +11,7 @@ import numpy.typing as npt
 from onnx import NodeProto, TensorProto
 
 from ..errors import RewriteError
-from ..files.deferred import Deferred
+from ..files.deferred_data import DeferredData
 from ..files.model import Model
 from ..files.weights import LARGE_BYTES, bytes_of_array
 from ..operators.functions import ACT_TYPES
@@ -41,7 +41,7 @@ class HalfConstants:
             if tensor.data_type == TensorProto.FLOAT
         }
         self._trials: dict[str, npt.NDArray[Any]] = {}  # what some become, if they are read in the new type
-        self._rounded: dict[str, npt.NDArray[Any] | Deferred] = {}  # those that are read in the new type
+        self._rounded: dict[str, npt.NDArray[Any] | DeferredData] = {}  # those that are read in the new type
         self._read_as_float32: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
@@ -93,10 +93,10 @@ class HalfConstants:
             self._rounded[name] = round_values(self.values(name), self._precision) if trial is None else trial
         return f"{name}.{self._precision}"
 
-    def _exact(self, name: str) -> Deferred | None:
+    def _exact(self, name: str) -> DeferredData | None:
         """A constant's numbers in the new type, where that is the one of the file that they come from."""
-        held = self._original.weights.held_for(self._tensors[name])
-        return held.narrow.get(ACT_TYPES[self._precision]) if isinstance(held, Deferred) else None
+        data = self._original.weights.held_for(self._tensors[name])
+        return data.narrow.get(ACT_TYPES[self._precision]) if isinstance(data, DeferredData) else None
 
     def _refuse_overflow(self, name: str, values: Floats, reader: NodeProto) -> None:
         largest = largest_of(values)
@@ -127,7 +127,7 @@ class HalfConstants:
             tensor = graph.initializer.add(
                 name=new_names.get(copy, copy), data_type=ACT_TYPES[self._precision], dims=dims
             )
-            if isinstance(content, Deferred):
+            if isinstance(content, DeferredData):
                 self._model.weights.hold(tensor, content)
             elif content.nbytes >= LARGE_BYTES:
                 self._model.weights.hold(tensor, bytes_of_array(content))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from onnx import TensorProto
 
 from ..errors import VerificationError
-from ..files.deferred import Deferred
+from ..files.deferred_data import DeferredData
 from ..files.model import Model
 from ..files.weights import array_of
 from ..operators.functions import ACT_TYPES
@@ -89,8 +89,8 @@ def check_weights(original: Model, converted: Model, precision: str) -> None:
         source = sources.get(tensor.name) or sources.get(tensor.name.removesuffix(f".{precision}"))
         if source is None or tensor.data_type == source.data_type:
             return 0
-        held = original.weights.held_for(source)
-        if isinstance(held, Deferred) and held.narrow.get(tensor.data_type) is converted.weights.held_for(tensor):
+        data = original.weights.held_for(source)
+        if isinstance(data, DeferredData) and data.narrow.get(tensor.data_type) is converted.weights.held_for(tensor):
             return 0  # it is read as the file has it
         pairs = zip(blocks(original.array(source)), blocks(converted.array(tensor)), strict=True)
         return sum(_far(to_float(a), to_float(b), precision) for a, b in pairs)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from ..files.deferred import LARGE_MODEL_BYTES, Deferred, of_bfloat16
+from ..files.deferred_data import LARGE_MODEL_BYTES, DeferredData, of_bfloat16
 from ..files.model import Model, without_initializers
 from ..files.weights import Weights
 from ..operators import with_functions, without_functions
@@ -70,7 +70,7 @@ def _widen(model: ModelProto, halves: list[TensorProto], source: Weights, target
         if is_large:
             wide = model.graph.initializer.add(name=tensor.name, data_type=TensorProto.FLOAT, dims=tensor.dims)
             rows = partial(_wide_rows, tensor, data) if _is_table(data) else None
-            target.hold(wide, Deferred(size, partial(_wide, tensor, source), rows=rows))
+            target.hold(wide, DeferredData(size, partial(_wide, tensor, source), rows=rows))
             continue
         name = f"{tensor.name}.half"
         target.hold(model.graph.initializer.add(name=name, data_type=tensor.data_type, dims=tensor.dims), data)
@@ -85,7 +85,7 @@ def _wide(tensor: TensorProto, source: Weights) -> npt.NDArray[np.float32]:
 
 
 def _wide_rows(
-    tensor: TensorProto, data: memoryview | Deferred, numbers: npt.NDArray[np.int64]
+    tensor: TensorProto, data: memoryview | DeferredData, numbers: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float32]:
     """Rows of a table alone."""
     if isinstance(data, memoryview):
@@ -94,7 +94,7 @@ def _wide_rows(
     return _numbers(tensor, data.rows(numbers).view(np.uint16))
 
 
-def _is_table(data: memoryview | Deferred) -> bool:
+def _is_table(data: memoryview | DeferredData) -> bool:
     return isinstance(data, memoryview) or data.rows is not None
 
 

@@ -55,7 +55,7 @@ def measure_losses(
 def loss(node: gs.Node, x: Floats, weight: Floats, scale: float, quantized: QuantizedWeight) -> float:
     """Of one GEMM of rows x [T,K] by a weight [K,N]; infinite where the result is not finite."""
     narrow = round_values(x / np.float32(scale)) * np.float32(scale)
-    exact, approximate = (_norm(node, x, result) for result in (x @ weight, narrow @ quantized.dequantized().T))
+    exact, approximate = (_norm(node, x, result) for result in (x @ weight, narrow @ quantized.dequantize().T))
     length = float(np.linalg.norm(exact))
     off = float(np.linalg.norm(approximate - exact))
     if not np.isfinite(off):

@@ -25,7 +25,7 @@ class QuantizedWeight:
     rows: Bytes
     scale: Floats
 
-    def dequantized(self) -> Floats:
+    def dequantize(self) -> Floats:
         """float32 [N,K]."""
         values: Floats = self.rows.astype(np.float32) * self.scale[:, np.newaxis]
         return values

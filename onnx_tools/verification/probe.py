@@ -49,7 +49,7 @@ class UnknownSizesError(PaddingIsReadError):
 
 
 @dataclass(frozen=True)
-class Probed:
+class ProbeResult:
     """What a probe that passed found out.
 
     reasons: why results differ under masks that are not right-padded. rules: how ids had to be, by input.
@@ -80,7 +80,7 @@ class _PaddedPart:
 
 def probe(
     graph: gs.Graph, analysis: Analysis, *, right_padded_only: bool, special: Mapping[str, SpecialIds] | None = None
-) -> Probed:
+) -> ProbeResult:
     """Checks all padded parts of a graph of the padded interface; `special` are ids that the model looks for.
 
     Masks that are not right-padded are not tried where `right_padded_only`.
@@ -88,7 +88,7 @@ def probe(
     """
     part = _padded_part(graph, analysis, inputs_too=right_padded_only)
     if part is None or (part.mask.source is None and not right_padded_only):
-        return Probed()  # nothing is padded, or no slot is padding
+        return ProbeResult()  # nothing is padded, or no slot is padding
     limits = {name: limit_of(graph, name) for name in special or {}}
     refusal: RewriteError | None = None
     for rules in [{}, *rules_for(special or {}, limits)]:
@@ -103,7 +103,7 @@ def probe(
             others = () if right_padded_only else _masks()[1:]
             differing = [_difference(part, analysis, mask, rules) for mask in others]
             reasons = (f"{_text(node)} reads masked slots" for node in differing if node is not None)
-            return Probed(tuple(dict.fromkeys(reasons)), rules)
+            return ProbeResult(tuple(dict.fromkeys(reasons)), rules)
         refusal = refusal or PaddingIsReadError(
             f"{_text(reader)} reads masked slots: its result depends on padding, and so on the other sequences of the "
             f"batch; {_advice(reader)}"
@@ -190,7 +190,7 @@ def _difference(part: _PaddedPart, analysis: Analysis, mask: np.ndarray, rules: 
             "fails so, too, as files do that hold the sizes that they were traced with, export it again "
             "(torch.onnx.export with dynamo=True); otherwise replace these operators by standard ones"
         ) from error
-    readers = (_changed(part, analysis, mask, *trial) for trial in trials)
+    readers = (_first_difference(part, analysis, mask, *trial) for trial in trials)
     return next((reader for reader in readers if reader is not None), None)
 
 
@@ -202,7 +202,7 @@ def _of_more_slots(session: ort.InferenceSession, feed: Mapping[str, np.ndarray]
         return None
 
 
-def _changed(
+def _first_difference(
     part: _PaddedPart,
     analysis: Analysis,
     mask: np.ndarray,

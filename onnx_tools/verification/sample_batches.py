@@ -148,10 +148,10 @@ def feeds_of(
     feeds = _original_feeds(original, metadata, batch, rng)
     own = (metadata.get("mask") or {}).get("input")
     rules = {name: IdRule.of(entry) for name, entry in metadata.get("id_rules", {}).items()}
-    ruled = with_rules(feeds, rules, batch.mask)
+    feeds_by_rule = with_rules(feeds, rules, batch.mask)
     if own is not None and own in rules:  # the mask is computed from it
-        ruled[own] = np.where(batch.mask, ruled[own], feeds[own]).astype(feeds[own].dtype)
-    feeds = ruled
+        feeds_by_rule[own] = np.where(batch.mask, feeds_by_rule[own], feeds[own]).astype(feeds[own].dtype)
+    feeds = feeds_by_rule
     return feeds, feeds if metadata["interface"] == "padded" else _packed_feeds(feeds, metadata, batch, rng)
 
 

@@ -41,9 +41,9 @@ class Stretches:
         self.graph: GraphProto = model.proto.graph
         self._nodes: Sequence[NodeProto] = list(self.graph.node)
         # Names are read off protobuf once: cuts and forms walk over all nodes many times.
-        self._made = [tuple(name for name in node.output if name) for node in self._nodes]
-        self._carried = [tuple(node.input) if _carries(node) else () for node in self._nodes]
-        self._makers = {name: at for at, names in enumerate(self._made) for name in names}
+        self._node_outputs = [tuple(name for name in node.output if name) for node in self._nodes]
+        self._carries = [tuple(node.input) if _carries(node) else () for node in self._nodes]
+        self._makers = {name: at for at, names in enumerate(self._node_outputs) for name in names}
         self._outputs = {item.name for item in self.graph.output}
         self._weights = {tensor.name: tensor for tensor in self.graph.initializer}
         self._flows: set[str] = set()
@@ -72,14 +72,14 @@ class Stretches:
         """In order, the few tensors that all goes through which is computed of `start`, shapes alone left out."""
         flows = self._following(start)
         reads = dict.fromkeys(flows, _NEVER)
-        for at, names in enumerate(self._carried):
+        for at, names in enumerate(self._carries):
             for name in names:
                 if name in flows:
                     reads[name] = at
         reads |= dict.fromkeys(self._outputs & flows, len(self._nodes))
         unique, names_needed = dict[Cut, None](), list[str]()
         for at in range(self._makers[start], len(self._nodes)):
-            names_needed = [name for name in (*names_needed, *self._made[at]) if reads.get(name, _NEVER) > at]
+            names_needed = [name for name in (*names_needed, *self._node_outputs[at]) if reads.get(name, _NEVER) > at]
             if 0 < len(names_needed) <= _MOST_TENSORS:
                 unique[tuple(sorted(names_needed, key=self._makers.__getitem__))] = None
         return [cut for cut in unique if self._outputs.isdisjoint(cut)]
@@ -99,8 +99,8 @@ class Stretches:
 
     def between(self, first: Cut, last: Cut) -> set[str]:
         """Tensors of tokens that are made after `first` up to `last`."""
-        made = self._made[self._end(first) + 1 : self._end(last) + 1]
-        return {name for names in made for name in names if name in self._flows}
+        outputs = self._node_outputs[self._end(first) + 1 : self._end(last) + 1]
+        return {name for names in outputs for name in names if name in self._flows}
 
     def _end(self, cut: Cut) -> int:
         return max(self._makers[name] for name in cut)
@@ -109,9 +109,9 @@ class Stretches:
         """The tensor, and all that is computed of its numbers."""
         names = {start}
         after = self._makers[start] + 1
-        for carried, made in zip(self._carried[after:], self._made[after:], strict=True):
-            if not names.isdisjoint(carried):
-                names.update(made)
+        for inputs, outputs in zip(self._carries[after:], self._node_outputs[after:], strict=True):
+            if not names.isdisjoint(inputs):
+                names.update(outputs)
         return names
 
     def _form(self, first: Cut, last: Cut) -> Form:

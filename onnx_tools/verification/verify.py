@@ -238,7 +238,7 @@ class _Models:
                 batch.name == RAGGED if self.parts > 1 else batch.name != LONGEST
             )
             sessions = self._sessions if goes_whole else self._long
-            expected = self._expected(batch, feeds, sessions[0])
+            expected = self._right_answers(batch, feeds, sessions[0])
             actual = _run(sessions[1], self._names, batch, "rewritten", packed_feeds)
             for output, a, b in zip(whole if goes_whole else long, expected, actual, strict=True):
                 output.add(batch, a, b)
@@ -246,7 +246,7 @@ class _Models:
         logger.info("verified on %d batches: largest difference %.1e of a column", len(batches), max(worst.values()))
         return worst
 
-    def _expected(
+    def _right_answers(
         self, batch: Batch, feeds: Mapping[str, Array], original: ort.InferenceSession | None = None
     ) -> list[Array]:
         """The original's results: of every sequence alone where all slots of a batch would be tokens."""
@@ -265,7 +265,7 @@ class _Models:
                 name: np.where(batch.over(feeds[name]), feeds[name], 0).astype(feeds[name].dtype) for name in names
             }
             try:
-                runs = [self._expected(batch, variant) for variant in (feeds, {**feeds, **others})]
+                runs = [self._right_answers(batch, variant) for variant in (feeds, {**feeds, **others})]
             except VerificationError:
                 return True
             if not agree(batch, self._dims, *runs):
@@ -366,11 +366,11 @@ class _Models:
                     for item, pads in zip(results, missing, strict=True)
                 ]
             )
-        joined = []
+        answers = []
         for parts, sizes in zip(zip(*rows, strict=True), axes, strict=True):
             axis = next((axis for axis, size in enumerate(sizes) if size in (BATCH, BOTH)), None)
-            joined.append(parts[0] if axis is None else np.concatenate(parts, axis))
-        return joined
+            answers.append(parts[0] if axis is None else np.concatenate(parts, axis))
+        return answers
 
 
 class _OriginalFails(VerificationError):

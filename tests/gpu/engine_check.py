@@ -31,7 +31,7 @@ from padfree.builder.engine.preparation import prepare_model
 from padfree.builder.engine.profile import ProfileOptions
 from padfree.onnx_tools import RewriteError, rewrite, save_model
 from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.importing.quantized.unquantized import holds_quantization, without_rounding
+from padfree.onnx_tools.importing.quantized.removal import holds_quantization, without_rounding
 from padfree.runtime import Session, SessionError
 from padfree.runtime.gpu.device import Device
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from padfree.onnx_tools import RewriteError, RewriteResult, VerificationError
 from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.importing.quantized.unquantized import holds_quantization, without_quantization
+from padfree.onnx_tools.importing.quantized.removal import holds_quantization, without_quantization
 from padfree.onnx_tools.report import percent
 
 from . import exports

@@ -127,7 +127,7 @@ def learn(facts: dict[str, Facts], node: gs.Node, constants: ConstantFacts | Non
     for position, tensor in enumerate(node.outputs):
         item = results[position] if results is not None and position < len(results) else None
         item = Facts(constant=True) if node.op == "Constant" else item  # of strings; others are no nodes any more
-        facts[tensor.name] = _completed(tensor, item, input_facts)
+        facts[tensor.name] = _complete(tensor, item, input_facts)
 
 
 def _input_facts(tensor: gs.Tensor) -> Facts:
@@ -174,7 +174,7 @@ def constant_of(tensor: gs.Constant, constants: ConstantFacts | None = None) -> 
     return facts
 
 
-def _completed(tensor: gs.Tensor, result: Facts | None, input_facts: list[Facts]) -> Facts:
+def _complete(tensor: gs.Tensor, result: Facts | None, input_facts: list[Facts]) -> Facts:
     """What a rule left open is taken from the type and shape written at the tensor."""
     facts = result or Facts(constant=bool(input_facts) and all(item.constant for item in input_facts))
     shape = facts.shape if facts.shape is not None else declared_shape(tensor)

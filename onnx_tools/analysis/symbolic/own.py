@@ -20,7 +20,7 @@ _TYPES = {"int32": "int32", "float32": "float32", "fp8": "float8_e4m3fn"}
 def padfree(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
     """Facts about the outputs of a padfree node."""
     spec = OPERATORS[node.op]
-    attributes = spec.completed(node.attrs)
+    attributes = spec.complete(node.attrs)
     inputs = list(zip(spec.inputs_for(attributes), input_facts, strict=True))
     sizes = _Letters({item.letter: Poly.of(int(attributes[item.name])) for item in spec.attributes if item.letter})
     for tensor, facts in inputs:

@@ -325,7 +325,7 @@ _RULES: Mapping[str, Callable[[gs.Node, InputFacts], Results]] = MappingProxyTyp
         "CumSum": _cum_sum,
         "DequantizeLinear": _dequantize,
         "Dropout": _same,
-        "EyeLike": lambda node, known: [eye_like(node, known[0])],
+        "EyeLike": lambda node, facts: [eye_like(node, facts[0])],
         "Expand": _expand,
         "Flatten": _flatten,
         "Gather": _gather,

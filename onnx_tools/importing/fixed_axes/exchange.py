@@ -75,7 +75,7 @@ class _Exchange:
             if same:
                 one = self._once((tensor.name, tuple(same)), lambda: self._of_one(tensor, same))
                 return self.constant(node, one, tuple(Poly.of(1) if i in same else n for i, n in enumerate(shape)))
-        return self._once((tensor.name, shape), lambda: self._resized(node, tensor, lengths, batches))
+        return self._once((tensor.name, shape), lambda: self._resize(node, tensor, lengths, batches))
 
     def _broadcasts(self, node: gs.Node, tensor: gs.Constant, axis: int) -> bool:
         """Whether the constant is the same all along an axis that another operand has."""
@@ -89,7 +89,7 @@ class _Exchange:
         index = tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(len(tensor.shape)))
         return self._editor.constant(f"{tensor.name}_of_one", tensor.values[index])
 
-    def _resized(self, node: gs.Node, tensor: gs.Constant, lengths: list[int], batches: list[int]) -> gs.Tensor:
+    def _resize(self, node: gs.Node, tensor: gs.Constant, lengths: list[int], batches: list[int]) -> gs.Tensor:
         editor, values, result = self._editor, tensor.values, tensor
         if batches:
             axis = batches[0]

@@ -13,7 +13,7 @@ from ...analysis.symbolic.poly import Poly
 Value = Callable[[Poly], int]
 
 
-def aligned(shape: Shape, target: Sequence[int], value: Value) -> Shape | None:
+def align(shape: Shape, target: Sequence[int], value: Value) -> Shape | None:
     """The sizes of axes that hold `target` elements each; None where that would cut an axis, or is ambiguous.
 
     Batch and sequence are handed on whole and in order: [B,S,16] to [3,7,2,8] is [B,S,2,8], also where B or S is 2 or

@@ -13,7 +13,7 @@ from ...analysis.symbolic.arguments import slice_arguments
 from ...analysis.symbolic.facts import Facts, InputFacts, Shape
 from ...analysis.symbolic.poly import Poly
 from .findings import Findings
-from .reshape import aligned
+from .reshape import align
 from .unknowns import is_unknown
 
 TO_THE_END = (1 << 63) - 1
@@ -41,19 +41,19 @@ class Targets:
             for number in numbers:
                 rest //= max(1, number or 1)
             numbers = [rest if number is None else number for number in numbers]
-        shape = self._aligned(x.shape, [number or 0 for number in numbers])
+        shape = self._align(x.shape, [number or 0 for number in numbers])
         if shape is None:
             raise self._findings.error(node, f"makes {numbers} of [{', '.join(str(size) for size in x.shape)}]")
         self._target(node, sizes, shape)
         return movement.reshape(self._unknowns.with_resolved(x), shape, True)
 
-    def _aligned(self, shape: Shape, target: list[int]) -> Shape | None:
+    def _align(self, shape: Shape, target: list[int]) -> Shape | None:
         """The shape that a Reshape gives; an unknown that is cut into several axes is a plain number."""
         unknown = [size for size in shape if size.constant() is None and all(is_unknown(atom) for atom in size.atoms())]
         for count in range(len(unknown) + 1):
             for plain in itertools.combinations(unknown, count):
                 sizes = tuple(Poly.of(self._unknowns.value(size)) if size in plain else size for size in shape)
-                result = aligned(sizes, target, self._unknowns.value)
+                result = align(sizes, target, self._unknowns.value)
                 if result is not None:
                     for size in plain:
                         self._unknowns.unify(size, Poly.of(self._unknowns.value(size)), "a Reshape")

@@ -15,7 +15,7 @@ from ...analysis.symbolic.facts import Facts, InputFacts, Shape
 from ...analysis.symbolic.poly import Poly
 from .findings import Findings
 from .inputs import Inputs
-from .reshape import aligned
+from .reshape import align
 
 
 class ViewRules:
@@ -39,7 +39,7 @@ class ViewRules:
         indices = self._unknowns.grid(index.expr.poly, index.shape)
         if not np.array_equal(indices.reshape(-1), np.arange(self._unknowns.value(x.shape[0]))):
             return None
-        shape = aligned(x.shape[:1], indices.shape, self._unknowns.value)
+        shape = align(x.shape[:1], indices.shape, self._unknowns.value)
         return None if shape is None else self._view(node, x, index.shape, shape + x.shape[1:])
 
     def _gather_nd(self, node: gs.Node, input_facts: InputFacts) -> Facts | None:

@@ -28,7 +28,7 @@ def attention(e: Expansion) -> Sequence[gs.Tensor]:
     qkv = e.sum(e.op("MatMul", e.input(0, "tensor"), weight), e.optional_input(2))
     ends = np.cumsum(sizes)
     q, k, v = (e.columns(qkv, int(end) - size, int(end)) for size, end in zip(sizes, ends, strict=True))
-    return [_attended(e, q, k, v, mask=e.optional_input(3), bias=e.optional_input(5))]
+    return [_attend(e, q, k, v, mask=e.optional_input(3), bias=e.optional_input(5))]
 
 
 def multi_head_attention(e: Expansion) -> Sequence[gs.Tensor]:
@@ -46,7 +46,7 @@ def multi_head_attention(e: Expansion) -> Sequence[gs.Tensor]:
             e.op("Add", part, e.columns(bias, int(start), int(end)))
             for part, start, end in zip(parts, starts, ends, strict=True)
         ]
-    return [_attended(e, *parts, mask=e.optional_input(4), bias=e.optional_input(5))]
+    return [_attend(e, *parts, mask=e.optional_input(4), bias=e.optional_input(5))]
 
 
 def _parts(e: Expansion) -> list[gs.Tensor]:
@@ -73,7 +73,7 @@ def _unpack(e: Expansion, tensor: gs.Tensor, count: int) -> list[gs.Tensor]:
     return [e.reshape(part, 0, 0, sizes[0] * sizes[2]) for part in parts]
 
 
-def _attended(
+def _attend(
     e: Expansion, q: gs.Tensor, k: gs.Tensor, v: gs.Tensor, *, mask: gs.Tensor | None, bias: gs.Tensor | None
 ) -> gs.Tensor:
     heads = e.integer("num_heads")

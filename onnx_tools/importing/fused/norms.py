@@ -14,7 +14,7 @@ from .expansion import Expansion, NotImportable
 _SMALL_EPSILON = frozenset({"EmbedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
 
 
-def normalized(e: Expansion, x: gs.Tensor, gamma: gs.Tensor, beta: gs.Tensor | None, *, rms: bool) -> gs.Tensor:
+def normalize(e: Expansion, x: gs.Tensor, gamma: gs.Tensor, beta: gs.Tensor | None, *, rms: bool) -> gs.Tensor:
     """Layer norm or RMS norm over the last axis, written out: so it is valid in every opset."""
     if not rms:
         x = e.op("Sub", x, e.reduce("ReduceMean", x, -1, keep=True))
@@ -32,7 +32,7 @@ def norm(e: Expansion) -> Sequence[gs.Tensor]:
     axis = e.integer("axis", -1)
     if axis != -1 and axis != len(e.shape(x, "tensor")) - 1:
         raise NotImportable(f"it is not over the last axis alone (axis {axis})")
-    return [normalized(e, x, e.input(1, "scale"), None if rms else e.optional_input(2), rms=rms)]
+    return [normalize(e, x, e.input(1, "scale"), None if rms else e.optional_input(2), rms=rms)]
 
 
 def skip_norm(e: Expansion) -> Sequence[gs.Tensor | None]:
@@ -41,7 +41,7 @@ def skip_norm(e: Expansion) -> Sequence[gs.Tensor | None]:
     rms = e.node.op == "SkipSimplifiedLayerNormalization"
     beta, bias = (None, e.optional_input(3)) if rms else (e.optional_input(3), e.optional_input(4))
     total = e.sum(e.input(0, "tensor"), bias, e.input(1, "residual"))
-    return [normalized(e, total, e.input(2, "scale"), beta, rms=rms), None, None, total]
+    return [normalize(e, total, e.input(2, "scale"), beta, rms=rms), None, None, total]
 
 
 def embedding(e: Expansion) -> Sequence[gs.Tensor | None]:
@@ -59,4 +59,4 @@ def embedding(e: Expansion) -> Sequence[gs.Tensor | None]:
         lengths = e.op("Cast", e.reduce("ReduceSum", e.uncast(mask), 1, keep=False), to=TensorProto.INT32)
     elif e.is_read(1):
         raise NotImportable("its mask_index is read, but it has no mask (input 7)")
-    return [normalized(e, total, e.input(5, "scale"), e.optional_input(6), rms=False), lengths, total]
+    return [normalize(e, total, e.input(5, "scale"), e.optional_input(6), rms=False), lengths, total]

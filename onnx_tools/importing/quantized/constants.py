@@ -57,7 +57,7 @@ class Constants:
         is_initializer = tensor.name in self._initializers and self._initializers[tensor.name] is tensor
         values = np.asarray(self._model.array(tensor) if is_initializer else numpy_helper.to_array(tensor))
         for node in reversed(nodes):
-            values = _changed(node, values)
+            values = _change(node, values)
         return values
 
     def _tensor(self, name: str) -> tuple[TensorProto | None, list[NodeProto]]:
@@ -73,7 +73,7 @@ def _hands_on(node: NodeProto) -> bool:
     return node.op_type in ("Identity", "Transpose") or (node.op_type == "Cast" and _attribute(node, "to") in FLOATS)
 
 
-def _changed(node: NodeProto, values: Array) -> Array:
+def _change(node: NodeProto, values: Array) -> Array:
     """What such a node makes of values."""
     if node.op_type == "Cast":
         return values.astype(helper.tensor_dtype_to_np_dtype(_attribute(node, "to")))

@@ -58,7 +58,7 @@ class Rounding:
             return False
         return bool((self.zero.astype(np.float64) == RANGES[self.kind][0]).all())
 
-    def dequantized(self, codes: Array) -> Array:
+    def dequantize(self, codes: Array) -> Array:
         """float32 of what is stored."""
         scale, zero = (self.broadcast(item, codes.ndim).astype(np.float32) for item in (self.scale, self.zero))
         values: Array = (codes.astype(np.float32) - zero) * scale
@@ -73,7 +73,7 @@ class Rounding:
             codes = np.clip(scaled, low, high).astype(helper.tensor_dtype_to_np_dtype(self.kind))
         else:
             codes = np.clip(np.rint(scaled) + zero, low, high)
-        return self.dequantized(codes)
+        return self.dequantize(codes)
 
 
 def axis_of(node: NodeProto) -> int:

@@ -18,7 +18,7 @@ from .. import NoMatch
 from ..chains.heads import HEADS_FIRST, KEYS_LAST, HeadsSource, follow_context, trace_heads
 from ..chains.rotary import Rotations
 from ..masks.mask import MaskUse, PaddingMask, TableRows, prove
-from ..positions.disentangled import Disentangled, DistanceTables
+from ..positions.disentangled_tables import DisentangledTables, DistanceTables
 from ..positions.distances import Bias, Biases
 from ..values.mask_values import table_rows
 from ..values.window import OPEN, Window
@@ -36,7 +36,7 @@ class Attention:
     v: HeadsSource
     scale: float
     mask: PaddingMask
-    bias: Bias | Disentangled | None
+    bias: Bias | DisentangledTables | None
     context: gs.Tensor  # [B,S,H*D], or [B,H,S,D]
 
     @property
@@ -145,14 +145,14 @@ def _heads(
     `keys` makes [B,H,S,D] of K. Raises NoMatch.
     """
     try:
-        q, k = _unrotated(around, tensors[0], tensors[1], keys)
+        q, k = _before_rotation(around, tensors[0], tensors[1], keys)
     except NoMatch:
         q = trace_heads(around.analysis, tensors[0], "Q")
         k = trace_heads(around.analysis, tensors[1], "K", perm=keys)
     return q, k, trace_heads(around.analysis, tensors[2], "V")
 
 
-def _unrotated(
+def _before_rotation(
     around: Surroundings, q: gs.Tensor, k: gs.Tensor, keys: tuple[int, ...]
 ) -> tuple[HeadsSource, HeadsSource]:
     """Where Q and K come from before their rotations. Raises NoMatch unless both are rotated alike."""

@@ -14,10 +14,10 @@ from ...analysis.positional import Positional
 from ...analysis.symbolic import Analysis
 from ...analysis.symbolic.facts import Shape
 from .. import NoMatch
+from ..chains.bounds import before_bounds
 from ..chains.heads import scale_of
-from ..chains.unbounded import unbounded
 from ..masks.mask import MaskUse, TableRows, prove_one
-from ..positions.disentangled import GatheredScores, gathered_in
+from ..positions.disentangled_tables import GatheredScores, gathered_in
 from ..positions.key_biases import is_of_keys
 
 _THROUGH = ("Cast", "Identity")
@@ -108,7 +108,7 @@ def scores_of(positional: Positional, softmax: gs.Node) -> tuple[gs.Node, Scores
             scores.factor *= part
             if scores.factor <= 0:
                 raise NoMatch(f"'{node_name(node)}' multiplies the scores by {part}")
-        elif (free := unbounded(analysis, current)) is not None:
+        elif (free := before_bounds(analysis, current)) is not None:
             current = free
         elif is_standard(node, "Add"):
             terms = [gathered_in(positional, tensor) for tensor in node.inputs]

@@ -62,7 +62,7 @@ def _chain(analysis: Analysis, root: gs.Node) -> LayerNorm | None:
     mean_square = None if variance is None else made_by(variance, "ReduceMean")
     if variance is None or epsilon is None or mean_square is None or not _last_axis(analysis, mean_square):
         return None
-    centred = _squared(analysis, mean_square.inputs[0])
+    centred = _base_of_square(analysis, mean_square.inputs[0])
     sub = None if centred is None else made_by(centred, "Sub")
     if centred is None:
         return None
@@ -74,7 +74,7 @@ def _chain(analysis: Analysis, root: gs.Node) -> LayerNorm | None:
     name = node_name(root)
     factor = _inverse(analysis, root.outputs[0])
     if factor is not None:
-        return _multiplied(analysis, name, sub, mean, mean_square.inputs[0].inputs[0], factor, epsilon)
+        return _norm_by_factor(analysis, name, sub, mean, mean_square.inputs[0].inputs[0], factor, epsilon)
     division = _reader(root.outputs[0], "Div")
     if division is None or division.inputs[1] is not root.outputs[0]:
         raise NoMatch(f"the root '{name}' of a variance is not what one Div divides by")
@@ -94,10 +94,10 @@ def _affine(
     """The scale and the bias [E] that come behind, as far as there are any, and what is made at last."""
     width = (analysis[x].shape or (Poly(),))[-1].constant()
     scaled, gamma = _with_constant(_reader(normalised, "Mul"), width)
-    return gamma, *_biased(analysis, x, normalised if scaled is None else scaled.outputs[0])
+    return gamma, *_bias_of(analysis, x, normalised if scaled is None else scaled.outputs[0])
 
 
-def _biased(analysis: Analysis, x: gs.Tensor, scaled: gs.Tensor) -> tuple[gs.Constant | None, gs.Tensor]:
+def _bias_of(analysis: Analysis, x: gs.Tensor, scaled: gs.Tensor) -> tuple[gs.Constant | None, gs.Tensor]:
     """The bias [E] that comes behind, if there is one, and what is made at last."""
     final, beta = _with_constant(_reader(scaled, "Add"), (analysis[x].shape or (Poly(),))[-1].constant())
     return beta, scaled if final is None else final.outputs[0]
@@ -111,7 +111,7 @@ def _inverse(analysis: Analysis, root: gs.Tensor) -> gs.Tensor | None:
     return node.outputs[0]
 
 
-def _multiplied(
+def _norm_by_factor(
     analysis: Analysis, name: str, sub: gs.Node, mean: gs.Node, square: gs.Node, inverse: gs.Tensor, epsilon: float
 ) -> LayerNorm:
     """(x - mean) * inverse * gamma + beta, or x * factor + (beta - mean * factor) with factor = inverse * gamma.
@@ -133,7 +133,7 @@ def _multiplied(
         if gamma is None:
             gamma, beta, output = _affine(analysis, x, products[0].outputs[0])
         else:
-            beta, output = _biased(analysis, x, products[0].outputs[0])
+            beta, output = _bias_of(analysis, x, products[0].outputs[0])
         return LayerNorm(name, x, gamma, beta, epsilon, output, readers=(mean, sub, square, difference))
     if len(products) == 2 and any(item is x for item in operands):
         shifted = products[1 - next(i for i, item in enumerate(operands) if item is x)]
@@ -192,7 +192,7 @@ def _last_axis(analysis: Analysis, node: gs.Node) -> bool:
     return bool(node.attrs.get("keepdims", 1)) and (axes == [-1] or (rank is not None and axes == [rank - 1]))
 
 
-def _squared(analysis: Analysis, tensor: gs.Tensor) -> gs.Tensor | None:
+def _base_of_square(analysis: Analysis, tensor: gs.Tensor) -> gs.Tensor | None:
     node = made_by(tensor, "Pow", "Mul")
     if node is None:
         return None

@@ -24,7 +24,7 @@ from ..values.mask_values import table_rows
 
 Float64s = npt.NDArray[np.float64]
 
-_MOVEMENTS = REORDERINGS | moving(Movement.PART, Movement.JOINED)
+_MOVEMENTS = REORDERINGS | moving(Movement.PART, Movement.JOIN)
 _MOST_NODES = 64  # between heads and rotated heads
 _FEW = 6  # positions that show which elements are pairs
 _FAR = 256  # the last positions, at which frequencies differ most

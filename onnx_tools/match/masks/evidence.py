@@ -18,8 +18,8 @@ from ...analysis.symbolic.expr import apply, axis_index, is_constant, leaves
 from ...analysis.symbolic.facts import Shape
 from ...analysis.symbolic.poly import Division
 from .. import NoMatch
+from ..chains.bounds import before_bounds
 from ..chains.heads import scale_of
-from ..chains.unbounded import unbounded
 from ..values.mask_values import Keeping, domain_of, is_binary, keeping
 from .mask import VERY_NEGATIVE, TableRows
 
@@ -196,7 +196,7 @@ class _BoundsWalk:
                 for a, b, pick in zip(one, two, (np.minimum, np.maximum), strict=True)
             )
             return low, high
-        free = unbounded(self._analysis, tensor)
+        free = before_bounds(self._analysis, tensor)
         if free is not None:
             return self.scores(free)
         scaled = scale_of(self._analysis, tensor)

@@ -78,7 +78,7 @@ class SlotValues:
         outcomes = self._mask.outcomes(expr, ("i0", f"i{sequence}"))
         if outcomes is not None or not isinstance(expr, Apply):
             return None if outcomes is None else outcomes[1]
-        return _combined(expr.op, [self._of_expr(arg, sequence) for arg in expr.args], expr.dtype)
+        return _combine(expr.op, [self._of_expr(arg, sequence) for arg in expr.args], expr.dtype)
 
     def _of_node(self, tensor: gs.Tensor, sequence: int, depth: int) -> float | None:
         node = producer(tensor)
@@ -117,7 +117,7 @@ class SlotValues:
             if value is None:
                 value = self._of_expr(broadcast_expr(facts, shape), sequence)
             values.append(value)
-        return _combined(node.op, values, self._analysis[tensor].dtype or "float32")
+        return _combine(node.op, values, self._analysis[tensor].dtype or "float32")
 
     def is_never_negative(self, tensor: gs.Tensor, depth: int = _MAX_DEPTH) -> bool:
         """Whether no element is below 0, in whatever slot (NaN aside). False: not known."""
@@ -160,7 +160,7 @@ class SlotValues:
         return False
 
 
-def _combined(op: str, values: list[float | None], dtype: str) -> float | None:
+def _combine(op: str, values: list[float | None], dtype: str) -> float | None:
     """The result of an element-wise operator, where the operands that are known decide it."""
     if op == "Mul" and 0.0 in values:
         return 0.0

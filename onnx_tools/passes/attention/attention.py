@@ -18,7 +18,7 @@ from ...match.masks.choice import choose_mask
 from ...match.masks.evidence import inputs_in_running_sums
 from ...match.masks.mask import TableRows
 from ...match.masks.sequences import check_sequences, check_slots
-from ...match.positions.disentangled import Disentangled
+from ...match.positions.disentangled_tables import DisentangledTables
 from ...match.positions.distances import Bias
 from ...match.values.mask_values import Keeping
 from ..base import Boundary, PassResult, add_boundary, pack, pack_int32, unpack
@@ -156,7 +156,7 @@ class _Replacement:
         self._constants: dict[tuple[str, bytes], gs.Constant] = {}
 
     def __call__(self, item: Attention) -> None:
-        qkv_layout, tensors = self._projections.arranged(item)
+        qkv_layout, tensors = self._projections.arrange(item)
         dtype = self._analysis[item.context].dtype
         packed = [pack(self._editor, tensor, self._boundary, dtype) for tensor in tensors]
         heads, fewer = item.num_heads, item.k.num_heads
@@ -183,8 +183,8 @@ class _Replacement:
             window_right=window.right,
             bias="none" if bias is None else bias.kind,
             bias_range=0 if bias is None else bias.range,
-            has_k_position=int(isinstance(bias, Disentangled) and bias.k_position is not None),
-            has_q_position=int(isinstance(bias, Disentangled) and bias.q_position is not None),
+            has_k_position=int(isinstance(bias, DisentangledTables) and bias.k_position is not None),
+            has_q_position=int(isinstance(bias, DisentangledTables) and bias.q_position is not None),
             y_scale=1.0,
         )
         self._write(result, item, dtype)
@@ -223,10 +223,10 @@ class _Replacement:
         tensor = next(item for item in self._editor.graph.inputs if item.name == rotation.positions)
         return pack_int32(self._editor, tensor, self._boundary, self._analysis[tensor].dtype)
 
-    def _of_bias(self, bias: Bias | Disentangled | None) -> list[gs.Tensor]:
+    def _of_bias(self, bias: Bias | DisentangledTables | None) -> list[gs.Tensor]:
         if bias is None:
             return []
-        if isinstance(bias, Disentangled):
+        if isinstance(bias, DisentangledTables):
             tables = {"k_position": bias.k_position, "q_position": bias.q_position}
             return [self._constant(name, values) for name, values in tables.items() if values is not None]
         if bias.slopes is not None:

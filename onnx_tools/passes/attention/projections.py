@@ -40,7 +40,7 @@ class Projections:
         self._analysis = analysis
         self._weights: dict[tuple[tuple[str, bytes], ...], gs.Constant] = {}
 
-    def arranged(self, item: Attention) -> tuple[str, list[gs.Tensor]]:
+    def arrange(self, item: Attention) -> tuple[str, list[gs.Tensor]]:
         """The order (`qkv_layout`) and the tensors [B,S,...] that hold Q, K and V."""
         heads, fewer, size = item.num_heads, item.k.num_heads, item.head_size
         sources = (item.q, item.k, item.v)

@@ -30,7 +30,7 @@ def expand_einsums(graph: gs.Graph, analysis: Analysis) -> bool:
             remaining = "".join(label for label in _join_labels(result, both) if label in later and label in both)
             tensor = expansion.contract(tensor, labels, node.inputs[index], terms[index], remaining)
             labels = remaining
-        tensor = expansion.arranged(expansion.sum_over(tensor, labels, result), _without(labels, result), result)
+        tensor = expansion.arrange(expansion.sum_over(tensor, labels, result), _without(labels, result), result)
         editor.redirect(node.outputs[0], tensor)
         node.inputs.clear()
         node.outputs.clear()
@@ -122,7 +122,7 @@ class _EinsumExpansion:
         squeezed_axes = [len(batch) + index for index, label in enumerate((row, column)) if not label]
         if squeezed_axes:
             total = self._op("Squeeze", [total, self._axes(squeezed_axes)])
-        return self.arranged(total, batch + row + column, result)
+        return self.arrange(total, batch + row + column, result)
 
     def _is_weight(self, labels: str, others: str, inner: str) -> bool:
         """Whether all labels have known sizes, several of them are columns, and none is the other operand's too."""
@@ -135,12 +135,12 @@ class _EinsumExpansion:
         """x W with one matrix W, whose columns have several labels."""
         rows, columns = (_without(result, labels) for labels in (a_labels, weight_labels))
         sizes = [self._sizes[label] for label in columns]
-        matrix = self.arranged(weight, weight_labels, inner + columns)
+        matrix = self.arrange(weight, weight_labels, inner + columns)
         matrix = self._reshape(matrix, [-1, int(np.prod(sizes))])
         x = self._merge(a, a_labels, rows, inner)
         total = self._op("MatMul", [x if rows else self._op("Unsqueeze", [x, self._axes([0])]), matrix])
         total = self._reshape(total, [*([0] * len(rows)), *sizes])
-        return self.arranged(total, rows + columns, result)
+        return self.arrange(total, rows + columns, result)
 
     def sum_over(self, tensor: gs.Tensor, labels: str, remaining: str) -> gs.Tensor:
         """The sum over the labels that are not kept."""
@@ -153,13 +153,13 @@ class _EinsumExpansion:
         self._editor.graph.nodes.append(node)
         return total
 
-    def arranged(self, tensor: gs.Tensor, labels: str, result: str) -> gs.Tensor:
+    def arrange(self, tensor: gs.Tensor, labels: str, result: str) -> gs.Tensor:
         """The axes in another order."""
         return tensor if labels == result else self._op("Transpose", [tensor], perm=[labels.index(i) for i in result])
 
     def _merge(self, tensor: gs.Tensor, labels: str, outer: str, inner: str) -> gs.Tensor:
         """[*outer, inner as one axis]."""
-        arranged = self.arranged(tensor, labels, outer + inner)
+        arranged = self.arrange(tensor, labels, outer + inner)
         if len(inner) == 1:
             return arranged
         return self._reshape(arranged, [0] * len(outer) + [-1])
@@ -167,13 +167,13 @@ class _EinsumExpansion:
     def _matrix(self, tensor: gs.Tensor, labels: str, batch: str, matrix: str) -> gs.Tensor:
         """[*batch, *matrix], with axes of size 1 where the tensor has none, but for leading ones."""
         labels_needed = (batch + matrix).lstrip("".join(set(batch) - set(labels)) or " ")
-        arranged = self.arranged(tensor, labels, _without(labels_needed, labels))
+        arranged = self.arrange(tensor, labels, _without(labels_needed, labels))
         new_axes = [axis for axis, label in enumerate(labels_needed) if label not in labels]
         return self._op("Unsqueeze", [arranged, self._axes(new_axes)]) if new_axes else arranged
 
     def _spread(self, tensor: gs.Tensor, labels: str, result: str) -> gs.Tensor:
         """The axes in the order of the result, of size 1 where the tensor has none."""
-        arranged = self.arranged(tensor, labels, _without(result, labels))
+        arranged = self.arrange(tensor, labels, _without(result, labels))
         new_axes = [axis for axis, label in enumerate(result) if label not in labels]
         return self._op("Unsqueeze", [arranged, self._axes(new_axes)]) if new_axes else arranged
 

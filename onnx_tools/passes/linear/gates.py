@@ -91,7 +91,7 @@ class _Gates:
         if not cuts or is_output(self._graph, bias.output) or any(pieces is None for _, pieces in cuts):
             if sum(is_candidate(self._analysis, reader) for reader in matmul.inputs[0].outputs) > 1:
                 with contextlib.suppress(NoMatch):  # which the pass on GEMMs says
-                    yield self._activated(whole)
+                    yield self._with_activation(whole)
             return
         pieces = [
             (reader, *piece) for reader, branches in cuts for piece in zip(reader.outputs, branches or (), strict=True)
@@ -100,17 +100,17 @@ class _Gates:
             nodes = (*bias.nodes, reader)
             piece = replace(whole, columns=columns, bias_columns=columns, output=output, nodes=nodes, is_piece=True)
             try:
-                yield self._activated(piece if bias.addend is not None else self._biased(piece))
+                yield self._with_activation(piece if bias.addend is not None else self._with_bias(piece))
             except NoMatch as reason:
                 self._misses.append(Miss(node_name(matmul), str(reason)))
 
-    def _biased(self, piece: _Branch) -> _Branch:
+    def _with_bias(self, piece: _Branch) -> _Branch:
         """A piece with the bias that is added to it alone."""
         bias = added_bias(self._graph, self._analysis, piece.output)
         every, nodes = np.arange(piece.columns.size), (*piece.nodes, *bias.nodes)
         return replace(piece, bias=bias.addend, bias_columns=every, output=bias.output, nodes=nodes)
 
-    def _activated(self, branch: _Branch) -> _Branch:
+    def _with_activation(self, branch: _Branch) -> _Branch:
         """A branch with its activation, and the Cast after it. Raises NoMatch for an unknown activation."""
         activation = find_activation(self._graph, self._analysis, branch.output, any_type=True)
         if activation is not None:

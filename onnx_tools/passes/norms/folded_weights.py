@@ -47,7 +47,7 @@ class FoldedWeights:
                 if centred:
                     exact -= exact.mean(axis=0, dtype=np.float64).astype(np.float32)
                 centred_weights = (
-                    moved_to_keep_sums(exact, lambda moved: self._round(moved)[1], axis=0) if centred else exact
+                    moved_to_keep_sums(exact, lambda weight: self._round(weight)[1], axis=0) if centred else exact
                 )
                 values, rounded = self._round(centred_weights)
             if unfit := unfit_reason(exact, self._precision, rounded=rounded) or self._not_finite(rounded):

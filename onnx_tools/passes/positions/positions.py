@@ -80,9 +80,9 @@ class _PositionNodes:
 
     def is_closed(self, graph: gs.Graph) -> bool:
         """Whether nobody else reads what gets another shape."""
-        permitted = self._ends | set(self._inside)
+        own_nodes = self._ends | set(self._inside)
         tensors = [tensor for node in self._inside.values() for tensor in node.outputs]
-        return not any(is_output(graph, item) or any(id(r) not in permitted for r in item.outputs) for item in tensors)
+        return not any(is_output(graph, item) or any(id(r) not in own_nodes for r in item.outputs) for item in tensors)
 
     def _walk(
         self, reader: gs.Node, tensor: gs.Tensor, inside: dict[int, gs.Node], starts: list[tuple[gs.Node, gs.Tensor]]

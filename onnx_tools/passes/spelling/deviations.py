@@ -39,7 +39,7 @@ def _is_even(node: gs.Node) -> bool:
     return node.op == "Mul" or (isinstance(power, gs.Constant) and power.values.size == 1 and bool(power.values == 2))
 
 
-def _squared(tensor: gs.Tensor) -> gs.Tensor | None:
+def _base_of_square(tensor: gs.Tensor) -> gs.Tensor | None:
     """x, where the tensor is x * x."""
     node = made_by(tensor, "Mul", "Pow")
     if node is None or (node.op == "Mul" and node.inputs[0] is not node.inputs[1]) or not _is_even(node):
@@ -58,8 +58,8 @@ def _axes(node: gs.Node) -> list[int] | None:
 def _variance(editor: Editor, node: gs.Node) -> bool:
     """mean(x * x) - mean(x) * mean(x), where x - mean(x) is there, too: otherwise it is no part of a norm."""
     squares = made_by(node.inputs[0], "ReduceMean") if is_standard(node, "Sub") else None
-    x = None if squares is None else _squared(squares.inputs[0])
-    centre = None if x is None else _squared(node.inputs[1])
+    x = None if squares is None else _base_of_square(squares.inputs[0])
+    centre = None if x is None else _base_of_square(node.inputs[1])
     mean = None if centre is None else made_by(centre, "ReduceMean")
     if squares is None or x is None or mean is None or mean.inputs[0] is not x or _axes(squares) is None:
         return False
@@ -93,7 +93,7 @@ def _at_least_zero(editor: Editor, analysis: Analysis, node: gs.Node) -> bool:
         return False
     for tensor, other in (node.inputs, node.inputs[::-1])[: 1 if node.op == "Clip" else 2]:
         mean = made_by(tensor, "ReduceMean")
-        if mean is not None and analysis[other].scalar() == 0 and _squared(mean.inputs[0]) is not None:
+        if mean is not None and analysis[other].scalar() == 0 and _base_of_square(mean.inputs[0]) is not None:
             editor.redirect(node.outputs[0], tensor)
             return True
     return False

@@ -71,7 +71,7 @@ def _shift(analysis: Analysis, softmax: gs.Node) -> bool:
     rank = analysis[softmax.inputs[0]].rank
     if rank is None:
         return False
-    unshifted = _unshifted(analysis, softmax.inputs[0], int(softmax.attrs.get("axis", -1)) % rank)
+    unshifted = _without_shift(analysis, softmax.inputs[0], int(softmax.attrs.get("axis", -1)) % rank)
     changed = unshifted is not softmax.inputs[0]
     softmax.inputs[0] = unshifted
     return changed
@@ -115,7 +115,7 @@ def _weights(analysis: Analysis, tensor: gs.Tensor, axis: int) -> _SoftmaxWeight
     if node is None:
         return None
     if is_standard(node, "Exp"):  # of scores of which the largest is 0; others may overflow, where a Softmax does not
-        scores = _unshifted(analysis, node.inputs[0], axis)
+        scores = _without_shift(analysis, node.inputs[0], axis)
         return None if scores is node.inputs[0] else _SoftmaxWeights(scores)
     if is_standard(node, "Softmax") and int(node.attrs.get("axis", -1)) % (analysis[tensor].rank or 1) == axis:
         return _SoftmaxWeights(node.inputs[0])
@@ -130,7 +130,7 @@ def _weights(analysis: Analysis, tensor: gs.Tensor, axis: int) -> _SoftmaxWeight
     return None
 
 
-def _unshifted(analysis: Analysis, scores: gs.Tensor, axis: int) -> gs.Tensor:
+def _without_shift(analysis: Analysis, scores: gs.Tensor, axis: int) -> gs.Tensor:
     """The scores before their largest is taken from all of them."""
     node = made_by(scores, "Sub")
     if node is None or reduction_of(analysis, node.inputs[1], "ReduceMax", node.inputs[0]) != axis:

@@ -160,7 +160,7 @@ class Views:
         groups = tuple(tuple(axis if axis < 2 else starts[axis] + i for axis, i in group) for group in parts)
         tensor = view.tensor
         if tuple(rest) != view.rest:
-            tensor = self._regrouped(view, tensor, rest)
+            tensor = self._regroup(view, tensor, rest)
         return View(tensor, tuple(rest), groups, view.has_batch, view.has_sequence)
 
     def plain(self, view: View) -> View | None:
@@ -180,7 +180,7 @@ class Views:
         other_axes = [axis for axis in range(2, 2 + len(view.rest)) if axis not in order]
         tensor = self._transpose(view.tensor, [0, 1, *order, *other_axes])
         if len(sizes) != len(view.rest):
-            tensor = self._regrouped(view, tensor, sizes)
+            tensor = self._regroup(view, tensor, sizes)
         return View(tensor, tuple(sizes), tuple(groups), view.has_batch, view.has_sequence)
 
     def spread(self, view: View, widths: Sequence[int], sizes: Sequence[int]) -> gs.Tensor:
@@ -188,7 +188,7 @@ class Views:
         widths_of_axes = [width for width, size in zip(widths, sizes, strict=True) if size != 1]
         if tuple(widths_of_axes) == view.rest:
             return view.tensor
-        return self._regrouped(view, view.tensor, widths_of_axes)
+        return self._regroup(view, view.tensor, widths_of_axes)
 
     def view_of(self, view: View, shape: Shape) -> gs.Tensor:
         """The viewed tensor, of the given shape, made of the tensor [B,S,...]."""
@@ -210,9 +210,9 @@ class Views:
             self._narrow[wide.name] = (rows, groups)
         return View(wide, rest, groups, has_sequence=False)
 
-    def regrouped(self, view: View) -> View:
+    def regroup(self, view: View) -> View:
         """The view with a tensor that has the axes it says, instead of one without some of size 1."""
-        tensor = self._regrouped(view, view.tensor, view.rest)
+        tensor = self._regroup(view, view.tensor, view.rest)
         return View(tensor, view.rest, view.groups, view.has_batch, view.has_sequence)
 
     def _transpose(self, tensor: gs.Tensor, perm: Sequence[int]) -> gs.Tensor:
@@ -225,7 +225,7 @@ class Views:
             )
         return self._transposes[key]
 
-    def _regrouped(self, view: View, tensor: gs.Tensor, rest: Sequence[int]) -> gs.Tensor:
+    def _regroup(self, view: View, tensor: gs.Tensor, rest: Sequence[int]) -> gs.Tensor:
         """A tensor with the first two axes of the view's as [B,S,*rest]."""
         return self._reshape(tensor, [view.size(0), view.size(1), *(Poly.of(size) for size in rest)], leading=2)
 

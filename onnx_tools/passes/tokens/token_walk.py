@@ -91,7 +91,7 @@ class TokenWalk:
         groups[axis] = (index,)
         rest = (*view.rest[: index - 2], 1, *view.rest[index - 2 :])
         widened = View(view.tensor, rest, tuple(groups), view.has_batch, view.has_sequence)
-        return self._views.regrouped(widened), index
+        return self._views.regroup(widened), index
 
     def transpose(self, matrix: gs.Constant) -> gs.Constant:
         """A constant matrix transposed, once for all that ask."""

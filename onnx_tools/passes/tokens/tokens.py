@@ -121,10 +121,10 @@ def _matmul(walk: TokenWalk, node: gs.Node) -> list[View]:
     weight = walk.facts(node.inputs[1])
     if not weight.constant or len(weight.static_shape() or ()) != 2:
         raise NoMatch("MatMul has a second operand that is no constant matrix")
-    return [_multiplied(walk, node, node.inputs[1], (weight.static_shape() or ())[1])]
+    return [_multiply(walk, node, node.inputs[1], (weight.static_shape() or ())[1])]
 
 
-def _multiplied(walk: TokenWalk, node: gs.Node, weight: gs.Tensor, columns: int) -> View:
+def _multiply(walk: TokenWalk, node: gs.Node, weight: gs.Tensor, columns: int) -> View:
     view = _with_last(walk, node.inputs[0])
     result = walk.make("MatMul", [view.tensor, weight], node.outputs[0])
     return View(result, (*view.rest[:-1], columns), view.groups)
@@ -147,7 +147,7 @@ def _gemm(walk: TokenWalk, node: gs.Node) -> list[View]:
         raise NoMatch("Gemm adds something else than a constant row")
     if int(node.attrs.get("transB", 0)):
         matrix = walk.transpose(matrix)
-    view = _multiplied(walk, node, matrix, int(matrix.shape[1]))
+    view = _multiply(walk, node, matrix, int(matrix.shape[1]))
     result, kind = view.tensor, np.dtype(matrix.dtype)
     if alpha != 1.0:
         result = walk.make("Mul", [result, walk.constant(np.asarray(alpha, kind))], node.outputs[0])

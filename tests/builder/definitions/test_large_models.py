@@ -19,7 +19,7 @@ from padfree.builder.folders.definition import write_defined
 from padfree.builder.folders.folder import read_folder
 from padfree.onnx_tools.errors import VerificationError
 from padfree.onnx_tools.files import graph_io, staged_session
-from padfree.onnx_tools.files.deferred import Deferred
+from padfree.onnx_tools.files.deferred_data import DeferredData
 from padfree.onnx_tools.files.metadata import read_metadata
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.ort_session import open_session, parts_of
@@ -70,9 +70,9 @@ def model_of(name: str, folder: Path, storage: Storage = Storage.MEMORY) -> Mode
     return write_defined(read_folder(folder), adapter=reference.adapter).model(storage)
 
 
-def deferred_values(model: Model) -> list[Deferred]:
+def deferred_values(model: Model) -> list[DeferredData]:
     held = (model.weights.held_for(tensor) for tensor in model.proto.graph.initializer)
-    return [item for item in held if isinstance(item, Deferred)]
+    return [item for item in held if isinstance(item, DeferredData)]
 
 
 def verification_of(model: ModelProto) -> Any:
@@ -127,7 +127,7 @@ def test_rows_of_tables_alone_are_read(tmp_path: Path) -> None:
     model = model_of("qwen3_bfloat16", tmp_path / "model")
     (table,) = [item for item in model.proto.graph.initializer if item.name.endswith("embed_tokens.weight")]
     held = model.weights.held_for(table)
-    assert isinstance(held, Deferred)
+    assert isinstance(held, DeferredData)
     read = list[str]()
     held.read = lambda: read.append("all") or np.zeros(0)
     feeds = tiny_folders.pad(None)
@@ -169,7 +169,7 @@ def test_what_is_deferred_is_in_memory_once_as_long_as_it_is_held() -> None:
         made.append(1)
         return np.arange(6, dtype=np.float32).reshape(2, 3)
 
-    held = Deferred(24, read)
+    held = DeferredData(24, read)
     first = held.data()
     assert held.data().obj is not None
     assert len(made) == 1

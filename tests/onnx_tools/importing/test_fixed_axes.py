@@ -12,7 +12,7 @@ import pytest
 from onnx import ModelProto, TensorProto
 from padfree.onnx_tools import RewriteError, load_model, rewrite
 from padfree.onnx_tools.analysis.symbolic.poly import Poly
-from padfree.onnx_tools.importing.fixed_axes.reshape import aligned
+from padfree.onnx_tools.importing.fixed_axes.reshape import align
 
 from tests.support.encoder import HIDDEN, EncoderBuilder
 from tests.support.exports import metadata_of, session
@@ -119,7 +119,7 @@ def test_axes_keep_their_order(
     def value(size: Poly) -> int:
         return size.evaluate({"B": 3, "S": 7}.__getitem__)
 
-    actual = aligned(tuple(Poly.of(size) for size in shape), target, value)
+    actual = align(tuple(Poly.of(size) for size in shape), target, value)
     assert actual == (None if wanted is None else tuple(Poly.of(size) for size in wanted))
 
 
@@ -134,7 +134,7 @@ def test_a_batch_of_one_goes_to_the_first_axis_of_one() -> None:
         ((B, S), (7,), (B * S,)),
     ):
         assert math.prod(target) == math.prod(value(size) for size in shape)
-        assert aligned(shape, target, value) == tuple(Poly.of(size) for size in wanted)
+        assert align(shape, target, value) == tuple(Poly.of(size) for size in wanted)
 
 
 BATCH, LENGTH = 3, 7

@@ -12,7 +12,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.importing.quantized.unquantized import without_quantization, without_rounding
+from padfree.onnx_tools.importing.quantized.removal import without_quantization, without_rounding
 
 from tests.onnx_tools.agreement import run
 

@@ -12,7 +12,7 @@ from onnx import ModelProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteError, rewrite
 from padfree.onnx_tools.files.metadata import read_metadata
 from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.importing.quantized.unquantized import (
+from padfree.onnx_tools.importing.quantized.removal import (
     holds_quantization,
     without_quantization,
     without_rounding,

@@ -10,7 +10,7 @@ from onnx import ModelProto, helper, numpy_helper
 from padfree.onnx_tools import rewrite
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.ort_session import open_session
-from padfree.onnx_tools.importing.quantized.unquantized import without_quantization
+from padfree.onnx_tools.importing.quantized.removal import without_quantization
 
 from tests.onnx_tools.agreement import run
 from tests.support.quantizers import Quantizer

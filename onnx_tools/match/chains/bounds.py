@@ -11,7 +11,7 @@ from ...analysis.symbolic import Analysis
 _FAR = 65504.0  # the largest number of float16
 
 
-def unbounded(analysis: Analysis, tensor: gs.Tensor) -> gs.Tensor | None:
+def before_bounds(analysis: Analysis, tensor: gs.Tensor) -> gs.Tensor | None:
     """What a tensor is before it is kept within bounds that no score has: the lowest number of a type, for one."""
     node = made_by(tensor, "Max", "Min", "Clip")
     if node is None:

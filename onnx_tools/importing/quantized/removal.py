@@ -35,7 +35,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Unquantized:
+class UnquantizedModel:
     """A model without Q/DQ, and what was taken out: of which types, how many weights and activations, whose types."""
 
     model: Model
@@ -67,7 +67,7 @@ def holds_quantization(model: ModelProto) -> bool:
     return bool(quantized) and is_known and not in_blocks and all(node.op_type != _DYNAMIC for node in nodes)
 
 
-def without_quantization(model: Model) -> Unquantized:
+def without_quantization(model: Model) -> UnquantizedModel:
     """The model without these nodes, and with the factors of SmoothQuant in the weights after them.
 
     Raises RewriteError for scales of weights that are no positive finite constants, for blocks, for numbers that are
@@ -78,7 +78,7 @@ def without_quantization(model: Model) -> Unquantized:
     return replace(removal, model=fold_scales(removal.model))
 
 
-def without_rounding(model: Model) -> Unquantized:
+def without_rounding(model: Model) -> UnquantizedModel:
     """The model without these nodes at activations; weights stay as the file has them.
 
     Raises RewriteError as without_quantization.
@@ -103,7 +103,7 @@ class _Removal:
         self._makers = {name: node for node in graph.node for name in node.output}
         self._signs = Signs(self.source.proto, self._constants, self._weight_of, self._cuts)
 
-    def run(self) -> Unquantized:
+    def run(self) -> UnquantizedModel:
         """Decides for every DequantizeLinear, then writes the graph anew."""
         kinds, rounded = Counter[str](), Counter[str]()
         activations, weights = dict[str, str](), set[str]()
@@ -127,7 +127,7 @@ class _Removal:
             if not self.keeps_weights:
                 self._weights[node.output[0]] = self._stands_for(node, rounding)
         types, of_activations = (tuple(name for name, _ in counter.most_common()) for counter in (kinds, rounded))
-        return Unquantized(self._rewrite(), types, len(weights), len(activations), of_activations)
+        return UnquantizedModel(self._rewrite(), types, len(weights), len(activations), of_activations)
 
     def _take_out(self, node: NodeProto, x: str, before: str | None) -> None:
         """A DequantizeLinear of x, perhaps after another of the same numbers: what that one gives serves as well."""
@@ -157,7 +157,7 @@ class _Removal:
         try:
             if maker is not None:
                 return rounding.round_trip(self._values(maker, 0))
-            return rounding.dequantized(self._values(node, 0))
+            return rounding.dequantize(self._values(node, 0))
         except (ValueError, IndexError) as error:
             shape_text = "x".join(map(str, self._values(maker or node, 0).shape))
             raise _error(

@@ -20,7 +20,7 @@ LARGE_MODEL_BYTES = 1 << 30
 
 
 @dataclass(eq=False)
-class Deferred:
+class DeferredData:
     """A weight's data, as long as nobody has read it.
 
     Whoever asks while somebody still holds what was read gets the same memory.
@@ -34,20 +34,20 @@ class Deferred:
 
     size: int
     read: Callable[[], Array]
-    narrow: Mapping[int, Deferred] = field(default_factory=lambda: MappingProxyType({}))
+    narrow: Mapping[int, DeferredData] = field(default_factory=lambda: MappingProxyType({}))
     rows: Callable[[npt.NDArray[np.int64]], Array] | None = None
-    _held: weakref.ref[Array] | None = field(default=None, init=False, repr=False)
+    _owner: weakref.ref[Array] | None = field(default=None, init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def data(self) -> memoryview:
         """The bytes."""
         with self._lock:
-            values = None if self._held is None else self._held()
+            values = None if self._owner is None else self._owner()
             if values is None:
                 values = np.ascontiguousarray(self.read())
                 owner = _owner(values)
                 if owner.nbytes == self.size and owner.ctypes.data == values.ctypes.data:
-                    self._held = weakref.ref(owner)
+                    self._owner = weakref.ref(owner)
             return values.reshape(-1).view(np.uint8).data
 
 
@@ -58,9 +58,9 @@ def _owner(values: Array) -> Array:
     return values
 
 
-def size_of(data: memoryview | Deferred) -> int:
+def size_of(data: memoryview | DeferredData) -> int:
     """Bytes of data, read or not."""
-    return data.size if isinstance(data, Deferred) else len(data)
+    return data.size if isinstance(data, DeferredData) else len(data)
 
 
 def of_bfloat16(bits: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:

@@ -12,7 +12,7 @@ from .body_builder import BodyBuilder
 
 
 @dataclass(frozen=True)
-class Ragged:
+class RaggedTokens:
     """Names of the values that describe the sequences of a body. Smax is the longest length, at least 1."""
 
     starts: str  # int64 [B]
@@ -22,7 +22,7 @@ class Ragged:
     mask: str  # bool [B,Smax], true where a token is
 
 
-def ragged_from_cu_seqlens(b: BodyBuilder, cu: str) -> Ragged:
+def ragged_from_cu_seqlens(b: BodyBuilder, cu: str) -> RaggedTokens:
     """From cu_seqlens int64 [B+1]."""
     end = b.const([np.iinfo(np.int64).max])
     starts = b.op("Slice", cu, b.const([0]), b.const([-1]))
@@ -30,17 +30,17 @@ def ragged_from_cu_seqlens(b: BodyBuilder, cu: str) -> Ragged:
     lens = b.op("Sub", ends, starts)
     longest = b.reduce("ReduceMax", b.op("Concat", lens, b.const([1]), axis=0), 0, keepdims=True)
     mask = b.op("Less", b.unsqueeze(b.range(longest), 0), b.unsqueeze(lens, 1))
-    return Ragged(starts, lens, b.op("Slice", cu, b.const([-1]), end), longest, mask)
+    return RaggedTokens(starts, lens, b.op("Slice", cu, b.const([-1]), end), longest, mask)
 
 
-def grid_token(b: BodyBuilder, ragged: Ragged) -> str:
+def grid_token(b: BodyBuilder, ragged: RaggedTokens) -> str:
     """int64 [B,Smax]: the token in each slot of the grid, -1 where none is."""
     column = b.unsqueeze(b.range(ragged.smax), 0)
     token = b.op("Add", b.unsqueeze(ragged.starts, 1), column)
     return b.op("Where", ragged.mask, token, b.const(-1))
 
 
-def token_slot(b: BodyBuilder, ragged: Ragged) -> tuple[str, str]:
+def token_slot(b: BodyBuilder, ragged: RaggedTokens) -> tuple[str, str]:
     """int64 [N] and [N]: sequence and position in it of every token that is not filler."""
     slots = b.op("NonZero", ragged.mask)
     sequence, position = (b.op("Gather", slots, b.const(row), axis=0) for row in (0, 1))
@@ -53,7 +53,7 @@ def pad_index(b: BodyBuilder, index: str, tokens: str, value: int) -> str:
     return b.op("Concat", index, b.fill(missing, value), axis=0)
 
 
-def is_live(b: BodyBuilder, ragged: Ragged, tokens: str) -> str:
+def is_live(b: BodyBuilder, ragged: RaggedTokens, tokens: str) -> str:
     """Bool [T,1]: whether a token is not filler."""
     return b.unsqueeze(b.op("Less", b.range(tokens), ragged.total), 1)
 

@@ -39,7 +39,7 @@ class GatheredScores:
 
 
 @dataclass(frozen=True)
-class Disentangled:
+class DisentangledTables:
     """What is added to q_i k_j: q_i k_position[t] + k_j q_position[t], t = clamp(j - i, -R, R) + R."""
 
     k_position: npt.NDArray[np.float32] | None  # [2R+1,H*D]
@@ -98,7 +98,7 @@ class DistanceTables:
 
     def total(
         self, terms: Sequence[GatheredScores], q: HeadsSource, k: HeadsSource, scale: float
-    ) -> Disentangled | None:
+    ) -> DisentangledTables | None:
         """What terms add to scale * q_i k_j, None where there are none. Raises NoMatch where that is something else."""
         if not terms:
             return None
@@ -119,7 +119,7 @@ class DistanceTables:
             self._check_lengths(item, rows, last, q.columns.shape)
             tables[item.of_keys] = tables.get(item.of_keys, 0.0) + rows * (item.factor / scale)
         float_tables = {of_keys: rows.astype(np.float32) for of_keys, rows in tables.items()}
-        return Disentangled(float_tables.get(False), float_tables.get(True), reach)
+        return DisentangledTables(float_tables.get(False), float_tables.get(True), reach)
 
     def _term(self, item: GatheredScores, q: HeadsSource, k: HeadsSource) -> _Term:
         """Checks that rows of Q are multiplied, or of K where the result is transposed. Raises NoMatch."""
