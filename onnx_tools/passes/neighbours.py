@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 
 from ..analysis.graph import Editor, argument, is_standard, made_by, node_name
 from ..analysis.layout import is_token_shape
+from ..analysis.node_builder import NodeBuilder
 from ..analysis.symbolic import Analysis
 from ..analysis.symbolic.arguments import slice_arguments
 from ..match import IF_CONTIGUOUS, Miss, NoMatch
@@ -126,21 +127,18 @@ def _replace(
         editor.constant("offsets", np.asarray([match.offsets], np.int32)),
     )
 
-    def op(kind: str, *inputs: gs.Tensor, dtype: np.dtype = _INT32, **attrs: object) -> gs.Tensor:
-        return editor.node(kind, inputs, stem=f"neighbours_{kind.lower()}", dtype=dtype, attrs=attrs)
-
-    def number(value: object, kind: np.dtype = _INT32) -> gs.Constant:
-        return editor.constant("number", np.asarray(value, kind))
+    nodes = NodeBuilder(editor, "neighbours", _INT32)
+    op, number = nodes.op, nodes.number
 
     def at_distance(indices: gs.Tensor) -> gs.Tensor:
         """[T,K]: whether a row is the token's own, and the offset."""
-        indices_moved = op("Add", op("Unsqueeze", indices, number([1], _INT64)), offsets)
+        indices_moved = op("Add", op("Unsqueeze", indices, nodes.integers(1)), offsets)
         return op("Equal", op("Gather", indices, rows, axis=0), indices_moved, dtype=np.dtype(np.bool_))
 
     slots = positions.slots()
-    size = op("Squeeze", op("Shape", slots, dtype=_INT64), number([0], _INT64), dtype=_INT64)
+    size = op("Squeeze", op("Shape", slots, dtype=_INT64), nodes.integers(0), dtype=_INT64)
     every = op("Range", number(0, _INT64), size, number(1, _INT64), dtype=_INT64)
-    row_indices = op("Add", op("Unsqueeze", editor.cast(every, _INT32, "rows"), number([1], _INT64)), offsets)
+    row_indices = op("Add", op("Unsqueeze", editor.cast(every, _INT32, "rows"), nodes.integers(1)), offsets)
     last = op("Sub", editor.cast(size, _INT32, "rows"), number(1))
     rows = op("Min", op("Max", row_indices, number(0)), last)
     near = at_distance(slots)
@@ -148,8 +146,8 @@ def _replace(
         near = op("And", near, at_distance(boundary.token_index), dtype=np.dtype(np.bool_))
     x = pack_tokens(editor, match.x, boundary, facts)
     beside = op("Gather", x, rows, dtype=dtype, axis=0)
-    near = op("Unsqueeze", near, number([2], _INT64), dtype=np.dtype(np.bool_))
+    near = op("Unsqueeze", near, nodes.integers(2), dtype=np.dtype(np.bool_))
     within = op("Where", near, beside, number(0, dtype), dtype=dtype)
     width = (facts.shape or ())[2].constant() or 0
-    side_by_side = editor.reshape(within, number([-1, count * width], _INT64), stem="neighbours_reshape")
+    side_by_side = nodes.reshape(within, [-1, count * width], dtype)
     unpack(editor, side_by_side, boundary, facts.dtype, node.outputs[0])

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..analysis.graph import Editor
+from ..analysis.node_builder import NodeBuilder
 from ..analysis.symbolic import Poly
 from ..analysis.symbolic.facts import Shape
 
@@ -19,6 +18,7 @@ class ShapeBuilder:
     def __init__(self, editor: Editor, source: gs.Tensor) -> None:
         self.source = source
         self._editor = editor
+        self._nodes = NodeBuilder(editor, "size", np.dtype(np.int64))
         self._tensors: dict[Poly, gs.Tensor] = {}
         self._shape: gs.Tensor | None = None
 
@@ -37,22 +37,19 @@ class ShapeBuilder:
     def _make(self, size: Poly) -> gs.Tensor:
         constant = size.constant()
         if constant is not None:
-            return self._editor.constant("size", np.asarray([constant], np.int64))
+            return self._nodes.integers(int(constant))
         if size in (Poly.atom("B"), Poly.atom("S")):
             if self._shape is None:
-                self._shape = self._op("Shape", [self.source])
-            position = np.asarray([0 if size == Poly.atom("B") else 1], np.int64)
-            return self._op("Gather", [self._shape, self._editor.constant("axis", position)], {"axis": 0})
+                self._shape = self._nodes.op("Shape", self.source)
+            position = self._nodes.integers(0 if size == Poly.atom("B") else 1)
+            return self._nodes.op("Gather", self._shape, position, axis=0)
         total: gs.Tensor | None = None
         for monomial, factor in size.terms:
             product = self._size(Poly.of(factor))
             for atom in monomial:
-                product = self._op("Mul", [product, self._size(Poly.atom(atom))])
-            total = product if total is None else self._op("Add", [total, product])
+                product = self._nodes.op("Mul", product, self._size(Poly.atom(atom)))
+            total = product if total is None else self._nodes.op("Add", total, product)
         return total if total is not None else self._size(Poly())
-
-    def _op(self, op: str, inputs: list[gs.Tensor], attrs: Mapping[str, object] | None = None) -> gs.Tensor:
-        return self._editor.node(op, inputs, stem="size", dtype=np.dtype(np.int64), attrs=attrs)
 
 
 def shape_source(graph: gs.Graph) -> gs.Tensor:

@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 
 from ..analysis.graph import Editor, is_output, is_standard, node_name
 from ..analysis.layout import B, S, token_axis
+from ..analysis.node_builder import NodeBuilder
 from ..analysis.symbolic import Analysis, Poly
 from ..analysis.symbolic.arguments import axes_of_node
 from ..analysis.symbolic.facts import Facts, Shape
@@ -121,7 +122,7 @@ class _Sums:
             raise NoMatch(f"'{node_name(node)}' ({node.op}) adds up masked slots that are not known to be 0")
         total = self._total(node, x, axis)
         if total is not None and is_standard(node, "ReduceL2"):
-            total = self._op("Sqrt", [total], x)
+            total = self._nodes(x).op("Sqrt", total)
         if total is not None:
             self._finish(node, total, axis)
 
@@ -130,16 +131,16 @@ class _Sums:
         rest, both, parts = self._rest(x), self._values.outcomes(x), x
         if both is not None:
             number = {"ReduceSum": both[0], "ReduceL1": abs(both[0])}.get(node.op, both[0] ** 2)
-            product = self._op("Mul", [self._lengths(x, len(rest) + 1), self._number(number, x)], x)
-            return product if set(rest) <= {1} else self._op("Expand", [product, self._shape([1, *rest])], x)
+            product = self._nodes(x).op("Mul", self._lengths(x, len(rest) + 1), self._nodes(x).number(number))
+            return product if set(rest) <= {1} else self._nodes(x).op("Expand", product, self._shape([1, *rest]))
         if is_standard(node, "ReduceSumSquare", "ReduceL2"):
-            parts = self._op("Mul", [x, x], x)
+            parts = self._nodes(x).op("Mul", x, x)
         elif is_standard(node, "ReduceL1"):
-            parts = self._op("Abs", [x], x)
+            parts = self._nodes(x).op("Abs", x)
         mean = self._pool(parts, rest, "mean", axis)
         if is_standard(node, "ReduceSum") and self._divide(node, mean, x, axis):
             return None
-        return self._op("Mul", [mean, self._lengths(x, len(rest) + 1)], x)
+        return self._nodes(x).op("Mul", mean, self._lengths(x, len(rest) + 1))
 
     def _divide(self, node: gs.Node, mean: gs.Tensor, x: gs.Tensor, axis: int) -> bool:
         """sum / d as mean * (length / d), which does not leave half precision's range where the sum does."""
@@ -152,9 +153,9 @@ class _Sums:
             return False
         if self._analysis[division.outputs[0]].shape != self._analysis[total].shape:
             return False
-        share = self._op("Div", [self._lengths(x, rank), division.inputs[1]], x)
+        share = self._nodes(x).op("Div", self._lengths(x, rank), division.inputs[1])
         if rank != len(self._rest(x)) + 1:
-            mean = self._op("Unsqueeze", [mean, self._shape([axis])], x)
+            mean = self._nodes(x).op("Unsqueeze", mean, self._shape([axis]))
         output = self._editor.take_over(division.outputs[0])
         self._editor.node("Mul", [mean, share], stem=total.name, output=output)
         division.inputs.clear()
@@ -173,11 +174,11 @@ class _Sums:
         a, b = (self._analysis[tensor].shape or () for tensor in node.inputs)
         if 0.0 not in [self._values.at_masked(tensor) for tensor in node.inputs]:
             raise NoMatch(f"'{node_name(node)}' (MatMul) adds up masked slots that are not known to be 0")
-        transposed = self._op("Transpose", [node.inputs[0]], node.inputs[0], perm=[0, 2, 1])
-        x = self._op("Mul", [transposed, node.inputs[1]], node.inputs[1])
+        transposed = self._nodes(node.inputs[0]).op("Transpose", node.inputs[0], perm=[0, 2, 1])
+        x = self._nodes(node.inputs[1]).op("Mul", transposed, node.inputs[1])
         rest = [max(a[1].constant() or 1, b[2].constant() or 1)]
         like = node.inputs[1]
-        total = self._op("Mul", [self._pool(x, rest, "mean", 1), self._lengths(like, 2)], like)
+        total = self._nodes(like).op("Mul", self._pool(x, rest, "mean", 1), self._lengths(like, 2))
         self._finish(node, total, 1 if a[1].constant() == 1 else 2)
 
     def _softmax(self, node: gs.Node) -> None:
@@ -187,17 +188,17 @@ class _Sums:
         if self._mask.source is not None and (value is None or value > VERY_NEGATIVE):
             raise NoMatch(f"'{node_name(node)}' ({node.op}) gives masked slots a part")
         rest, index = self._rest(x), self._shape([axis])
-        largest = self._op("Unsqueeze", [self._pool(x, rest, "max", axis), index], x)
-        shifted = self._op("Sub", [x, largest], x)
-        powers = self._op("Exp", [shifted], x)
+        largest = self._nodes(x).op("Unsqueeze", self._pool(x, rest, "max", axis), index)
+        shifted = self._nodes(x).op("Sub", x, largest)
+        powers = self._nodes(x).op("Exp", shifted)
         mean = self._pool(powers, rest, "mean", axis)
-        total = self._op("Mul", [mean, self._lengths(x, len(rest) + 1)], x)
+        total = self._nodes(x).op("Mul", mean, self._lengths(x, len(rest) + 1))
         output = self._editor.take_over(node.outputs[0])
         if is_standard(node, "LogSoftmax"):
-            logarithm = self._op("Unsqueeze", [self._op("Log", [total], x), index], x)
+            logarithm = self._nodes(x).op("Unsqueeze", self._nodes(x).op("Log", total), index)
             self._editor.node("Sub", [shifted, logarithm], stem=output.name, output=output)
             return
-        whole = self._op("Unsqueeze", [total, index], x)
+        whole = self._nodes(x).op("Unsqueeze", total, index)
         self._editor.node("Div", [powers, whole], stem=output.name, output=output)
         self._values.know(output, 0.0)
 
@@ -216,7 +217,7 @@ class _Sums:
             packed = editor.reshape(packed, self._shape([-1, int(np.prod(rest))]), stem="rows", dtype=dtype)
         pooled = editor.variable("pooled", dtype)
         pool_tokens(editor, packed, self._boundary, pooled, mode)
-        return pooled if len(rest) == 1 else self._reshape(pooled, [-1, *rest], x)
+        return pooled if len(rest) == 1 else self._nodes(x).reshape(pooled, [-1, *rest])
 
     def _finish(self, node: gs.Node, pooled: gs.Tensor, axis: int) -> None:
         """Writes [B,*rest] to a node's output, which may have an axis of size 1 at the sequence's."""
@@ -230,10 +231,7 @@ class _Sums:
     def _lengths(self, like: gs.Tensor, rank: int) -> gs.Tensor:
         """The number of tokens of every sequence [B,1,...], in the type of another tensor."""
         lengths = self._editor.cast(self._boundary.seq_lens, self._dtype(like), "lengths")
-        return lengths if rank == 1 else self._reshape(lengths, [-1, *([1] * (rank - 1))], like)
-
-    def _number(self, value: float, like: gs.Tensor) -> gs.Constant:
-        return self._editor.constant("number", np.asarray(value, self._dtype(like)))
+        return lengths if rank == 1 else self._nodes(like).reshape(lengths, [-1, *([1] * (rank - 1))])
 
     def _shape(self, values: Sequence[int]) -> gs.Constant:
         return self._editor.constant("sizes", np.asarray(values, np.int64))
@@ -243,9 +241,6 @@ class _Sums:
         name = self._analysis[tensor].dtype
         return np.dtype(tensor.dtype if name is None else name)
 
-    def _reshape(self, tensor: gs.Tensor, sizes: Sequence[int], like: gs.Tensor) -> gs.Tensor:
-        stem, dtype = f"{like.name}_reshape", self._dtype(like)
-        return self._editor.reshape(tensor, self._shape(sizes), stem=stem, dtype=dtype)
-
-    def _op(self, op: str, inputs: Sequence[gs.Tensor], like: gs.Tensor, **attrs: object) -> gs.Tensor:
-        return self._editor.node(op, inputs, stem=f"{like.name}_{op.lower()}", dtype=self._dtype(like), attrs=attrs)
+    def _nodes(self, like: gs.Tensor) -> NodeBuilder:
+        """Adds nodes whose results have the type of a tensor."""
+        return NodeBuilder(self._editor, like.name, self._dtype(like))

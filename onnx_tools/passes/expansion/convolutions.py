@@ -14,6 +14,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, argument, is_standard, made_by, opset
+from ...analysis.node_builder import NodeBuilder
 from ...analysis.symbolic import Analysis
 
 MOST_TAPS = 8
@@ -146,37 +147,32 @@ def _write_gemm(
     x, output, name = node.inputs[0], node.outputs[0], node.name or "convolution"
     dtype, taps = weight.dtype, weight.shape[2]
 
-    def op(kind: str, inputs: Sequence[gs.Tensor], **attrs: object) -> gs.Tensor:
-        return editor.node(kind, inputs, stem=f"{name}_{kind.lower()}", dtype=dtype, attrs=attrs)
-
-    def numbers(*values: int) -> gs.Constant:
-        return editor.constant(f"{name}_numbers", np.asarray(values, np.int64))
-
+    nodes = NodeBuilder(editor, name, dtype)
     transposed = made_by(x, "Transpose")
     rows = (
         transposed.inputs[0]
         if transposed is not None and _is_transpose(transposed)
-        else op("Transpose", [x], perm=_TRANSPOSE)
+        else nodes.op("Transpose", x, perm=_TRANSPOSE)
     )
     together = rows
     if taps > 1:
-        longer = op("Pad", [rows, numbers(0, pads[0], 0, 0, pads[1], 0)])
+        longer = nodes.op("Pad", rows, nodes.integers(0, pads[0], 0, 0, pads[1], 0))
         beside = []
         for tap in range(taps):
             start, after = tap * step, (taps - 1 - tap) * step
             end = -after if after else np.iinfo(np.int64).max
-            beside.append(op("Slice", [longer, numbers(start), numbers(end), numbers(1)]))
-        together = op("Concat", beside, axis=2)
+            beside.append(nodes.op("Slice", longer, nodes.integers(start), nodes.integers(end), nodes.integers(1)))
+        together = nodes.op("Concat", *beside, axis=2)
     if by_channel:
         factors = editor.constant(f"{name}_weight", np.ascontiguousarray(weight[:, 0].T).reshape(-1))  # [taps * C]
-        scaled, sizes = op("Mul", [together, factors]), numbers(0, 0, taps, -1)
-        apart = editor.reshape(scaled, sizes, stem=f"{name}_reshape", dtype=dtype)
-        total = op("ReduceSum", [apart, numbers(2)], keepdims=0)
+        scaled, sizes = nodes.op("Mul", together, factors), nodes.integers(0, 0, taps, -1)
+        apart = nodes.reshape(scaled, sizes)
+        total = nodes.op("ReduceSum", apart, nodes.integers(2), keepdims=0)
     else:
         matrix = np.ascontiguousarray(weight.transpose(2, 1, 0).reshape(-1, weight.shape[0]))  # [taps * C, N]
-        total = op("MatMul", [together, editor.constant(f"{name}_weight", matrix)])
+        total = nodes.op("MatMul", together, editor.constant(f"{name}_weight", matrix))
     if bias is not None:
-        total = op("Add", [total, bias])
+        total = nodes.op("Add", total, bias)
     node.inputs.clear()
     for reader in [item for item in output.outputs if _is_transpose(item)]:
         editor.redirect(reader.outputs[0], total)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, is_standard
+from ...analysis.node_builder import NodeBuilder
 from ...analysis.symbolic import Analysis
 from ...match import NoMatch
 
@@ -94,10 +95,8 @@ class _EinsumExpansion:
     """Writes the operators of one Einsum."""
 
     def __init__(self, editor: Editor, node: gs.Node, sizes: Mapping[str, int]) -> None:
-        self._editor = editor
         self._sizes = sizes
-        self._name = node.name or "einsum"
-        self._dtype = node.outputs[0].dtype
+        self._nodes = NodeBuilder(editor, node.name or "einsum", node.outputs[0].dtype)
 
     def contract(self, a: gs.Tensor, a_labels: str, b: gs.Tensor, b_labels: str, result: str) -> gs.Tensor:
         """The sum over the labels that are not in `result` of a * b, with axes as `result` names them."""
@@ -105,7 +104,7 @@ class _EinsumExpansion:
         b, b_labels = self.sum_over(b, b_labels, result + a_labels), _without(b_labels, result + a_labels)
         inner = "".join(label for label in a_labels if label in b_labels and label not in result)
         if not inner:
-            return self._op("Mul", [self._spread(a, a_labels, result), self._spread(b, b_labels, result)])
+            return self._nodes.op("Mul", self._spread(a, a_labels, result), self._spread(b, b_labels, result))
         if self._is_weight(a_labels, b_labels, inner):
             a, a_labels, b, b_labels = b, b_labels, a, a_labels
         if self._is_weight(b_labels, a_labels, inner):
@@ -118,10 +117,10 @@ class _EinsumExpansion:
         # A letter that no label is stands for the axis of size 1 in a vector's place, and for the merged inner axes.
         a = self._matrix(a, _without(batch, a_labels) + row + "@", batch, (row or "1") + "@")
         b = self._matrix(b, _without(batch, b_labels) + column + "@", batch, "@" + (column or "1"))
-        total = self._op("MatMul", [a, b])
+        total = self._nodes.op("MatMul", a, b)
         squeezed_axes = [len(batch) + index for index, label in enumerate((row, column)) if not label]
         if squeezed_axes:
-            total = self._op("Squeeze", [total, self._axes(squeezed_axes)])
+            total = self._nodes.op("Squeeze", total, self._nodes.integers(*squeezed_axes))
         return self.arrange(total, batch + row + column, result)
 
     def _is_weight(self, labels: str, others: str, inner: str) -> bool:
@@ -136,10 +135,10 @@ class _EinsumExpansion:
         rows, columns = (_without(result, labels) for labels in (a_labels, weight_labels))
         sizes = [self._sizes[label] for label in columns]
         matrix = self.arrange(weight, weight_labels, inner + columns)
-        matrix = self._reshape(matrix, [-1, int(np.prod(sizes))])
+        matrix = self._nodes.reshape(matrix, [-1, int(np.prod(sizes))])
         x = self._merge(a, a_labels, rows, inner)
-        total = self._op("MatMul", [x if rows else self._op("Unsqueeze", [x, self._axes([0])]), matrix])
-        total = self._reshape(total, [*([0] * len(rows)), *sizes])
+        total = self._nodes.op("MatMul", x if rows else self._nodes.op("Unsqueeze", x, self._nodes.integers(0)), matrix)
+        total = self._nodes.reshape(total, [*([0] * len(rows)), *sizes])
         return self.arrange(total, rows + columns, result)
 
     def sum_over(self, tensor: gs.Tensor, labels: str, remaining: str) -> gs.Tensor:
@@ -147,41 +146,30 @@ class _EinsumExpansion:
         axes = [axis for axis, label in enumerate(labels) if label not in remaining]
         if not axes:
             return tensor
-        total = self._editor.variable(f"{self._name}_sum", self._dtype)
-        node = gs.Node("ReduceSum", self._editor.fresh(f"{self._name}_sum"), {"keepdims": 0}, [tensor], [total])
-        node.inputs.append(self._axes(axes))
-        self._editor.graph.nodes.append(node)
-        return total
+        return self._nodes.op("ReduceSum", tensor, self._nodes.integers(*axes), keepdims=0)
 
     def arrange(self, tensor: gs.Tensor, labels: str, result: str) -> gs.Tensor:
         """The axes in another order."""
-        return tensor if labels == result else self._op("Transpose", [tensor], perm=[labels.index(i) for i in result])
+        return (
+            tensor if labels == result else self._nodes.op("Transpose", tensor, perm=[labels.index(i) for i in result])
+        )
 
     def _merge(self, tensor: gs.Tensor, labels: str, outer: str, inner: str) -> gs.Tensor:
         """[*outer, inner as one axis]."""
         arranged = self.arrange(tensor, labels, outer + inner)
         if len(inner) == 1:
             return arranged
-        return self._reshape(arranged, [0] * len(outer) + [-1])
+        return self._nodes.reshape(arranged, [0] * len(outer) + [-1])
 
     def _matrix(self, tensor: gs.Tensor, labels: str, batch: str, matrix: str) -> gs.Tensor:
         """[*batch, *matrix], with axes of size 1 where the tensor has none, but for leading ones."""
         labels_needed = (batch + matrix).lstrip("".join(set(batch) - set(labels)) or " ")
         arranged = self.arrange(tensor, labels, _without(labels_needed, labels))
         new_axes = [axis for axis, label in enumerate(labels_needed) if label not in labels]
-        return self._op("Unsqueeze", [arranged, self._axes(new_axes)]) if new_axes else arranged
+        return self._nodes.op("Unsqueeze", arranged, self._nodes.integers(*new_axes)) if new_axes else arranged
 
     def _spread(self, tensor: gs.Tensor, labels: str, result: str) -> gs.Tensor:
         """The axes in the order of the result, of size 1 where the tensor has none."""
         arranged = self.arrange(tensor, labels, _without(result, labels))
         new_axes = [axis for axis, label in enumerate(result) if label not in labels]
-        return self._op("Unsqueeze", [arranged, self._axes(new_axes)]) if new_axes else arranged
-
-    def _reshape(self, tensor: gs.Tensor, sizes: Sequence[int]) -> gs.Tensor:
-        return self._editor.reshape(tensor, self._axes(sizes), stem=f"{self._name}_reshape", dtype=self._dtype)
-
-    def _axes(self, values: Sequence[int]) -> gs.Constant:
-        return self._editor.constant("axes", np.asarray(values, np.int64))
-
-    def _op(self, op: str, inputs: Sequence[gs.Tensor], **attrs: object) -> gs.Tensor:
-        return self._editor.node(op, inputs, stem=f"{self._name}_{op.lower()}", dtype=self._dtype, attrs=attrs)
+        return self._nodes.op("Unsqueeze", arranged, self._nodes.integers(*new_axes)) if new_axes else arranged

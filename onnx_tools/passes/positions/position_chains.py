@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 from ...analysis.graph import Editor, is_standard, producer
 from ...analysis.layout import S, token_axis
 from ...analysis.layout_rules import is_slot_shape
+from ...analysis.node_builder import NodeBuilder
 from ...analysis.onnx_operators import ELEMENTWISE
 from ...analysis.symbolic import Analysis
 from ...analysis.symbolic.arguments import axes_of_node, slice_arguments
@@ -79,7 +80,7 @@ class _Lift:
             return False
         missing = list(range(1, sequence))
         if missing:
-            source = self._op("Unsqueeze", [source, self._axes(missing)], tensor)
+            source = self._nodes(tensor).op("Unsqueeze", source, self._axes(missing))
         node.inputs[position] = source
         return True
 
@@ -95,7 +96,7 @@ class _Lift:
         if not shape or shape[0] != S or any(size.constant() is None for size in shape[1:]):
             raise NoMatch(f"'{tensor.name}' is not made of positions")
         if facts.expr is not None and axes_of(facts.expr) == {0} and len(shape) == 1:
-            return self._op("Unsqueeze", [tensor, self._axes([0])], tensor)
+            return self._nodes(tensor).op("Unsqueeze", tensor, self._axes([0]))
         if node is None or depth == 0 or len(node.outputs) != 1:
             raise NoMatch(f"'{tensor.name}' is not made of positions")
         input_facts, rank = [self._analysis[item] for item in node.inputs], len(shape)
@@ -108,25 +109,27 @@ class _Lift:
                 raise NoMatch("operands of several ranks")
             if any(item.shape is None or (item.rank or 0) > rank for item in input_facts):
                 raise NoMatch("operands of unknown ranks")
-            return self._op(node.op, inputs, tensor, **node.attrs)
+            return self._nodes(tensor).op(node.op, *inputs, **node.attrs)
         if is_standard(node, "MatMul") and input_facts[1].constant and input_facts[1].rank == 2 and rank > 1:
-            return self._op("MatMul", inputs, tensor)
+            return self._nodes(tensor).op("MatMul", *inputs)
         if (
             is_standard(node, "Concat")
             and int(node.attrs["axis"]) % rank
             and len({item.rank for item in input_facts}) == 1
         ):
-            return self._op("Concat", inputs, tensor, axis=int(node.attrs["axis"]) % rank + 1)
+            return self._nodes(tensor).op("Concat", *inputs, axis=int(node.attrs["axis"]) % rank + 1)
         if is_standard(node, "Unsqueeze", "Squeeze"):
             axes = axes_of_node(node, input_facts, 1)
             rank_before = rank if node.op == "Unsqueeze" else input_facts[0].rank or 0
             if axes is not None and all(axis % rank_before for axis in axes):
-                return self._op(node.op, [inputs[0], self._axes([axis % rank_before + 1 for axis in axes])], tensor)
+                return self._nodes(tensor).op(node.op, inputs[0], self._axes([axis % rank_before + 1 for axis in axes]))
         if is_standard(node, "Transpose") and node.attrs.get("perm") and int(node.attrs["perm"][0]) == 0:
-            return self._op("Transpose", inputs, tensor, perm=[0, *(int(axis) + 1 for axis in node.attrs["perm"])])
+            return self._nodes(tensor).op(
+                "Transpose", *inputs, perm=[0, *(int(axis) + 1 for axis in node.attrs["perm"])]
+            )
         if is_standard(node, "Reshape"):
             sizes = [size.constant() or 0 for size in shape[1:]]
-            return self._op("Reshape", [inputs[0], self._axes([1, -1, *sizes])], tensor)
+            return self._nodes(tensor).op("Reshape", inputs[0], self._axes([1, -1, *sizes]))
         limits = slice_arguments(node, input_facts) if is_standard(node, "Slice") else None
         if (
             limits is not None
@@ -135,13 +138,12 @@ class _Lift:
             and all(item.constant for item in input_facts[1:])
         ):
             axes = self._axes([axis + 1 for axis in limits[2]])
-            return self._op("Slice", [inputs[0], *node.inputs[1:3], axes, *node.inputs[4:]], tensor)
+            return self._nodes(tensor).op("Slice", inputs[0], *node.inputs[1:3], axes, *node.inputs[4:])
         raise NoMatch(f"'{tensor.name}' is not made of positions")
 
     def _axes(self, values: Sequence[int]) -> gs.Constant:
         return self._editor.constant("axes", np.asarray(values, np.int64))
 
-    def _op(self, op: str, inputs: Sequence[gs.Tensor], like: gs.Tensor, **attrs: object) -> gs.Tensor:
+    def _nodes(self, like: gs.Tensor) -> NodeBuilder:
         name = self._analysis[like].dtype
-        dtype = like.dtype if name is None else np.dtype(name)
-        return self._editor.node(op, inputs, stem=f"{like.name}_of_batch", dtype=dtype, attrs=attrs)
+        return NodeBuilder(self._editor, f"{like.name}_of_batch", like.dtype if name is None else np.dtype(name))

@@ -15,6 +15,7 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, is_output, is_standard, made_by, producer
 from ...analysis.layout import S
+from ...analysis.node_builder import NodeBuilder
 from ...analysis.onnx_operators import ELEMENTWISE, RESHAPES
 from ...analysis.symbolic import Analysis, Poly
 from ...analysis.symbolic.facts import Shape
@@ -67,7 +68,7 @@ class _Transposes:
 
     def __call__(self, softmax: gs.Node) -> None:
         weights = softmax.outputs[0]
-        result = self._op("Softmax", [self.swap(softmax.inputs[0])], weights, axis=-1)
+        result = self._nodes(weights).op("Softmax", self.swap(softmax.inputs[0]), axis=-1)
         self._join(weights, result)
         if weights.outputs or is_output(self._editor.graph, weights):
             perm = _swap(self._analysis[weights].rank or 0)
@@ -90,7 +91,7 @@ class _Transposes:
             shape = None if best is None else self._analysis[best.outputs[0]].shape
             if best is not None and shape is not None:
                 target = self._shapes.build(list(shape))
-                self._editor.redirect(best.outputs[0], self._reshape(result, target, best.outputs[0]))
+                self._editor.redirect(best.outputs[0], self._nodes(best.outputs[0]).reshape(result, target))
 
     def _is_view(self, weights: gs.Tensor, chain: Sequence[gs.Node]) -> bool:
         """Whether nodes leave the elements of the weights, with their last two axes swapped, in their order."""
@@ -124,28 +125,25 @@ class _Transposes:
         if not shape or all(size == Poly.of(1) for size in shape[-2:]):
             return tensor
         if len(shape) == 1:
-            return self._op("Unsqueeze", [tensor, self._editor.constant("axes", np.asarray([1], np.int64))], tensor)
+            return self._nodes(tensor).op("Unsqueeze", tensor, self._editor.constant("axes", np.asarray([1], np.int64)))
         operands = [] if node is None else [self._analysis[item].shape for item in node.inputs]
         if node is not None and is_standard(node, *ELEMENTWISE) and None not in operands and node.op != "PRelu":
-            return self._op(node.op, [self.swap(item) for item in node.inputs], tensor, **node.attrs)
+            return self._nodes(tensor).op(node.op, *[self.swap(item) for item in node.inputs], **node.attrs)
         if node is not None and is_standard(node, "MatMul") and all(len(item or ()) == len(shape) for item in operands):
-            return self._op("MatMul", [self.swap(item) for item in node.inputs[::-1]], tensor)
+            return self._nodes(tensor).op("MatMul", *[self.swap(item) for item in node.inputs[::-1]])
         if node is not None and is_standard(node, "Transpose"):
             perm = [int(axis) for axis in node.attrs.get("perm") or range(len(shape))[::-1]]
             return self._transpose(node.inputs[0], [*perm[:-2], perm[-1], perm[-2]])
         source = square_source(self._analysis, tensor)
         if source is not None:
-            return self._reshape(self.swap(source), self._shapes.build(list(shape)), tensor)
+            return self._nodes(tensor).reshape(self.swap(source), self._shapes.build(list(shape)))
         return self._transpose(tensor, _swap(len(shape)))
 
     def _transpose(self, tensor: gs.Tensor, perm: list[int]) -> gs.Tensor:
-        return tensor if perm == sorted(perm) else self._op("Transpose", [tensor], tensor, perm=perm)
+        return tensor if perm == sorted(perm) else self._nodes(tensor).op("Transpose", tensor, perm=perm)
 
-    def _reshape(self, tensor: gs.Tensor, sizes: gs.Tensor, like: gs.Tensor) -> gs.Tensor:
-        return self._editor.reshape(tensor, sizes, stem=f"{like.name}_turned", dtype=like.dtype)
-
-    def _op(self, op: str, inputs: Sequence[gs.Tensor], like: gs.Tensor, **attrs: object) -> gs.Tensor:
-        return self._editor.node(op, inputs, stem=f"{like.name}_turned", dtype=like.dtype, attrs=attrs)
+    def _nodes(self, like: gs.Tensor) -> NodeBuilder:
+        return NodeBuilder(self._editor, f"{like.name}_swapped", like.dtype)
 
 
 def _swap(rank: int) -> list[int]:
