@@ -18,6 +18,8 @@ from padfree.contract.installation import install_command
 from padfree.runtime import SessionError, word_table
 from padfree.runtime.gpu import Device, device_code, import_tensorrt, plugin_library
 
+from .gpu_files import no_gpu
+
 FindingState = Literal["ok", "missing", "problem"]
 
 ENGINES = "build and run engines"
@@ -88,6 +90,8 @@ def find_gpu() -> Finding:
         seen = _nvidia_smi("name,compute_cap")
         if seen:
             return Finding("gpu", "problem", f"{seen}, but {error}", install_command("trt"))
+        if no_gpu():
+            return Finding("gpu", "missing", no_gpu(), step)
         return Finding("gpu", "missing", str(error).partition(";")[0], install_command("trt"))
     count = cuda.device_count()
     if not count:

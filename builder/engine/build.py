@@ -23,6 +23,7 @@ from ..errors import BuildError
 from ..folders.companions import kept_files, tokenizer_destination
 from ..folders.folder_model import FolderModel
 from ..folders.source import Say
+from ..gpu_files import no_gpu
 from . import linear_tables
 from .engine_builder import DEFAULT_CACHE, BuiltEngine, EngineBuilder, TacticOptions
 from .linear import AUTO, FOLDED, FP8_OPERATOR, fp8_problem, linear_of, norms_of
@@ -256,6 +257,8 @@ def _gpu(device: int) -> Device | None:
 def check_machine(device: int, *, operators: Collection[str]) -> None:
     """Checks that this machine can build with plugins of these `operators`, and names at once all that it lacks.
 
+    Where there is no GPU, nothing else helps, and it is named alone.
+
     Raises:
         BuildError: TensorRT, a usable GPU, the plugin library, its code for this GPU or one of its plugins is missing,
             or the GPU has no e4m3; the message says what to do.
@@ -272,6 +275,8 @@ def check_machine(device: int, *, operators: Collection[str]) -> None:
     if FP8_OPERATOR in operators:
         messages += [problem for problem in map(fp8_problem, gpus) if problem]
     if messages:
+        if not gpus and no_gpu():
+            messages = [f"{no_gpu()}; make a file that runs on the CPU with: padfree optimize MODEL -o packed.onnx"]
         raise BuildError("engines cannot be built here: " + "; also: ".join(messages))
 
 

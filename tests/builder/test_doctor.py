@@ -10,7 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from padfree.builder import doctor
+from padfree.builder import doctor, gpu_files
+from padfree.builder.cli import main
+from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.doctor import Finding, capabilities
 from padfree.runtime import SessionError
 from padfree.runtime.gpu.device import Device
@@ -54,6 +56,28 @@ def test_a_gpu_that_cuda_cannot_use_is_a_problem(cuda: SimpleNamespace, monkeypa
     assert doctor.find_gpu().state == "missing"
     monkeypatch.setattr(doctor, "_nvidia_smi", lambda _fields: "NVIDIA H200, 9.0")
     assert doctor.find_gpu().state == "problem"
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_packages_help_only_where_a_gpu_may_be(
+    is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are 2 GB, which nobody without a GPU should fetch to hear so."""
+    control = tmp_path / "nvidiactl"
+    monkeypatch.setattr(gpu_files, "DEVICE_FILES", (control,))
+    monkeypatch.setattr(doctor, "_nvidia_smi", lambda _fields: "")
+    for name in ("cuda", "tensorrt"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "padfree.runtime.gpu.cuda", raising=False)
+    if is_there:
+        control.touch()
+    finding = doctor.find_gpu()
+    assert finding.state == "missing"
+    assert ("pip install" in finding.next_step) == is_there
+    assert ("this machine shows no NVIDIA GPU" in finding.detail) == (not is_there)
+    assert main(["build", str(DEMO_DATA / "bert_tiny.onnx"), "-o", str(tmp_path / "model.plan")]) == 1
+    beginning = "engines cannot be built here: this machine shows no NVIDIA GPU (there is neither "
+    assert (beginning in capsys.readouterr().err) == (not is_there)
 
 
 @pytest.mark.usefixtures("cuda")
