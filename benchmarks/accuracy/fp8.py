@@ -177,7 +177,7 @@ def main() -> int:
     parser.add_argument("models", nargs="+", type=Path, help="folders of models, with their tokenizers")
     parser.add_argument("--texts", type=int, default=600, help="pairs of query and document, at most")
     parser.add_argument("--documentation", nargs="*", default=[], metavar="PACKAGE", help="texts of these packages too")
-    parser.add_argument("--json", type=Path, help="append one line a model to this file")
+    parser.add_argument("--json", type=Path, help="append one line per model to this file")
     arguments = parser.parse_args()
     passed = []
     for path in arguments.models:

@@ -136,7 +136,7 @@ def main() -> int:
     parser.add_argument("--prepare-only", action="store_true", help="build and measure nothing")
     parser.add_argument("--without-tensorrt", action="store_true", help="run the rewritten files in onnxruntime")
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
-    parser.add_argument("--json", type=Path, help="append one line a model to this file")
+    parser.add_argument("--json", type=Path, help="append one line per model to this file")
     arguments = parser.parse_args()
     for folder in arguments.folders:
         prepare(folder, arguments.work / folder.name, arguments.texts)

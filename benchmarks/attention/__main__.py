@@ -39,7 +39,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.attention", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--json", type=Path, help="append one line a case to this file")
+    parser.add_argument("--json", type=Path, help="append one line per case to this file")
     parser.add_argument("--positions", action="store_true", help="cases with windows and biases, and their peers")
     parser.add_argument("--cases", default="", help="only cases whose name this regular expression finds")
     parser.add_argument("--peers", default="", help="only peers whose name this regular expression finds")

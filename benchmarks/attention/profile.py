@@ -99,7 +99,7 @@ def profiles(text: str) -> list[dict[str, Any]]:
 
 
 def records(cases: Sequence[Case], result: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One record a case: the least its work can take, beside what was counted.
+    """One record per case: the least its work can take, beside what was counted.
 
     Raises:
         ValueError: other than one launch a case.
@@ -177,7 +177,7 @@ def profile(ncu: str, names: Sequence[str]) -> str:
 def main() -> int:
     """Profiles the cases and writes their records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="append one line a case to this file")
+    parser.add_argument("--json", type=Path, help="append one line per case to this file")
     parser.add_argument("--cases", help="cases whose name this regular expression finds, met or missed")
     parser.add_argument("--ncu", default="ncu", help="Nsight Compute's program")
     parser.add_argument("--launch", nargs="+", metavar="CASE", help=argparse.SUPPRESS)  # what ncu calls

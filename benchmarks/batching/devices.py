@@ -86,9 +86,9 @@ def measure(plan: Path, devices: Sequence[int], texts: Ids, rounds: int) -> dict
 def main() -> None:
     """Builds, measures, prints and records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="append one line a case to this file")
+    parser.add_argument("--json", type=Path, help="append one line per case to this file")
     parser.add_argument("--lengths", type=Path, metavar="FILE", help="tokens of real texts, .npy")
-    parser.add_argument("--plan", type=Path, help="a packed plan with one vector a text, instead of building one")
+    parser.add_argument("--plan", type=Path, help="a packed plan with one vector per text, instead of building one")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="timed rounds (default 3)")
     arguments = parser.parse_args()
     rng = np.random.default_rng(1)

@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=REQUESTS, help="of every case")
     parser.add_argument("--policy", choices=POLICIES, help="this one alone")
     parser.add_argument("--label", default="", help="is added to the case, for another version of the runtime")
-    parser.add_argument("--json", type=Path, help="append one line a case to this file")
+    parser.add_argument("--json", type=Path, help="append one line per case to this file")
     arguments = parser.parse_args()
     print(f"{'us for a request; requests waiting:':40}" + "".join(f"{count:>9}" for count in QUEUES))
     for name, policy in POLICIES.items():

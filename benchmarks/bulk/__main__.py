@@ -181,7 +181,7 @@ def main() -> None:
     parser.add_argument("--lengths", type=Path, required=True, help=".npy of texts' tokens")
     parser.add_argument("--models", nargs="+", choices=SECONDS, default=["bert-base", "minilm"])
     parser.add_argument("--runs", type=int, default=Running.runs, help="batches under way at once on a GPU")
-    parser.add_argument("--json", type=Path, help="append one line a measurement to this file")
+    parser.add_argument("--json", type=Path, help="append one line per measurement to this file")
     arguments = parser.parse_args()
     cores, count = len(os.sched_getaffinity(0)), visible_gpus()
     tokenizer = arguments.minilm / "tokenizer.json"

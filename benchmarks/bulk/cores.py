@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=2000, help="how many (2000)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peer-python", metavar="PYTHON", help="measure sentence-transformers with it, too")
-    parser.add_argument("--json", type=Path, help="append one line a command to this file")
+    parser.add_argument("--json", type=Path, help="append one line per command to this file")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="padfree-cores-") as name:
         folder = Path(name)

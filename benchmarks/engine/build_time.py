@@ -37,7 +37,7 @@ def build_s(model: Path, cache: Path, options: list[str]) -> tuple[float, dict[s
 def main() -> None:
     """Builds, prints, records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="append one line a build to this file")
+    parser.add_argument("--json", type=Path, help="append one line per build to this file")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="padfree-bench-") as name:
         model, cache = Path(name) / "base.onnx", Path(name) / "timing.cache"

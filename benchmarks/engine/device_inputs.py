@@ -139,7 +139,7 @@ def measure(plan: Path, batch: int, seq_len: int) -> dict[str, Any]:
 def main() -> None:
     """Builds, measures, prints and records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="append one line a case to this file")
+    parser.add_argument("--json", type=Path, help="append one line per case to this file")
     parser.add_argument("--folder", type=Path, help="keeps the plan, or has the one of an earlier run")
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     parser.add_argument("--cases", default=CASES, help="sequences x longest")

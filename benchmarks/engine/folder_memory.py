@@ -237,7 +237,7 @@ def main() -> None:
     parser.add_argument("--verify", choices=("usual", "whole", "none"), default="usual")
     parser.add_argument("--build", action="store_true", help="`padfree build`, which needs a GPU")
     parser.add_argument("--prepare", action="store_true", help="a build without TensorRT, which needs no GPU")
-    parser.add_argument("--json", type=Path, help="append one line a folder to this file")
+    parser.add_argument("--json", type=Path, help="append one line per folder to this file")
     arguments = parser.parse_args()
     for name in arguments.shapes:
         if name not in SHAPES:

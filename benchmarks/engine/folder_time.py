@@ -112,7 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shapes", nargs="*", help=f"of {', '.join(SHAPES)} (default: {' and '.join(GOALS_S)})")
     parser.add_argument("--cpu", action="store_true", help="optimize instead of build")
-    parser.add_argument("--json", type=Path, help="append one line a command to this file")
+    parser.add_argument("--json", type=Path, help="append one line per command to this file")
     arguments = parser.parse_args()
     for name in arguments.shapes:  # argparse of Python 3.11 would compare the empty list with `choices`, too
         if name not in SHAPES:

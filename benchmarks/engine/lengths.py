@@ -3,7 +3,7 @@
 
     python -m benchmarks.engine.lengths --model bert-large --lengths squad_lengths.npy --json lengths.jsonl
 
-The models are those of benchmarks.models, with one vector a sequence (mean pooling). Random ids have the lengths of the
+The models are those of benchmarks.models, one vector per sequence (mean pooling). Random ids have the lengths of the
 file, sorted and cut into batches by tokens; two runs are under way at once, each from NumPy arrays to NumPy arrays, for
 `--seconds` at least. fp8 takes its scales from some of the sequences, as `padfree build --calibrate` does.
 """
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=512, help="sequences of a batch at most")
     parser.add_argument("--seconds", type=float, default=60.0, help="of every precision, at least")
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
-    parser.add_argument("--json", type=Path, help="append one line a precision to this file")
+    parser.add_argument("--json", type=Path, help="append one line per precision to this file")
     arguments = parser.parse_args()
     rows = sequences(np.load(arguments.lengths))
     with tempfile.TemporaryDirectory(prefix="padfree-lengths-") as name:

@@ -95,7 +95,7 @@ def tensorrt_default(plan: Path) -> float:
 def main() -> None:
     """Builds, runs, prints and records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="append one line a stream to this file")
+    parser.add_argument("--json", type=Path, help="append one line per stream to this file")
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="padfree-bench-") as name:

@@ -178,7 +178,7 @@ def measure(session: Session, batch: int, seq_len: int, *, profile: bool) -> dic
 def main() -> None:
     """Builds, measures, prints and records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="append one line a case to this file")
+    parser.add_argument("--json", type=Path, help="append one line per case to this file")
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     parser.add_argument("--plan", type=Path, help="a packed BERT's plan for 16 x 512, instead of building one")
     parser.add_argument("--cases", help="such as 1x32,16x128: sequences x longest")

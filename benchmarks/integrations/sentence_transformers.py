@@ -149,7 +149,7 @@ def measure(folder: Path, rounds: int, *, on_gpu: bool) -> Iterator[dict[str, An
 def main() -> None:
     """Measures, prints and records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="append one line a measurement to this file")
+    parser.add_argument("--json", type=Path, help="append one line per measurement to this file")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--host", action="store_true", help="the host alone: no GPU, and a model that takes no time")
     arguments = parser.parse_args()

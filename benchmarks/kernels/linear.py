@@ -268,7 +268,7 @@ def main() -> int:
     parser.add_argument("--tokens", nargs="*", type=int, default=list(TOKENS), help="T")
     parser.add_argument("--type", default="float16", choices=["float16", "bfloat16"], help="of every tensor")
     parser.add_argument("--tilings", action="store_true", help="every tiling as well as the chosen one")
-    parser.add_argument("--json", type=Path, help="append one line a case to this file")
+    parser.add_argument("--json", type=Path, help="append one line per case to this file")
     arguments = parser.parse_args()
     about = environment()
     dtype = getattr(torch, arguments.type)

@@ -205,7 +205,7 @@ def measure(gemm: Gemm, tokens: int, *, every_tiling: bool) -> dict[str, object]
 
 
 def chain(hidden: int, tokens: int) -> dict[str, float]:
-    """Microseconds a layer of layers in one graph, each GEMM on what the ones before wrote."""
+    """Microseconds per layer, with many layers in one graph: each GEMM on what the ones before wrote."""
     qkv, out, up, down = problems = [Problem(gemm, tokens, CHAIN_LAYERS) for gemm in layer(hidden)]
     first, last = (Problem(gemm, tokens, CHAIN_LAYERS) for gemm in ends(hidden))
     first.residual, first.y, first.y_e4m3 = down.y, out.y, out.y_e4m3
@@ -272,7 +272,7 @@ def main() -> int:
     parser.add_argument("--models", nargs="*", default=["base"], choices=models, help="whose GEMMs")
     parser.add_argument("--tokens", nargs="*", type=int, default=list(TOKENS), help="T")
     parser.add_argument("--tilings", action="store_true", help="every tiling as well as the chosen one")
-    parser.add_argument("--json", type=Path, help="append one line a case to this file")
+    parser.add_argument("--json", type=Path, help="append one line per case to this file")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     about = environment()

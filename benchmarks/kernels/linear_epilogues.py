@@ -168,7 +168,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", nargs="*", type=int, default=list(TOKENS), help="T")
     parser.add_argument("--type", default="float16", choices=["float16", "bfloat16"], help="of every tensor")
-    parser.add_argument("--json", type=Path, help="append one line a case to this file")
+    parser.add_argument("--json", type=Path, help="append one line per case to this file")
     arguments = parser.parse_args()
     about = environment()
     for tokens in arguments.tokens:

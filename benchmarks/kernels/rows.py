@@ -118,7 +118,7 @@ def measure(case: Case) -> dict[str, Any]:
 def main() -> int:
     """Measures; exit code 1 if a kernel is wrong or misses its share of a copy's bandwidth."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="append one line a case to this file")
+    parser.add_argument("--json", type=Path, help="append one line per case to this file")
     parser.add_argument("--cases", default="", help="only cases whose name this regular expression finds")
     options = parser.parse_args()
     require_kernels_library()

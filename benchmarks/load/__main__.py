@@ -73,7 +73,7 @@ def parse() -> argparse.Namespace:
     common.add_argument("--warm-up", type=float, default=1.0, help="seconds before it that are not counted")
     common.add_argument("--no-compare", action="store_true", help="take every answer as right")
     common.add_argument("--label", help="what the records call the server; the model's name by default")
-    common.add_argument("--json", type=Path, help="append one line a step to this file")
+    common.add_argument("--json", type=Path, help="append one line per step to this file")
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.load",
         description=benchmarks.load.__doc__,

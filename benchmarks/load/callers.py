@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--callers", nargs="+", type=int, default=[1, 16])
     parser.add_argument("--pool", type=int, default=300, help="different texts")
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--json", type=Path, help="append one line a measurement to this file")
+    parser.add_argument("--json", type=Path, help="append one line per measurement to this file")
     arguments = parser.parse_args()
     texts = texts_of(arguments.pool)
 

@@ -205,7 +205,7 @@ def main() -> None:
     load.add_argument("--workers", type=int, default=4, help="processes that send")
     load.add_argument("--connections", type=int, default=128, help="connections of each worker")
     load.add_argument("--seconds", type=float, default=3.0, help="length of a step")
-    load.add_argument("--json", type=Path, help="append one line a step to this file")
+    load.add_argument("--json", type=Path, help="append one line per step to this file")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     modes = parser.add_subparsers(dest="mode", required=True)
     result = modes.add_parser("build", parents=[common], help="engines, costs, repositories")

@@ -115,7 +115,7 @@ def main() -> None:
     contest.add_argument("--connections", type=int, default=128, help="connections of each worker")
     contest.add_argument("--seconds", type=float, default=3.0, help="length of a step")
     contest.add_argument("--p99-ms", type=float, default=50.0)
-    contest.add_argument("--json", type=Path, help="append one line a step to this file")
+    contest.add_argument("--json", type=Path, help="append one line per step to this file")
     arguments = parser.parse_args()
     if arguments.mode == "build":
         build_packed(encoder(), arguments.folder, arguments.timing_cache)

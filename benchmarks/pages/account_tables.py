@@ -25,7 +25,7 @@ PADDED_LAYERS: Mapping[str, str] = {
 
 
 def timeline(records: Sequence[Record]) -> Table:
-    """A row a kind of kernel, a column a batch: us that it adds to a CUDA graph's replay."""
+    """A row per kind of kernel, a column per batch: us that it adds to a CUDA graph's replay."""
     kinds = dict.fromkeys(kind for record in records for kind in record["kinds"])
 
     def cell(record: Record, kind: str) -> str:
@@ -51,7 +51,7 @@ def _in_words(kind: str) -> str:
 
 
 def memory(records: Sequence[Record]) -> Table:
-    """A row a stream: MiB of padfree's blocks, and of TensorRT's default."""
+    """A row per stream: MiB of padfree's blocks, and of TensorRT's default."""
     head = ["stream", "blocks, mean", "blocks, peak", "taken, with graphs", "TensorRT's default"]
     keys = ("blocks_mean_mib", "blocks_peak_mib", "taken_mib", "tensorrt_taken_mib")
     return head, [[record["case"], *(f"{record[key]:.0f}" for key in keys)] for record in records]
@@ -90,13 +90,13 @@ def padded_table(records: Sequence[Record]) -> Table:
 
 
 def build_time(records: Sequence[Record]) -> Table:
-    """A row a build: seconds, and what was aimed at."""
+    """A row per build: seconds, and what was aimed at."""
     rows = [[r["case"], f"{r['seconds']:.1f}", "-" if r["goal_s"] is None else str(r["goal_s"])] for r in records]
     return ["build", "seconds", "goal"], rows
 
 
 def folder_memory(records: Sequence[Record]) -> Table:
-    """A row a command on a folder: GB of the weights, of its own memory and of mapped files."""
+    """A row per command on a folder: GB of the weights, of its own memory and of mapped files."""
     rows = []
     for record in records:
         folder, _, command = record["case"].partition(", ")

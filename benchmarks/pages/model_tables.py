@@ -63,7 +63,7 @@ def peers_of(result: Sequence[Mapping[str, float]]) -> list[str]:
 
 
 def targets(records: Sequence[Record]) -> str:
-    """A row a contender, a column a batch: milliseconds, those of an earlier run in brackets, then errors."""
+    """A row per contender, a column per batch: milliseconds, those of an earlier run in brackets, then errors."""
     chosen = of_set(records, "targets")
     results = [times_of(record) for record in chosen]
     earlier = [earlier_times_of(record) for record in chosen]

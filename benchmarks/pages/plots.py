@@ -77,7 +77,7 @@ def bars(records: Sequence[Record]) -> list[list[Bar]]:
 
 
 def draw_attention(records: Sequence[Record], path: Path) -> None:
-    """A row a case, a mark a peer: its time over ours, on a logarithmic axis; hollow if it is of an earlier run."""
+    """A row per case, a mark per peer: its time over ours, on a logarithmic axis; hollow if it is of an earlier run."""
     from matplotlib import pyplot, ticker
 
     records = [record for record in records if record["ours_us"] and record["peers_us"]]

@@ -14,7 +14,7 @@ Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 
 
 def devices(records: Sequence[Record]) -> Table:
-    """A row a number of GPUs: million tokens a second, and how much that is of one GPU."""
+    """A row per number of GPUs: million tokens a second, and how much that is of one GPU."""
     one = next(record for record in records if record["case"] == "1 GPU")
 
     def rate(record: Record, name: str) -> list[str]:
@@ -28,7 +28,7 @@ def devices(records: Sequence[Record]) -> Table:
 
 
 def imbalance(records: Sequence[Record]) -> Table:
-    """A row a number of ranks, a column a size of batches: mean and 99th percentile, balanced and by chance."""
+    """A row per number of ranks, a column per size of batches: mean and 99th percentile, balanced and by chance."""
     results = {(record["ranks"], record["batch"]): record for record in records if "steps" in record}
     head = ["ranks", *(f"{batch} rows per rank, {way}" for batch in BY_BATCH for way in ("balanced", "random"))]
     rows = []
@@ -44,7 +44,7 @@ def imbalance(records: Sequence[Record]) -> Table:
 
 
 def steps(records: Sequence[Record]) -> Table:
-    """A row a size of batches: steps a second both ways, and the imbalance that the GPUs have had."""
+    """A row per size of batches: steps a second both ways, and the imbalance that the GPUs have had."""
     head = [
         "GPUs x rows",
         "balanced, steps/s",
@@ -63,12 +63,12 @@ def steps(records: Sequence[Record]) -> Table:
 
 
 def scale(records: Sequence[Record]) -> Table:
-    """A row a number of GPUs: a job's forecast."""
+    """A row per number of GPUs: a job's forecast."""
     return HEAD, [of_record(record) for record in records]
 
 
 def bulk(records: Sequence[Record]) -> Table:
-    """A row a contender: million tokens a second from file to file, the cores for it, and how idle GPUs were."""
+    """A row per contender: million tokens a second from file to file, the cores for it, and how idle GPUs were."""
     head = ["", "million tokens/s", "of one GPU", "of `Session` alone, per GPU", "cores", "no batch", "no kernel"]
 
     def share(record: Record, name: str) -> str:

@@ -16,7 +16,7 @@ Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 
 
 def integrations(records: Sequence[Record]) -> Table:
-    """A row a task, a column for whoever does it: thousand texts a second, and ours over the best other."""
+    """A row per task, a column for whoever does it: thousand texts a second, and ours over the best other."""
     who = list(dict.fromkeys(record["who"] for record in records))
     others = [name for name in who if name.startswith("itself")]
     rows = []
@@ -34,7 +34,7 @@ def integrations(records: Sequence[Record]) -> Table:
 
 
 def http(records: Sequence[Record]) -> Table:
-    """A row a number of texts per request: the best step within the limit of latency."""
+    """A row per number of texts per request: the best step within the limit of latency."""
     rows = []
     for texts in sorted({record["texts"] for record in records}):
         step = best([record for record in records if record["texts"] == texts])
@@ -46,6 +46,6 @@ def http(records: Sequence[Record]) -> Table:
 
 
 def cores(records: Sequence[Record]) -> Table:
-    """A row a command from texts to vectors without a GPU: seconds on the clock, and of all cores."""
+    """A row per command from texts to vectors without a GPU: seconds on the clock, and of all cores."""
     head = ["command", "seconds", "seconds of all cores"]
     return head, [[record["case"], f"{record['wall_s']:.1f}", f"{record['cpu_s']:.1f}"] for record in records]

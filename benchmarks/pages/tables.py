@@ -68,33 +68,33 @@ def account(
 
 
 def rows(records: Sequence[Record]) -> str:
-    """A row a case of the benchmark of memory-bound kernels."""
+    """A row per case of the benchmark of memory-bound kernels."""
     return with_notes(list(row_report.COLUMNS), map(row_report.cells, records), records)
 
 
 def attention(records: Sequence[Record]) -> str:
-    """A row a case of the attention benchmark, and what they were measured with."""
+    """A row per case of the attention benchmark, and what they were measured with."""
     return with_notes(PAGE_HEADINGS, map(page_cells, records), records)
 
 
 def attention_positions(records: Sequence[Record]) -> str:
-    """A row a case of attention with positions."""
+    """A row per case of attention with positions."""
     return with_notes(POSITION_HEADINGS, map(position_cells, records), records)
 
 
 def attention_profile(records: Sequence[Record]) -> str:
-    """A row a case that was profiled, and what they were measured with."""
+    """A row per case that was profiled, and what they were measured with."""
     return with_notes(PROFILE_HEADINGS, map(profile_cells, records), records)
 
 
 def linear(records: Sequence[Record]) -> str:
-    """A row a GEMM, or all GEMMs of a layer."""
+    """A row per GEMM, or all GEMMs of a layer."""
     shown = [record for record in records if linear_report.is_shown(record)]
     return with_notes(linear_report.HEADINGS, map(linear_report.cells, shown), shown)
 
 
 def linear_e4m3(records: Sequence[Record]) -> str:
-    """A row a GEMM of e4m3, or all GEMMs of a layer."""
+    """A row per GEMM of e4m3, or all GEMMs of a layer."""
     return with_notes(linear_report.E4M3_HEADINGS, map(linear_report.e4m3_cells, records), records)
 
 
@@ -104,7 +104,7 @@ def with_training(make: Callable[[Sequence[Record]], str]) -> Callable[[Sequence
 
 
 def pretrained_models(results: Path) -> str:
-    """A row a published model."""
+    """A row per published model."""
     records = of_last_commit(results / "pretrained.jsonl")
     return with_notes(pretrained_report.HEADINGS, map(pretrained_report.cells, records), records)
 
@@ -118,7 +118,7 @@ def of_cases(source: str, make: Callable[[Sequence[Record]], str]) -> Table:
 
 
 def contest(results: Path) -> str:
-    """A row a server: its best step within the limit of latency."""
+    """A row per server: its best step within the limit of latency."""
     servers = load_report.read(results / "load.jsonl")
     return f"{load_report.table(servers)}\n{made_with([step for steps in servers.values() for step in steps])}\n"
 
@@ -134,7 +134,7 @@ def service(source: str, make: Callable[[Sequence[Record]], service_tables.Table
 
 
 def http(results: Path) -> str:
-    """A row a number of texts per request, each of the last commit that it was measured at."""
+    """A row per number of texts per request, each of the last commit that it was measured at."""
     path = results / "http.jsonl"
     numbers = {record["texts"] for record in read(path)} if path.exists() else set()
     chosen = [step for number in numbers for step in of_last_commit(path, partial(_asks_with, number))]

@@ -40,7 +40,7 @@ def main() -> int:
     parser.add_argument(
         "--peers", nargs="*", choices=EVERYTHING, default=EVERYTHING, help="measure only these of a case's peers"
     )
-    parser.add_argument("--json", type=Path, help="append one line a case to this file, and skip what it has")
+    parser.add_argument("--json", type=Path, help="append one line per case to this file, and skip what it has")
     parser.add_argument("--models", type=Path, help="folder for exported models (default: a temporary one)")
     parser.add_argument("--engines", type=Path, help="folder for engines, of one commit only (default: temporary)")
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")

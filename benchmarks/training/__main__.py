@@ -7,7 +7,7 @@
 The first command needs no GPU: for 2 to 64 ranks and batches of 8 to 64 rows, the mean and the 99th percentile over all
 steps of `--epochs` epochs of how much longer a step takes than one of equal work, for balanced batches and for batches
 in the order of the shuffled rows. `--steps` trains BERT-base's shape in bfloat16 without padding (PyTorch's varlen
-attention, AdamW, DistributedDataParallel) with one process a GPU, with both kinds of batches in turn.
+attention, AdamW, DistributedDataParallel) with one process per GPU, with both kinds of batches in turn.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def read_lengths(path: Path | None) -> Lengths:
 def main() -> None:
     """Measures, prints and records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="append one line a case to this file")
+    parser.add_argument("--json", type=Path, help="append one line per case to this file")
     parser.add_argument("--lengths", type=Path, metavar="FILE", help="tokens of the rows of a dataset, .npy")
     parser.add_argument("--epochs", type=int, default=5, metavar="N", help="epochs of the first command (default 5)")
     parser.add_argument("--steps", action="store_true", help="train on all GPUs, and count steps")

@@ -34,7 +34,7 @@ ALONE, ALONE_WARM_UP = 40, 5
 
 
 def measure(lengths: npt.NDArray[np.int64], *, batches: Sequence[int], seconds: float) -> Iterator[dict[str, Any]]:
-    """Trains with one process a GPU; one record a size of batches, of all ranks together."""
+    """Trains with one process per GPU; one record per size of batches, of all ranks together."""
     ranks = torch.cuda.device_count()
     if ranks < 2:
         raise SystemExit(f"{ranks} GPUs, allowed: 2 or more; leave --steps out to compute the imbalance alone")

@@ -22,7 +22,7 @@ POISON = {torch.int32: -(2**31) + 7}
 
 
 def if_compiled(check: Callable[..., object], *arguments: Any, **named: Any) -> None:
-    """Runs a check of a GEMM, unless there is no kernel with its tiling: which there are, test_linear_menu says."""
+    """Runs a check of a GEMM, unless no kernel has its tiling; test_linear_menu checks which tilings exist."""
     with contextlib.suppress(NoKernel):
         check(*arguments, **named)
 
@@ -75,7 +75,7 @@ def with_filler(x: torch.Tensor, filler: int) -> torch.Tensor:
 def assert_accurate(ours: torch.Tensor, plain: torch.Tensor, truth: torch.Tensor) -> None:
     """Our error against float64 truth is at most twice that of plain PyTorch in the same type, in norm and at worst.
 
-    Below FLOOR, where the type's own rounding speaks, twice FLOOR is allowed.
+    Below FLOOR, where rounding to the type dominates, twice FLOOR is allowed.
     """
     assert ours.shape == truth.shape
     if truth.numel() == 0:

@@ -25,7 +25,7 @@ def norm_rows(x: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor | None, r
 
 @dataclass(frozen=True)
 class NormOperands:
-    """Of PadfreeLayerNorm, for rows [T, E]; what the options do not name is not there."""
+    """Of PadfreeLayerNorm, for rows [T, E]; what the options do not name is None."""
 
     x: torch.Tensor
     bias: torch.Tensor | None

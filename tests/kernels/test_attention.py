@@ -157,7 +157,7 @@ def test_wide_scores_do_not_overflow(kernel: str) -> None:
 def test_scores_far_above_those_before(
     course: str, kernel: str, max_seq_len: int, dtype: torch.dtype, head_size: int
 ) -> None:
-    """Exponentials are taken of distances to scores seen before, which is right only if these follow."""
+    """Exponentials are relative to the largest score so far, which is right only if earlier sums are rescaled."""
     factors: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "rising": lambda position: 1 + position / 16,
         "falling": lambda position: 24 / (1 + position / 16),

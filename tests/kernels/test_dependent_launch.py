@@ -35,7 +35,7 @@ Step = Callable[[], None]
 class Chain:
     """Kernels over few buffers, each of which is read, overwritten with poison, and written again over and over.
 
-    `tokens` is large where a step has to last long while the small ones around it could slip by.
+    `tokens` is large where a step has to last long while the small ones around it could overtake it.
     """
 
     def __init__(self, tokens: int) -> None:

@@ -100,7 +100,7 @@ def assert_close(ours: torch.Tensor, truth: torch.Tensor, sum_error: float = SUM
 
 
 def assert_rounded(ours: torch.Tensor, truth: torch.Tensor, y_scale: float, least_alike: float) -> None:
-    """e4m3 results are the truth's, divided by the scale, but where sums are between two."""
+    """e4m3 results are the truth divided by the scale, rounded; a sum between two numbers may give either."""
     values, wanted = ours.double(), (truth / y_scale).clamp(-LARGEST, LARGEST)
     assert bool(values.isfinite().all()), "the result holds NaN"
     slack = (SUM_ERROR + 2 * FLOOR[torch.float16]) * wanted.abs().max()

@@ -1,4 +1,4 @@
-"""Which tilings there are: all that is said to be compiled launches, and old choices still work."""
+"""Which tilings exist: each one listed as compiled launches, and choices of older engines still work."""
 
 # SPDX-License-Identifier: Apache-2.0
 import ctypes

@@ -33,7 +33,7 @@ def frequencies(pairs: int, theta: float = 10000.0) -> torch.Tensor:
 
 
 def positions_of(tokens: int) -> torch.Tensor:
-    """Between values that turn everything into something else."""
+    """Between values that would change every result."""
     view, _ = poisoned_output((tokens,), torch.int32)
     drawn = torch.randint(0, LONGEST, (tokens,), device=DEVICE, dtype=torch.int32, generator=generator(6))
     return view.copy_(drawn)

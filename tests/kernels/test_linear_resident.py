@@ -109,6 +109,6 @@ def test_tilings_that_a_build_measures() -> None:
     ids=str,
 )
 def test_what_it_cannot_do_is_refused(depth: int, change: dict[str, object]) -> None:
-    """Other epilogues, and reductions that find no room."""
+    """Other epilogues, and reductions that do not fit."""
     with pytest.raises(RuntimeError):
         test_linear_e4m3.check(300, depth, 768, tiling=(224, 1, 1, 0), **change)  # type: ignore[arg-type]

@@ -293,7 +293,7 @@ def _activate(total: Floats, activation: str) -> Floats:
 
 
 def pool(x: Array, cu_seqlens: Array, mode: str, normalize: bool = False) -> Floats:
-    """[B,E]: one row a sequence, zeros for empty ones."""
+    """[B,E]: one row per sequence, zeros for empty ones."""
     y = np.zeros((len(cu_seqlens) - 1, x.shape[1]))
     for b, (start, end) in enumerate(itertools.pairwise(cu_seqlens)):
         rows = f64(x[start:end] if mode != "each" else x[b : b + int(start < end)])

@@ -139,7 +139,7 @@ def write_model(
 
 
 def write_embedder(path: Path) -> Path:
-    """A packed model with one vector a text."""
+    """A packed model with one vector per text."""
     text = TextInfo(SENTENCES, DIGEST, prompts=PROMPTS, pooling=("mean",))
     return write_model(path, text=text.to_dict())
 
