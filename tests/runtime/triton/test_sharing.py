@@ -30,16 +30,16 @@ class GatedSession(Session):
         super().__init__(path, contexts=2)
         self.gate = threading.Event()
         self.gate.set()
-        self.count_run: list[int] = []
+        self.first_ids: list[int] = []
 
     def run_ragged(self, ragged: RaggedBatch) -> dict[str, list[Any]]:
         self.gate.wait(WAIT_S)
         starts = np.cumsum(ragged.seq_lens) - ragged.seq_lens
-        self.count_run += ragged.tokens["input_ids"][starts].tolist()
+        self.first_ids += ragged.tokens["input_ids"][starts].tolist()
         return super().run_ragged(ragged)
 
 
-class AskedTokenizer:
+class SharingClient:
     """Requests to a Sharing, and their answers in the order in which they came."""
 
     def __init__(self, session: GatedSession, most_waiting: int = 10_000) -> None:
@@ -55,7 +55,7 @@ class AskedTokenizer:
             lambda batch: self.runs.append(int(batch.seq_lens.sum())),
             lambda answer, _: self.counted.append(answer),
         )
-        session.count_run.clear()
+        session.first_ids.clear()
 
     def ask(self, name: str, ids: Sequence[int], client: Any = None, gone: Callable[[], bool] = bool) -> None:
         """Asks for a sequence; `name` is the answer's."""
@@ -92,7 +92,7 @@ def hidden_rows(answer: Reply) -> list[int]:
 
 
 def test_every_request_has_its_own_answer(session: GatedSession) -> None:
-    asked = AskedTokenizer(session)
+    asked = SharingClient(session)
     for at in range(1, 40):
         asked.ask(str(at), [at] * (1 + at % 5), client=at % 3)
     answers = asked.wait()
@@ -103,7 +103,7 @@ def test_every_request_has_its_own_answer(session: GatedSession) -> None:
 
 
 def test_a_request_beside_a_flood_is_in_one_of_the_next_runs(session: GatedSession) -> None:
-    asked = AskedTokenizer(session)
+    asked = SharingClient(session)
     session.gate.clear()
     for at in range(40):
         asked.ask(f"flood {at}", [7, 7, 7, 7], client="flood")
@@ -112,11 +112,11 @@ def test_a_request_beside_a_flood_is_in_one_of_the_next_runs(session: GatedSessi
     asked.wait()
     asked.sharing.close()
     under_way = 2 * RUN_TOKENS // 4  # two runs before the gate
-    assert session.count_run.index(9) <= under_way + 1
+    assert session.first_ids.index(9) <= under_way + 1
 
 
 def test_without_names_all_are_one_client_in_the_order_of_arrival(session: GatedSession) -> None:
-    asked = AskedTokenizer(session)
+    asked = SharingClient(session)
     session.gate.clear()
     for at in range(40):
         asked.ask(f"flood {at}", [7, 7, 7, 7])
@@ -124,11 +124,11 @@ def test_without_names_all_are_one_client_in_the_order_of_arrival(session: Gated
     session.gate.set()
     asked.wait()
     asked.sharing.close()
-    assert session.count_run[-1] == 9
+    assert session.first_ids[-1] == 9
 
 
 def test_whoever_has_gone_is_not_computed_for(session: GatedSession) -> None:
-    asked = AskedTokenizer(session)
+    asked = SharingClient(session)
     session.gate.clear()
     for at in range(10):
         asked.ask(f"flood {at}", [7, 7, 7, 7])
@@ -141,7 +141,7 @@ def test_whoever_has_gone_is_not_computed_for(session: GatedSession) -> None:
     answers = asked.wait()
     asked.sharing.close()
     assert answers["gone"] is CANCELLED
-    assert 9 not in session.count_run
+    assert 9 not in session.first_ids
     assert hidden_rows(answers["flood 9"]) == [7, 7, 7, 7]
 
 
@@ -155,7 +155,7 @@ def test_nobody_is_asked_about_once_it_has_its_answer() -> None:
 
 
 def test_too_much_is_refused_at_once_as_something_for_later(session: GatedSession) -> None:
-    asked = AskedTokenizer(session, most_waiting=30)
+    asked = SharingClient(session, most_waiting=30)
     session.gate.clear()
     for at in range(20):
         asked.ask(str(at), [7, 7, 7, 7])
@@ -168,7 +168,7 @@ def test_too_much_is_refused_at_once_as_something_for_later(session: GatedSessio
 
 
 def test_requests_that_do_not_fit_are_refused_alone(session: GatedSession) -> None:
-    asked = AskedTokenizer(session)
+    asked = SharingClient(session)
     asked.ask("good", [1, 2])
     asked.ask("bad", [-5])
     answers = asked.wait()
