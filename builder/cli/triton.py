@@ -65,7 +65,7 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         help="tensorrt: Triton's own, for packed plans (their default); python: padfree runs plans and .onnx files; "
         "padfree: its own without Python, for packed plans, not tried on a GPU yet",
     )
-    group.add_argument("--server", metavar="RELEASE", help="NGC release of the server, such as 24.11")
+    group.add_argument("--server", metavar="RELEASE", help="NGC release of the server, such as 25.08")
     group.add_argument(
         "--server-tensorrt",
         metavar="VERSION",

@@ -76,7 +76,7 @@ def server_for_plan(release: str | None, tensorrt: str | None, plan_tensorrt: st
     """The server that the tensorrt backend's plan is for, which must have the plan's TensorRT.
 
     Args:
-        release: NGC release, such as "24.11", or None.
+        release: NGC release, such as "25.08", or None.
         tensorrt: the server's TensorRT, such as "10.6.0", or None to take it from the table of releases.
         plan_tensorrt: what built the plan.
 

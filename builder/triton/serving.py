@@ -45,7 +45,7 @@ class ServingOptions:
         max_length: most tokens of a text (default: what the kept tokenizer's folder says, or the most that the model
             takes).
         long_texts: "truncate" or "refuse" texts that are longer.
-        server: NGC release of the server, such as "24.11".
+        server: NGC release of the server, such as "25.08".
         server_tensorrt: the server's TensorRT, where it is no known NGC release.
     """
 
@@ -71,7 +71,7 @@ class ServingOptions:
                 f"none of {', '.join(RESERVED)}; pass --name bert"
             )
         if self.server is not None and not RELEASE.fullmatch(self.server):
-            raise BuildError(f"--server {self.server!r}, allowed: an NGC release, year.month; pass --server 24.11")
+            raise BuildError(f"--server {self.server!r}, allowed: an NGC release, year.month; pass --server 25.08")
         if self.server_tensorrt is not None and not VERSION.fullmatch(self.server_tensorrt):
             raise BuildError(
                 f"--server-tensorrt {self.server_tensorrt!r}, allowed: a version; pass --server-tensorrt 10.6.0"

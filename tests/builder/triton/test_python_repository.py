@@ -242,7 +242,7 @@ def test_text_ensembles_that_cannot_be(
         ({"max_queue_delay_us": 2**64}, "--max-queue-delay-us 18446744073709551616, allowed"),
         ({"instances": 2**31}, "--instances 2147483648, allowed"),
         ({"name": "Dockerfile"}, "model name 'Dockerfile', allowed: .* none of Dockerfile"),
-        ({"server": "latest"}, "--server 'latest', allowed: an NGC release, year.month; pass --server 24.11"),
+        ({"server": "latest"}, "--server 'latest', allowed: an NGC release, year.month; pass --server 25.08"),
         ({"server": "24.11\nRUN id"}, r"--server '24.11\\nRUN id', allowed"),
         ({"server_tensorrt": "10.6.0'"}, '--server-tensorrt "10.6.0\'", allowed: a version'),
     ],
