@@ -83,7 +83,7 @@ def test_a_gpu_that_breaks_is_taken_out_and_the_others_go_on(setup: Any, plan: P
 def test_gpus_that_all_fail_stay_and_their_reasons_are_told(setup: Any, plan: Path) -> None:
     with DevicePool.open(plan, [0, 1], cuda_graphs=False) as pool:
         setup.machine.broken = {0, 1}
-        with pytest.raises(SessionError, match=r"failed on all 2 devices in use \(GPU \d: .*; GPU \d: .*\); see what"):
+        with pytest.raises(SessionError, match=r"failed on all 2 devices in use \(GPU \d: .*; GPU \d: .*\); check"):
             pool.run([[1, 2]])
         setup.machine.broken = set()
         check(pool.run([[1, 2]]), [[1, 2]])
