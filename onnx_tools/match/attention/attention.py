@@ -41,23 +41,23 @@ class Attention:
 
     @property
     def num_heads(self) -> int:
-        """H."""
+        """The number of query heads, H."""
         return self.q.num_heads
 
     @property
     def by_distance(self) -> bool:
-        """Whether distances between tokens take part, which padding between them changes."""
+        """Whether distances between tokens matter that padding between them would change."""
         between_slots = self.bias is not None and not (isinstance(self.bias, Bias) and self.bias.counts_tokens)
         return between_slots or not self.mask.window.by_order
 
     @property
     def head_size(self) -> int:
-        """D."""
+        """The size of a head, D."""
         return int(self.q.columns.shape[1])
 
 
 def is_candidate(analysis: Analysis, node: gs.Node) -> bool:
-    """Whether the node is an Attention operator, or a Softmax over [..., S, S], or over sizes that nobody knows."""
+    """Whether the node is an Attention operator, or a Softmax whose last axis may be the sequence."""
     if is_standard(node, "Attention"):
         return True
     if not is_standard(node, "Softmax"):
@@ -68,7 +68,7 @@ def is_candidate(analysis: Analysis, node: gs.Node) -> bool:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What is known of the graph that attentions stand in; `rows`: of the tables that inputs choose from."""
+    """What is known of the graph that attentions are in; `rows` are those of the tables that inputs choose from."""
 
     positional: Positional
     rotations: Rotations
@@ -78,12 +78,12 @@ class Surroundings:
 
     @property
     def analysis(self) -> Analysis:
-        """Of the graph."""
+        """The analysis of the graph."""
         return self.positional.analysis
 
 
 def surroundings(graph: gs.Graph, analysis: Analysis, longest: int | None) -> Surroundings:
-    """Of a sorted graph; `longest` is the length that its tables allow, None: any."""
+    """What is known of a sorted graph; `longest` is the length that its tables allow, None: any."""
     positional = Positional(graph, analysis, longest)
     rows = {tensor.name: table_rows(tensor) for tensor in graph.inputs}
     biases = Biases(positional)
@@ -140,9 +140,9 @@ def _check_length(shape: Shape | None, name: str) -> None:
 def _heads(
     around: Surroundings, *tensors: gs.Tensor, keys: tuple[int, ...] = HEADS_FIRST
 ) -> tuple[HeadsSource, HeadsSource, HeadsSource]:
-    """Where Q, K and V come from; before their rotations, where Q and K are rotated alike.
+    """Where Q, K and V come from: Q and K before their rotations, where both are rotated alike.
 
-    `keys` makes [B,H,S,D] of K. Raises NoMatch.
+    `keys` is the permutation that makes [B,H,S,D] of K. Raises NoMatch.
     """
     try:
         q, k = _before_rotation(around, tensors[0], tensors[1], keys)
@@ -185,7 +185,7 @@ def _share(k: HeadsSource, v: HeadsSource) -> tuple[HeadsSource, HeadsSource]:
 
 
 def _four_axes(shape: Shape | None, q: HeadsSource) -> Shape:
-    """[B,H,S,S]; the shape of the scores must be that, or [B*H,S,S]."""
+    """The shape [B,H,S,S]. Raises NoMatch where the shape of the scores is neither that nor [B*H,S,S]."""
     batch, length, heads = Poly.atom("B"), Poly.atom("S"), Poly.of(int(q.columns.shape[0]))
     expected = (batch, heads, length, length)
     if shape not in (expected, (batch * heads, length, length)):
@@ -207,7 +207,7 @@ def _with_heads(use: MaskUse, q: HeadsSource) -> MaskUse:
 
 
 def _match_operator(around: Surroundings, node: gs.Node) -> Attention:
-    """The Attention operator of opset 23."""
+    """Checks an Attention operator of opset 23. Raises NoMatch."""
     analysis, name = around.analysis, node_name(node)
     if float(node.attrs.get("softcap", 0.0)) != 0.0:
         raise NoMatch(f"Attention '{name}' caps its scores (softcap)")
@@ -250,7 +250,7 @@ def _match_operator(around: Surroundings, node: gs.Node) -> Attention:
 
 
 def _repeat(source: HeadsSource, heads: int) -> HeadsSource:
-    """The source with every head as often as there are query heads to it."""
+    """The source with every head repeated for the query heads that share it. Raises NoMatch."""
     if heads % source.num_heads:
         raise NoMatch(f"{heads} query heads do not share {source.num_heads} heads of K and V alike")
     return replace(source, columns=np.repeat(source.columns, heads // source.num_heads, axis=0))

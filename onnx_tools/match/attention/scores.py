@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the Softmax back to Q K^T: what scores are multiplied by, masked by, and what is added to them."""
+"""From the Softmax back to Q K^T: what multiplies the scores, what masks them, and what is added to them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Scores:
     uses: list[MaskUse] = field(default_factory=list)
     positions: list[tuple[gs.Tensor, float]] = field(default_factory=list)
     gathered: list[GatheredScores] = field(default_factory=list)
-    parted: bool = False  # whether they are [B*H,S,S] first, and [B,H,S,S] then
+    parted: bool = False  # whether the scores are [B*H,S,S] first and [B,H,S,S] later
 
     def add(self, positional: Positional, tensor: gs.Tensor, factor: float) -> None:
         """Takes in a tensor that is added to the scores, or a mask of the Attention operator. Raises NoMatch."""
-        while (spread := made_by(tensor, "Expand")) is not None:  # what it adds is spread over the scores in any case
+        while (spread := made_by(tensor, "Expand")) is not None:  # adding to the scores broadcasts it in any case
             tensor = spread.inputs[0]
         analysis, node = positional.analysis, producer(tensor)
         facts = analysis[tensor]
@@ -147,7 +147,7 @@ def _added_operand(positional: Positional, node: gs.Node) -> int:
     are_known = [_is_known(positional, tensor) for tensor in node.inputs]
     if are_known[0] != are_known[1]:
         return are_known.index(True)
-    # Neither is understood: the one that no MatMul makes is added, and refused with its reason.
+    # The operands cannot be told apart: the one that no MatMul makes is taken for what is added; Scores.add checks it.
     analysis = positional.analysis
     for position in (1, 0):
         if made_by(node.inputs[position], "MatMul") is None and analysis[node.inputs[position]].rank is not None:
@@ -176,7 +176,7 @@ def _is_known(positional: Positional, tensor: gs.Tensor) -> bool:
 
 
 def _constant_operand(analysis: Analysis, node: gs.Node) -> tuple[int, float] | None:
-    """Of a Where the position of the operand that is one number, and the number."""
+    """The position of the operand of a Where that is one number, and that number; None where neither is."""
     for position in (2, 1):
         value = analysis[node.inputs[position]].scalar()
         if value is not None:

@@ -17,7 +17,7 @@ from ..masks.mask import MaskUse, PaddingMask, TableRows, prove_one
 from ..values.window import ALL
 from .scores import joins_heads
 
-_KEYS, _LAST_TWO_SWAPPED = 4, (0, 1, 3, 2)  # axes of [B,H,S,S]; keys and queries in each other's place
+_KEYS, _LAST_TWO_SWAPPED = 4, (0, 1, 3, 2)  # the number of axes of [B,H,S,S]; the order that swaps queries and keys
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Reader:
 
 
 def readers_of(analysis: Analysis, softmax: gs.Tensor) -> list[Reader]:
-    """Those of a Softmax's weights, through casts, guards, masks and joined heads."""
+    """The readers of a Softmax's weights, through casts, guards, masks and joined heads."""
     return _readers(analysis, [softmax], ())
 
 
 def _readers(analysis: Analysis, chain: Sequence[gs.Tensor], uses: tuple[MaskUse, ...]) -> list[Reader]:
-    """Of the last tensor of a chain; all of them are the weights where they are numbers above 0."""
+    """The readers of a chain's last tensor; each tensor of the chain is the weights where it is a number above 0."""
     readers, weights = list[Reader](), chain[-1]
     for node in weights.outputs:
         if is_standard(node, "MatMul") and node.inputs[0] is weights:
@@ -65,7 +65,7 @@ def _masked_by(analysis: Analysis, node: gs.Node, chain: Sequence[gs.Tensor]) ->
 
 
 def _is_no_number(test: gs.Tensor, chain: Sequence[gs.Tensor]) -> bool:
-    """Whether a test is true for no weights but NaN: of rows without any kept key, which no token has."""
+    """Whether a test is only true for weights that are NaN: those of rows without any kept key, which no token has."""
     node = producer(test)
     if node is None:
         return False
@@ -92,7 +92,7 @@ def _is_one_of(tensor: gs.Tensor, chain: Sequence[gs.Tensor]) -> bool:
 
 
 def check_masked_alike(uses: Sequence[MaskUse], mask: PaddingMask, scores: Shape, node: str, rows: TableRows) -> None:
-    """Raises NoMatch where weights are masked by something else than their scores were, or by the query's slot."""
+    """Raises NoMatch unless every use masks weights as their scores were, or by the same mask at the query's slot."""
     for use in uses:
         if not _masks(use, mask, scores, node, rows) and not _masks(
             _transpose(use), PaddingMask(mask.keeps), scores, node, rows
@@ -112,7 +112,7 @@ def _masks(use: MaskUse | None, mask: PaddingMask, scores: Shape, node: str, row
 
 
 def _transpose(use: MaskUse) -> MaskUse | None:
-    """The use with queries and keys in each other's place."""
+    """The use with queries and keys swapped; None where it does not have four axes."""
     if use.facts.rank != _KEYS:
         return None
     return MaskUse(

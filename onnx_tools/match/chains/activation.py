@@ -83,7 +83,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Values]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Activation:
-    """`output` is `kind` of a tensor, and nothing but `nodes` reads what lies between."""
+    """`output` is the activation `kind` of a tensor, and only `nodes` read what lies between the two."""
 
     kind: str
     output: gs.Tensor
@@ -91,12 +91,12 @@ class Activation:
 
 
 def find_activation(graph: gs.Graph, analysis: Analysis, x: gs.Tensor, *, any_type: bool = False) -> Activation | None:
-    """The activation of x that all of its readers compute, in the type of x, or in any float type.
+    """The activation of x that all of its readers compute, in the type of x, or with `any_type` in any float type.
 
-    Nodes that compute x's function element by element, with numbers alone beside it, are followed; their results for
-    4801 values of x are compared with the known activations'. They may differ by the roundoff of x's type, since the
-    constants of a half precision graph are rounded; the nearest is taken. Returns None where x goes into no such
-    function. Raises NoMatch where it goes into one that is none of the known.
+    Nodes that compute a function of x element by element, with numbers as their only other operands, are followed.
+    Their results for 4801 values of x are compared with those of the known activations. They may differ by the roundoff
+    of x's type, since the constants of a half precision graph are rounded; the nearest is taken. Returns None where x
+    goes into no such function. Raises NoMatch where it goes into one that is not known.
     """
     dtype = analysis[x].dtype or ""
     if dtype not in _ROUNDOFF:
@@ -129,7 +129,7 @@ def find_activation(graph: gs.Graph, analysis: Analysis, x: gs.Tensor, *, any_ty
 
 
 def _next(x: gs.Tensor, nodes: list[gs.Node], values: Mapping[str, Values]) -> gs.Node | None:
-    """A node that reads nothing but what is computed already and numbers."""
+    """A node that reads only numbers and what has been computed already; None where there is none."""
     for tensor in (x, *(node.outputs[0] for node in nodes)):
         for reader in tensor.outputs:
             if any(reader is node for node in nodes) or len(reader.outputs) != 1:
@@ -145,7 +145,7 @@ def _is_number(tensor: gs.Tensor) -> bool:
 
 
 def _number(constant: gs.Constant) -> Values:
-    """The one element of a constant; taken from the tensor that it was imported from, whose type it keeps."""
+    """The one element of a constant, read from the tensor that it was imported from, so that its type is kept."""
     values: Any = constant._values
     tensor = getattr(values, "tensor", None)
     return np.asarray(values if tensor is None else numpy_helper.to_array(tensor)).astype(np.float64).reshape(())
@@ -169,7 +169,7 @@ def _nearest(result: Values, roundoff: float) -> str | None:
 
 
 def _is_closed(graph: gs.Graph, x: gs.Tensor, nodes: list[gs.Node]) -> bool:
-    """Whether nothing else reads x or what lies between it and the last node's result."""
+    """Whether only these nodes read x and what lies between it and the last node's result."""
     inside = [x, *(node.outputs[0] for node in nodes[:-1])]
     return not any(
         is_output(graph, tensor) or any(all(reader is not node for node in nodes) for reader in tensor.outputs)

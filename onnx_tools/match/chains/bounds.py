@@ -12,7 +12,7 @@ _FAR = 65504.0  # the largest number of float16
 
 
 def before_bounds(analysis: Analysis, tensor: gs.Tensor) -> gs.Tensor | None:
-    """What a tensor is before it is kept within bounds that no score has: the lowest number of a type, for one."""
+    """The tensor before it is kept within bounds that no score reaches, such as a type's lowest number; or None."""
     node = made_by(tensor, "Max", "Min", "Clip")
     if node is None:
         return None
@@ -31,6 +31,6 @@ def before_bounds(analysis: Analysis, tensor: gs.Tensor) -> gs.Tensor | None:
 
 
 def _is_far(analysis: Analysis, bound: gs.Tensor, sign: int) -> bool:
-    """Whether a bound below (-1) or above (1) is as far away as half precision's last number."""
+    """Whether a lower (-1) or upper (1) bound is at least as far from 0 as half precision's largest number."""
     number = analysis[bound].scalar()
     return number is not None and number * sign >= _FAR

@@ -17,14 +17,14 @@ from ...analysis.symbolic.facts import Facts
 from ..values.mask_values import Mask
 
 _MOVEMENTS = moving(Movement.SAME, Movement.VIEW, Movement.REPEATED, Movement.CONVERTED)
-_LENGTHS = (1, 2, 3, 5, 8)  # to try formulas of lengths with
+_LENGTHS = (1, 2, 3, 5, 8)  # for which formulas of the length are tried
 
 
 @dataclass(frozen=True)
 class ChosenToken:
     """One token of every row of `x` [B,S,E]: the "first" or the "last" kept one.
 
-    `by_count`: the slot is counted, and holds that token where masks are right-padded.
+    `by_count`: its slot is 0 or the number of tokens less one, and holds that token only where masks are right-padded.
     """
 
     x: gs.Tensor
@@ -45,7 +45,7 @@ def chosen_token(analysis: Analysis, node: gs.Node, mask: Mask) -> ChosenToken |
 
 
 def _rows_of_slots(analysis: Analysis, node: gs.Node) -> tuple[gs.Tensor, gs.Tensor] | None:
-    """The tokens and the tensor of one slot for every row that a node takes."""
+    """The tokens that a node takes one from every row of, and the tensor of those slots; or None."""
     if is_standard(node, "GatherElements") and int(node.attrs.get("axis", 0)) in (1, -2):
         shape = analysis[node.inputs[1]].shape
         whole = analysis[node.inputs[0]].shape
@@ -60,7 +60,7 @@ def _rows_of_slots(analysis: Analysis, node: gs.Node) -> tuple[gs.Tensor, gs.Ten
 
 
 def _vector(analysis: Analysis, tensor: gs.Tensor) -> gs.Tensor | None:
-    """The tensor of B elements that another one repeats; itself where it has no more."""
+    """The tensor of B elements that a tensor repeats: itself where it has no more; None where it repeats none."""
     for _ in range(12):
         sizes = [size for size in analysis[tensor].shape or () if size.constant() != 1]
         if sizes == [B]:
@@ -79,7 +79,7 @@ def _repeats_inside(analysis: Analysis, node: gs.Node) -> bool:
 
 
 def _by_pairs(analysis: Analysis, node: gs.Node) -> tuple[gs.Tensor, gs.Tensor] | None:
-    """GatherND by (row, slot), or by a slot for every row."""
+    """The tokens and the slots of a GatherND by (row, slot), or by a slot for every row; None for others."""
     x, indices = node.inputs
     shape = analysis[indices].shape or ()
     if int(node.attrs.get("batch_dims", 0)) == 1 and shape == (B, Poly.of(1)):
@@ -97,7 +97,7 @@ def _counts_rows(facts: Facts, step: Poly) -> bool:
 
 
 def _from_rows(analysis: Analysis, node: gs.Node) -> tuple[gs.Tensor, gs.Tensor] | None:
-    """Rows slot + row * S of the tokens as [B*S,E]."""
+    """The tokens and the slots of a Gather of rows slot + row * S from the tokens as [B*S,E]; None for others."""
     flat, total = made_by(node.inputs[0], *RESHAPES), made_by(node.inputs[1], "Add")
     rows = analysis[node.inputs[0]].shape
     if flat is None or total is None or rows is None or len(rows) != 2 or rows[0] != B * S:
@@ -109,7 +109,7 @@ def _from_rows(analysis: Analysis, node: gs.Node) -> tuple[gs.Tensor, gs.Tensor]
 
 
 def _token_at(analysis: Analysis, x: gs.Tensor, slots: gs.Tensor, mask: Mask) -> ChosenToken | None:
-    """Which kept token lies at the slots of B elements."""
+    """Which kept token lies at `slots`, a tensor of B elements; None where that is not known."""
     expr = analysis[slots].expr
     if isinstance(expr, Index) and expr.poly.constant() == 0:
         return ChosenToken(x, "first", True)
@@ -163,7 +163,7 @@ def _with_number(expr: Expr, total: RowSum, number: int) -> Expr:
 
 
 def _search(analysis: Analysis, slots: gs.Tensor) -> tuple[int, Poly, gs.Node | None]:
-    """Slots as sign * ArgMax + rest: the sign, the rest and the ArgMax node, None where they are something else."""
+    """The sign, the rest and the ArgMax node of slots that are sign * ArgMax + rest; no node where they are not."""
     sign, rest, tensor = 1, Poly(), slots
     for _ in range(16):
         node = producer(tensor)
@@ -196,13 +196,13 @@ def _plain(expr: Expr | None) -> Poly | None:
 
 
 def _favours_tokens(expr: Expr, mask: Mask, slot: Poly) -> bool:
-    """Whether an expression of the mask's slot alone is larger where it is kept."""
+    """Whether an expression of the mask at `slot` alone is larger where that slot is kept."""
     both = mask.outcomes(expr, ("i0", str(slot)))
     return both is not None and both[0] > both[1]
 
 
 def _grows(expr: Expr, mask: Mask) -> bool:
-    """Whether an expression of the mask's own slot and its position grows along kept slots, and is nowhere larger."""
+    """Whether an expression of the mask's own slot and position grows along kept slots, and is largest at these."""
     elements = {leaf for leaf in leaves(expr) if isinstance(leaf, Element)}
     if len(elements) != 1 or mask.source is None or not mask.plain:
         return False
@@ -220,7 +220,7 @@ def _grows(expr: Expr, mask: Mask) -> bool:
 
 
 def _at(expr: Expr, index: int) -> Expr:
-    """The expression with its position along the sequence put in where it counts slots."""
+    """The expression with `index` in place of the position along the sequence."""
     if isinstance(expr, Index):
         values = {axis: Poly.of(index) for axis in axis_index(1).atoms()}
         return Index(expr.poly.substitute(values, {}), expr.dtype)

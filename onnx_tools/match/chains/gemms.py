@@ -13,12 +13,12 @@ from ...analysis.symbolic import Analysis
 from .. import NoMatch
 
 MULTIPLE = 8
-"""K and N are multiples of it: rows start at multiples of 16 bytes."""
+"""K and N must be multiples of it, so that rows start at multiples of 16 bytes."""
 
 
 @dataclass(frozen=True)
 class GemmStep:
-    """A value that a GEMM leads to, what was added for it, and the nodes that are not needed then."""
+    """A tensor that a GEMM leads to, what is added on the way, and the nodes that PadfreeLinear makes unnecessary."""
 
     output: gs.Tensor
     addend: gs.Tensor | None = None

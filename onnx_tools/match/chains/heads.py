@@ -19,20 +19,20 @@ from .rotary import Rotation, Rotations
 
 MOVEMENTS = REORDERINGS | moving(Movement.PART)
 _RESHAPED = RESHAPES | moving(Movement.REPEATED)
-REPEATS = moving(Movement.REPEATED) | {"Concat"}  # of heads that several query heads read
+REPEATS = moving(Movement.REPEATED) | {"Concat"}  # operators that repeat heads which several query heads read
 HEADS_FIRST, TOKENS_FIRST, KEYS_LAST = (0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2)
-"""What makes [B,H,S,D] of that, of [B,S,H,D], and of [B,H,D,S]."""
+"""The permutations that make [B,H,S,D] of [B,H,S,D] itself, of [B,S,H,D], and of [B,H,D,S]."""
 _MOST_MOVEMENTS = 16  # of a context; tf2onnx writes nine
-_SIZES = ((2, 3), (3, 5))  # B, S to try movements with; two pairs tell B, S and constants apart
+_SIZES = ((2, 3), (3, 5))  # B and S for which movements are tried; two pairs tell B, S and constants apart
 
 
 @dataclass(frozen=True)
 class HeadsSource:
     """A tensor [B,S,N] and the column that each head's element is read from.
 
-    Where heads are worked on before the scores, as norms of Q and K do it, there is no such tensor: then `order` is
-    the permutation that makes [B,S,H,D] of the tensor, and N is H*D. `by_head`: heads are [H*B,S,D] and not [B*H,S,D].
-    `rotation`: how heads are rotated after they were read.
+    Where heads are worked on before the scores, as by norms of Q and K, there is no such tensor: then `order` is the
+    permutation that makes [B,S,H,D] of the tensor, and N is H*D. `by_head`: heads are [H*B,S,D] and not [B*H,S,D].
+    `rotation`: how heads are rotated after they have been read.
     """
 
     tensor: gs.Tensor
@@ -44,11 +44,11 @@ class HeadsSource:
 
     @property
     def num_heads(self) -> int:
-        """H."""
+        """The number of heads, H."""
         return int(self.columns.shape[0])
 
     def in_pairs(self) -> HeadsSource:
-        """The same with the elements of a head in an order that PadfreeRotary knows: scores are the same for any."""
+        """The source with a head's elements in an order that PadfreeRotary knows: any order gives the same scores."""
         rotation = self.rotation
         if rotation is None or rotation.pairing is not None:
             return self
@@ -57,7 +57,7 @@ class HeadsSource:
         return replace(self, columns=self.columns[:, order], rotation=paired)
 
     def with_shared_heads(self) -> HeadsSource:
-        """The same with every head once, where the same number of neighbouring heads are one."""
+        """The source with every head once, where each is repeated the same number of times in a row."""
         first = self.columns[:1]
         copies = next((i for i, row in enumerate(self.columns) if not np.array_equal(row, first[0])), self.num_heads)
         once = self.columns[::copies]
@@ -72,7 +72,7 @@ def trace_heads(
     perm: tuple[int, ...] = HEADS_FIRST,
     rotations: Rotations | None = None,
 ) -> HeadsSource:
-    """Where Q, K or V [B,H,S,D] comes from, which `perm` makes of the tensor; with `rotations`, before these.
+    """Where a tensor comes from of which `perm` makes Q, K or V [B,H,S,D]; with `rotations`, before it is rotated.
 
     Batch and heads may be merged, in either order. Raises NoMatch with the reason.
     """
@@ -253,8 +253,8 @@ def _follow(
 def follow_context(analysis: Analysis, start: gs.Tensor, heads: int, size: int, *, by_head: bool = False) -> gs.Tensor:
     """The tensor [B,S,H*D] that the context becomes; the context [B,H,S,D] itself where something else reads that.
 
-    The context may be [B*H,S,D], with `by_head` [H*B,S,D], and of one head [B,S,D]. Raises NoMatch where such a context
-    does not become [B,S,H*D].
+    The context may also be [B*H,S,D], with `by_head` [H*B,S,D], and for a single head [B,S,D]. Raises NoMatch where
+    such a context does not become [B,S,H*D].
     """
     current, chain = start, list[tuple[gs.Node, gs.Tensor]]()
     for _ in range(_MOST_MOVEMENTS):

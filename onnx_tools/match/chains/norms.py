@@ -15,7 +15,7 @@ from .. import NoMatch
 
 @dataclass(frozen=True)
 class LayerNorm:
-    """gamma * (x - mean) / sqrt(variance + epsilon) + beta over the last axis; RMS norm knows no mean."""
+    """gamma * (x - mean) / sqrt(variance + epsilon) + beta over the last axis; an RMS norm subtracts no mean."""
 
     node: str
     x: gs.Tensor
@@ -24,7 +24,7 @@ class LayerNorm:
     epsilon: float
     output: gs.Tensor
     rms: bool = False
-    readers: tuple[gs.Node, ...] = ()  # those of x that belong to the norm, where they are listed
+    readers: tuple[gs.Node, ...] = ()  # readers of x that belong to the norm; none where they are not listed
 
 
 def is_candidate(node: gs.Node) -> bool:
@@ -54,7 +54,7 @@ def _operator(analysis: Analysis, node: gs.Node) -> LayerNorm:
 
 
 def _chain(analysis: Analysis, root: gs.Node) -> LayerNorm | None:
-    """Sub, Pow, ReduceMean, Add, Sqrt, Div, Mul, Add around the Sqrt."""
+    """The norm that is written as Sub, Pow, ReduceMean, Add, Sqrt, Div, Mul, Add, or alike, around its Sqrt."""
     shifted = made_by(root.inputs[0], "Add")
     if shifted is None:
         return None
@@ -91,20 +91,20 @@ def _chain(analysis: Analysis, root: gs.Node) -> LayerNorm | None:
 def _affine(
     analysis: Analysis, x: gs.Tensor, normalised: gs.Tensor
 ) -> tuple[gs.Constant | None, gs.Constant | None, gs.Tensor]:
-    """The scale and the bias [E] that come behind, as far as there are any, and what is made at last."""
+    """The scale and the bias [E] after `normalised`, None where there is none, and the result with them."""
     width = (analysis[x].shape or (Poly(),))[-1].constant()
     scaled, gamma = _with_constant(_reader(normalised, "Mul"), width)
     return gamma, *_bias_of(analysis, x, normalised if scaled is None else scaled.outputs[0])
 
 
 def _bias_of(analysis: Analysis, x: gs.Tensor, scaled: gs.Tensor) -> tuple[gs.Constant | None, gs.Tensor]:
-    """The bias [E] that comes behind, if there is one, and what is made at last."""
+    """The bias [E] after `scaled`, None where there is none, and the result with it."""
     final, beta = _with_constant(_reader(scaled, "Add"), (analysis[x].shape or (Poly(),))[-1].constant())
     return beta, scaled if final is None else final.outputs[0]
 
 
 def _inverse(analysis: Analysis, root: gs.Tensor) -> gs.Tensor | None:
-    """1 / root, where that is made of it."""
+    """The tensor 1 / root, where that is all that is made of the root; None elsewhere."""
     node = _reader(root, "Reciprocal") or _reader(root, "Div")
     if node is None or (node.op == "Div" and analysis[node.inputs[0]].scalar() != 1.0):
         return None
@@ -116,7 +116,7 @@ def _norm_by_factor(
 ) -> LayerNorm:
     """(x - mean) * inverse * gamma + beta, or x * factor + (beta - mean * factor) with factor = inverse * gamma.
 
-    The first is JAX's, with gamma on either side; the second TensorFlow's.
+    The first is JAX's, with gamma before or after the product; the second is TensorFlow's.
     """
     x, centre = sub.inputs[0], sub.inputs[1]
     width = (analysis[x].shape or (Poly(),))[-1].constant()
@@ -147,9 +147,9 @@ def _norm_by_factor(
 
 
 def _shift(product: gs.Node, centre: gs.Tensor) -> tuple[gs.Tensor | None, gs.Node | None]:
-    """(beta, the node that makes beta - centre * factor) of the product of the centre, or what is below 0, and factor.
+    """(beta, the node that makes beta - centre * factor) from the product of factor and the centre or its negative.
 
-    Keras adds the product of the negative centre.
+    Keras adds the product with the negative centre.
     """
     if any(item is centre for item in product.inputs):
         shift = _reader(product.outputs[0], "Sub")
@@ -163,7 +163,7 @@ def _shift(product: gs.Node, centre: gs.Tensor) -> tuple[gs.Tensor | None, gs.No
 def _root_mean_square(
     analysis: Analysis, root: gs.Node, x: gs.Tensor, square: gs.Node, epsilon: float
 ) -> LayerNorm | None:
-    """x / sqrt(mean(x * x) + epsilon) * gamma: the root divides x, or 1, by which x is multiplied."""
+    """x / sqrt(mean(x * x) + epsilon) * gamma: the root divides x, or x is multiplied by 1 / root."""
     name, inverse = node_name(root), root.outputs[0]
     division = _reader(inverse, "Div")
     if division is None or division.inputs[0] is not x:
@@ -207,7 +207,7 @@ def _reader(tensor: gs.Tensor, op: str) -> gs.Node | None:
 
 
 def _with_constant(node: gs.Node | None, width: int | None = None) -> tuple[gs.Node | None, gs.Constant | None]:
-    """The node and its constant [E], whose size is `width` where that is given."""
+    """The node and its constant [E], of size `width` where that is given; both None where it has no such constant."""
     constants = [] if node is None else [item for item in node.inputs if isinstance(item, gs.Constant)]
     if len(constants) != 1 or len(constants[0].shape) != 1 or width not in (None, int(constants[0].shape[0])):
         return None, None

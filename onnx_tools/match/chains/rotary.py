@@ -2,8 +2,8 @@
 """Rotary embeddings, however they are written: heads whose pairs of elements are rotated by position * frequency.
 
 No chain of operators is compared with known ones. What stands between heads and rotated heads is linear in them (sums,
-products with what is made of positions, movements), so that it is what it does to one element after the other; that is
-tried with the model's own nodes, and the result compared with cosines and sines of position * frequency.
+products with what is made of positions, movements), so that what it does to each single element describes it fully.
+That is tried with the model's own nodes, and the result is compared with cosines and sines of position * frequency.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _MOVEMENTS = REORDERINGS | moving(Movement.PART, Movement.JOIN)
 _MOST_NODES = 64  # between heads and rotated heads
 _FEW = 6  # positions that show which elements are pairs
 _FAR = 256  # the last positions, at which frequencies differ most
-# A cosine's error, and the share of an angle by which it may be another one: both are rounded to float32. Tables that
-# were stored in 16 bits are as exact as these are.
+# The error of a cosine and the relative error of an angle, both rounded to float32, and the error of a cosine from a
+# table that was stored in 16 bits.
 _ROUNDING, _ANGLE_ROUNDING, _HALF_ROUNDING = 2e-6, 2.0**-22, 2.0**-10
 
 
@@ -43,7 +43,7 @@ class Rotation:
 
     first: tuple[int, ...]
     second: tuple[int, ...]
-    frequencies: tuple[float, ...]  # of float32, one a pair
+    frequencies: tuple[float, ...]  # float32 numbers, one per pair
     factor: float = 1.0
     positions: str | None = None
 
@@ -54,7 +54,7 @@ class Rotation:
 
     @property
     def pairing(self) -> str | None:
-        """The pairing of PadfreeRotary; None: the columns have to be put in order first."""
+        """PadfreeRotary's name for the pairing; None where the columns have to be put in order first."""
         half = len(self.first)
         if self.first == tuple(range(half)) and self.second == tuple(range(half, 2 * half)):
             return "half"
@@ -82,7 +82,7 @@ class Rotations:
         return None
 
     def _by(self, tensor: gs.Tensor, positions: gs.Tensor | None) -> tuple[gs.Tensor, Rotation] | None:
-        """The same by the positions that an input holds, or by counted ones."""
+        """The heads and their rotation by the positions that an input holds, or by counted ones without an input."""
         analysis, name = self._positional.analysis, None if positions is None else str(positions.name)
         made_of_name = frozenset[str]() if name is None else self._made_of(name)
         source = None if tensor.name in made_of_name else self._source(tensor, made_of_name)
@@ -117,7 +117,7 @@ class Rotations:
         return self._of_input[name]
 
     def _source(self, tensor: gs.Tensor, computed_from: frozenset[str]) -> gs.Tensor | None:
-        """The nearest tensor of heads that a tensor is linear in, beside positions and what is `computed_from`."""
+        """The nearest tensor of heads that a tensor is linear in, apart from positions and `computed_from`; or None."""
         waiting, progress = {tensor.name: tensor}, False
         for _ in range(_MOST_NODES):
             current = max(waiting.values(), key=lambda item: self._order.get(id(producer(item)), -1))
@@ -154,7 +154,7 @@ class Rotations:
 
 @dataclass(frozen=True)
 class _RotatedHeads:
-    """What a computation makes of heads; `shape` has 0 for B and S. `positions` is the input that holds these."""
+    """What a computation makes of heads; `shape` has 0 for B and S. `positions` is the input that holds positions."""
 
     computation: Computation
     source: str
@@ -171,9 +171,9 @@ class _RotatedHeads:
         return self.shape[3]
 
     def __call__(self, x: Float64s, positions: npt.NDArray[np.int64] | None = None) -> Float64s:
-        """Turned heads of x [B,S,H,D]; of x [B,S,1,D], of which every head is one, the first.
+        """The rotated heads of x [B,S,H,D]; of x [B,S,1,D], which stands for every head, only the first.
 
-        An input of positions holds `positions` [B,S], 0, 1, 2, ... where they are not given.
+        An input of positions holds `positions` [B,S], or 0, 1, 2, ... where they are not given.
         """
         wide = np.broadcast_to(x, (*x.shape[:2], self.heads, self.size))
         source_values = wide if self.sequence == 1 else wide.transpose(0, 2, 1, 3)
@@ -242,7 +242,7 @@ def _is_half(values: Float64s) -> bool:
 
 
 def _frequency(cosine: Float64s, sine: Float64s) -> float:
-    """The frequency of float32 by which the angles of positions 0, 1, 2, ... grow. Raises NoMatch."""
+    """The float32 frequency by which the angle grows from position to position. Raises NoMatch."""
     length = len(cosine)
     if length < 2:
         raise NoMatch("a single position shows no frequency")
@@ -262,7 +262,7 @@ def _frequency(cosine: Float64s, sine: Float64s) -> float:
 
 
 def _closest(candidates: list[np.float32], cosine: Float64s, sine: Float64s) -> np.float32:
-    """The frequency with the smallest largest error; far positions rule most out, before all are computed."""
+    """The candidate whose largest error is smallest; the last positions rule most out before all are computed."""
     positions = np.arange(len(cosine), dtype=np.float32)
 
     def worst(value: np.float32, start: int) -> float:

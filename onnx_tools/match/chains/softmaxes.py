@@ -15,7 +15,7 @@ VIEWS = RESHAPES | {"Expand", "Identity"}
 
 
 def reduction_of(analysis: Analysis, tensor: gs.Tensor, op: str, source: gs.Tensor) -> int | None:
-    """The one axis over which a tensor sums up, say, the source, of whose rank it is; None where it does not."""
+    """The one axis over which `op` reduces `source` to a tensor that keeps this axis with size 1; None for others."""
     shape, whole = analysis[tensor].shape, analysis[source].shape
     node = producer(tensor)
     while node is not None and is_standard(node, *VIEWS) and _is_view(analysis, node):
@@ -37,7 +37,7 @@ def _is_view(analysis: Analysis, node: gs.Node) -> bool:
 
 
 def is_mask(analysis: Analysis, tensor: gs.Tensor) -> bool:
-    """Whether a tensor is 0 or 1, made of elements of one input that is 0 or 1, if nothing else limits it."""
+    """Whether a tensor is made of one element of an input alone, and is 0 and 1 where that is 0 and 1, or 1 and 0."""
     expr = analysis[tensor].expr
     if expr is None:
         return False

@@ -13,7 +13,7 @@ from ...analysis.symbolic.facts import Shape
 
 
 def square_source(analysis: Analysis, tensor: gs.Tensor) -> gs.Tensor | None:
-    """The first tensor [..., S, S] that a tensor [..., S, S] is a view of, by whatever others; None where it is none.
+    """The earliest tensor [..., S, S] that a tensor [..., S, S] is a view of, whatever lies between; None without one.
 
     Numbers keep their order, and so their indices in the last two axes.
     """
@@ -28,5 +28,5 @@ def square_source(analysis: Analysis, tensor: gs.Tensor) -> gs.Tensor | None:
 
 
 def is_square(shape: Shape | None) -> bool:
-    """Whether it is [..., S, S], as that of scores."""
+    """Whether a shape is [..., S, S], as the shape of scores is."""
     return shape is not None and len(shape) > 2 and shape[-2:] == (S, S)
