@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 IF_CONTIGUOUS = "--masks contiguous packs it, where no padding lies between the tokens of a row"
-"""What reasons end with where holes in masks are all that is in the way."""
+"""How reasons end where holes in masks are all that is in the way."""
 
 
 class NoMatch(Exception):

@@ -54,7 +54,7 @@ def _operator(analysis: Analysis, node: gs.Node) -> LayerNorm:
 
 
 def _chain(analysis: Analysis, root: gs.Node) -> LayerNorm | None:
-    """The norm that is written as Sub, Pow, ReduceMean, Add, Sqrt, Div, Mul, Add, or alike, around its Sqrt."""
+    """The norm written as Sub, Pow, ReduceMean, Add, Sqrt, Div, Mul, Add, or similarly, around its Sqrt; or None."""
     shifted = made_by(root.inputs[0], "Add")
     if shifted is None:
         return None

@@ -27,7 +27,7 @@ class UnprovedMaskError(RewriteError):
 
 
 def mask_advice(names: Sequence[str]) -> str:
-    """What is said where one of these inputs may be the mask."""
+    """The advice for the user where one of these inputs may be the mask."""
     options = " or ".join(f"--mask {name}" for name in names)
     return (
         f"name the mask, which is then taken for 1 at tokens and 0 at padding, and verified: {options}; or export an "
@@ -46,9 +46,9 @@ def choose_mask(
 ) -> Keeping | None:
     """The input that masks padding, and which of its values keep a slot; None where every slot is a token.
 
-    `proved_rules` are the masks of the attentions that were understood, `rest` the other attentions with what they
-    lack (`misses`), `mask_name` is the input that the user calls the mask. Raises RewriteError where no proof is found,
-    or contradicts that.
+    `proved_rules` are the masks of the attentions that were understood, `rest` are the other attentions, `misses` say
+    why these were not, and `mask_name` is the input that the user calls the mask. Raises RewriteError where an input
+    may be the mask that no attention proves, where proofs disagree, or where one contradicts `mask_name`.
     """
     if not proved_rules and not rest:
         raise no_attention(graph, analysis)
@@ -87,7 +87,7 @@ def choose_mask(
 
 
 def _check(possible: Sequence[gs.Tensor], rule: Keeping | None) -> Keeping | None:
-    """The rule. Raises RewriteError where an input [B,S] other than a plain mask holds floats."""
+    """Returns the rule. Raises RewriteError where an input [B,S] other than a plain mask holds floats."""
     mask = None if rule is None or not rule.plain else rule.source
     for tensor in possible:
         floats = np.issubdtype(np.dtype(tensor.dtype), np.floating)
@@ -115,7 +115,7 @@ def _named_rule(mask_name: str, rules: Sequence[Keeping], sources: Sequence[str]
 
 
 def _weakest(rules: Sequence[Keeping]) -> Keeping:
-    """Of several rules the one that most attentions follow; where others mask less, the probe finds it."""
+    """The rule that most attentions follow; where others mask less, the probe finds out."""
     return max(rules, key=lambda rule: (list(rules).count(rule), str(rule)))
 
 

@@ -85,7 +85,7 @@ def _inputs_in(analysis: Analysis, tensors: list[gs.Tensor]) -> set[str]:
         seen.add(id(tensor))
         expr = analysis[tensor].expr
         if expr is not None:
-            query = axis_index((analysis[tensor].rank or 0) - 2)  # its own element says nothing of keys
+            query = axis_index((analysis[tensor].rank or 0) - 2)  # the query's own element says nothing of keys
             mask_leaves = [leaf for leaf in leaves(expr) if isinstance(leaf, (Element, RowSum))]
             sources = {leaf.source for leaf in mask_leaves if isinstance(leaf, RowSum) or leaf.indices[-1] != query}
             names |= {source for source in sources if not _is_relative(expr, source)}
@@ -122,7 +122,7 @@ def _is_look_up(node: gs.Node) -> bool:
 
 
 def keys_masked_by(analysis: Analysis, node: gs.Node, tensor: gs.Tensor, rows: TableRows) -> Keeping | None:
-    """The values by which an input keeps keys of an attention whatever else its mask says; None where it does not.
+    """The rule by which an input alone keeps keys of an attention, whatever else masks them; None where there is none.
 
     Keys of the other values get a score so low that their weight is 0: for every query, head and position.
     """
@@ -168,8 +168,8 @@ class _BoundsWalk:
         self._bounds: dict[int, Bounds] = {}
 
     def scores(self, tensor: gs.Tensor) -> Bounds:
-        """What a float tensor [..., keys] adds."""
-        if id(tensor) not in self._bounds:  # chains of x + x would be walked again and again
+        """Bounds of what a float tensor [..., keys] adds to the scores."""
+        if id(tensor) not in self._bounds:  # otherwise chains of x + x would be walked again and again
             self._bounds[id(tensor)] = self._scores(tensor)
         return self._bounds[id(tensor)]
 
@@ -206,18 +206,18 @@ class _BoundsWalk:
         return _nothing()
 
     def bounds_at_tokens(self, tensor: gs.Tensor) -> Bounds:
-        """A boolean tensor [..., keys]; 0 or 1 where nothing is known."""
+        """Bounds of a boolean tensor [..., keys]: 0 and 1 where nothing is known."""
         elements = self._own_elements(tensor)
         if elements is None:
             return np.asarray(0.0), np.asarray(1.0)
         return bounds_by_cases(elements[0], dict.fromkeys(elements[1], self._values))
 
     def _moves(self, node: gs.Node) -> bool:
-        """Whether a node leaves the keys where they are: at the last axis."""
+        """Whether a node leaves the keys where they are: along the last axis."""
         if is_standard(node, "Transpose"):
             perm = list(node.attrs.get("perm", []))
             return bool(perm) and perm[-1] == len(perm) - 1
-        if is_standard(node, "Concat"):  # with further columns after the keys', as attention sinks are
+        if is_standard(node, "Concat"):  # appends columns to the keys', as attention sinks are
             rank, first = self._analysis[node.outputs[0]].rank or 0, self._analysis[node.inputs[0]].shape or ()
             return int(node.attrs["axis"]) in (-1, rank - 1) and first[-1:] == (S,)
         if not is_standard(node, *_SAME_KEYS):
@@ -227,7 +227,7 @@ class _BoundsWalk:
         return len(one) > 1 and one[-trailing:] == two[-trailing:]
 
     def _sum(self, expr: Expr, own: Sequence[Element]) -> Bounds:
-        """Bounds of an expression; terms without the mask that are no constants, as biases, count as scores do."""
+        """Bounds of an expression; terms without the mask that are no constants, such as biases, count as 0."""
         if not any(leaf in own for leaf in leaves(expr)):
             return bounds(expr, {}) if is_constant(expr) else _nothing()
         if isinstance(expr, Apply) and expr.op == "Cast" and not expr.dtype.startswith(("int", "uint", "bool")):

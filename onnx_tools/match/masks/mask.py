@@ -23,14 +23,15 @@ from ..values.window import ALL, Window, tried_distances, window_of
 
 # exp(-1000) is 0 in every type, whatever the scores of a trained model are.
 VERY_NEGATIVE = -1000.0
-# Comparisons of a key's position with a length, or (the second and fourth) the other way round: whether they keep it.
+# Whether a key is kept where this holds between its position and a length (Less, GreaterOrEqual), or between a length
+# and its position (Greater, LessOrEqual).
 _ORDERS = MappingProxyType({"Less": True, "Greater": True, "GreaterOrEqual": False, "LessOrEqual": False})
 _AXIS_NAMES = ("sequence of the batch", "head", "query position", "key position")
 
 
 @dataclass(frozen=True)
 class MaskUse:
-    """A tensor that masks the scores: added to them (times `factor`), or choosing them where it is `keeps`.
+    """A tensor that masks the scores: added to them (times `factor`), or selecting them where it equals `keeps`.
 
     `factor` is below 0 where it is subtracted.
     """
@@ -39,14 +40,14 @@ class MaskUse:
     kind: str  # "add" or "select"
     factor: float = 1.0
     keeps: bool = True
-    masked_value: float = -np.inf  # of "select"
+    masked_value: float = -np.inf  # what "select" puts in place of masked scores
 
 
 @dataclass(frozen=True)
 class PaddingMask:
     """The mask input [B,S] and which of its values keep a key; `by_length`: scores see the number of kept keys alone.
 
-    `keeps` is None where attention has no mask: it reads every slot. `window` says which keys a query sees of those.
+    `keeps` is None where attention has no mask: it reads every slot. `window` says which of those keys a query sees.
     """
 
     keeps: Keeping | None
@@ -61,7 +62,7 @@ TableRows = Mapping[str, int | None]  # by input: the rows of the table that its
 def prove(uses: list[MaskUse], scores: Shape, node: str, rows: TableRows) -> PaddingMask:
     """The mask input, where every use keeps exactly the keys that its values keep. Raises NoMatch.
 
-    A use by length keeps as many keys from the first on: the same keys, where the mask is right-padded.
+    A use by length keeps the same number of keys, from the first on: the same keys where the mask is right-padded.
     """
     proofs = {prove_one(use, scores, node, rows) for use in uses}
     masks = [mask for mask in proofs if mask.keeps is not None]
@@ -99,13 +100,13 @@ def _keeps_all(use: MaskUse, expr: Expr) -> bool:
         return False
     try:
         value = np.atleast_1d(evaluate(expr, {}))
-    except ValueError:  # depends on a size
+    except ValueError:  # it depends on a size
         return False
     return bool(_states(use, value, value)[0].all())
 
 
 def _rule_of_pairs(use: MaskUse, expr: Expr, prefix: str, rows: TableRows) -> Keeping:
-    """The same of an expression that may read the query's slot, too; queries of padding do not matter."""
+    """The rule of an expression that may read the query's slot, too; what it does for queries of padding is ignored."""
     key, query = (Poly.atom(Axis(0)), Poly.atom(Axis(3))), (Poly.atom(Axis(0)), Poly.atom(Axis(2)))
     pairs = [leaf for leaf in leaves(expr) if isinstance(leaf, Element) and leaf.indices == query]
     own, at_tokens = expr, expr
@@ -122,7 +123,7 @@ def _rule_of_pairs(use: MaskUse, expr: Expr, prefix: str, rows: TableRows) -> Ke
 
 
 def _padding_rule(use: MaskUse, expr: Expr, prefix: str, rows: TableRows) -> Keeping:
-    """Which values of one input keep a key, of an expression that reads nothing else."""
+    """Which values of one input keep a key, by an expression that reads nothing else. Raises NoMatch."""
     element = _only_element(expr, prefix)
     domain = domain_of(element.dtype, rows.get(element.source), [expr])
     low, high = bounds(expr, {element: domain.values})
@@ -144,7 +145,7 @@ def _states(use: MaskUse, low: Values, high: Values) -> tuple[Truths, Truths]:
 
 
 def _window(use: MaskUse, expr: Expr, prefix: str) -> Window:
-    """The window of an expression of the distance, and of one input."""
+    """The window of an expression of the distance and of at most one element of an input. Raises NoMatch."""
     elements = [leaf for leaf in leaves(expr) if isinstance(leaf, Element) and leaf != DISTANCE]
     if len(elements) > 1:
         raise NoMatch(f"{prefix} it depends on the distance and on {len(elements)} elements of inputs")
@@ -165,7 +166,7 @@ def _window(use: MaskUse, expr: Expr, prefix: str) -> Window:
 
 
 def _said_of_two(use: MaskUse, values: np.ndarray, domain: Domain) -> str:
-    """What a mask does instead where its values are 1 and 0."""
+    """Why a mask is no padding mask: what it does where its values are 1 and 0."""
     wide = np.broadcast_to(values, domain.values.shape)
     at_tokens, masked = (float(wide[domain.values == number][0]) for number in (1, 0))
     if use.kind == "select":
@@ -190,7 +191,7 @@ def _slots_of_lengths(expr: Expr) -> Expr:
 
 
 def _inner(expr: Expr) -> Expr:
-    """The expression before casts."""
+    """The expression without its outermost casts."""
     return _inner(expr.args[0]) if isinstance(expr, Apply) and expr.op == "Cast" else expr
 
 

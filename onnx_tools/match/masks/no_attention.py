@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of a model in which no attention is found: what it holds instead."""
+"""The error for a model in which no attention is found: it says what the model holds instead."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def no_attention(graph: gs.Graph, analysis: Analysis) -> RewriteError:
 
 
 def _traced_length(analysis: Analysis, node: gs.Node) -> int | None:
-    """The number instead of the sequence's length that a Softmax over keys goes over; None where it is none."""
+    """The number of keys that a Softmax has in place of the sequence's length; None for others."""
     shape = analysis[node.inputs[0]].shape
     if shape is None or len(shape) < 3 or int(node.attrs.get("axis", -1)) not in (-1, len(shape) - 1):
         return None
@@ -64,7 +64,7 @@ def _traced_length(analysis: Analysis, node: gs.Node) -> int | None:
 
 
 def _traced_square(analysis: Analysis, node: gs.Node) -> int | None:
-    """The number instead of both of a scores' last axes; None for others."""
+    """The number that scores have in place of the sequence's length in both of their last axes; None for others."""
     shape = analysis[node.inputs[0]].shape
     if shape is None or len(shape) < 3 or int(node.attrs.get("axis", -1)) not in (-1, len(shape) - 1):
         return None
@@ -73,7 +73,7 @@ def _traced_square(analysis: Analysis, node: gs.Node) -> int | None:
 
 
 def _traced_constants(graph: gs.Graph, analysis: Analysis, size: int) -> str:
-    """What is said of a file that takes sequences of one length alone, whatever its inputs declare."""
+    """The message for a file that takes sequences of one length alone, whatever its inputs declare."""
     holder = next(
         (
             node

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What inputs of one shape may still be: tokens of two sequences, which attend to each other, or positions."""
+"""Refuses inputs that are no tokens of one sequence: tokens of two that attend to each other, or positions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Sources = Mapping[str, frozenset[str]]
 
 
 def check_slots(graph: gs.Graph, analysis: Analysis) -> None:
-    """Raises RewriteError for an input whose values are positions in the sequence, which a node takes tokens by.
+    """Raises RewriteError for an input whose values are positions in the sequence by which a node takes tokens.
 
     Rows of a table of positions, which may be cut to the sequence's length, are no tokens.
     """
@@ -58,7 +58,7 @@ def check_sequences(graph: gs.Graph, analysis: Analysis, attentions: Iterable[gs
 
 
 def _sources(graph: gs.Graph, mask: str | None) -> dict[str, frozenset[str]]:
-    """The inputs whose values each tensor is made of."""
+    """The inputs, apart from `mask`, whose values each tensor is made of."""
     sources = {str(tensor.name): frozenset({str(tensor.name)} - {mask}) for tensor in graph.inputs}
     for node in graph.nodes:
         names = frozenset[str]()

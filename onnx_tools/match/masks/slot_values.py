@@ -45,7 +45,7 @@ class SlotValues:
         self._values: dict[str, float | None] = {}
 
     def know(self, tensor: gs.Tensor, value: float) -> None:
-        """Tells what a tensor that is made in another way now holds in masked slots."""
+        """Records what a tensor that is now made in another way holds in masked slots."""
         self._values[tensor.name] = value
 
     def at_masked(self, tensor: gs.Tensor, depth: int = _MAX_DEPTH) -> float | None:
@@ -63,13 +63,13 @@ class SlotValues:
         return self._values[tensor.name]
 
     def outcomes(self, tensor: gs.Tensor) -> tuple[float, float] | None:
-        """What a tensor made of the mask alone is in kept slots, and in masked ones."""
+        """What a tensor made of the mask alone is in kept slots, and in masked ones; None for others."""
         facts = self._analysis[tensor]
         sequence = token_axis(facts.shape)
         return None if sequence is None else self._mask.outcomes(facts.expr, ("i0", f"i{sequence}"))
 
     def _of_expr(self, expr: Expr | None, sequence: int) -> float | None:
-        """The same of an expression, which may read other inputs where they do not matter."""
+        """The number that an expression is in masked slots; it may read other inputs where these do not matter."""
         if isinstance(expr, Number):
             return float(expr.value)
         if isinstance(expr, Index):
@@ -108,7 +108,7 @@ class SlotValues:
         return None
 
     def _of_elementwise(self, node: gs.Node, tensor: gs.Tensor, sequence: int, depth: int) -> float | None:
-        """Operands are spread over the result: those that have its sequence's axis are asked."""
+        """The number in masked slots of an element-wise operator's result, from its operands broadcast to that."""
         shape, values = self._analysis[tensor].shape or (), list[float | None]()
         for item in present(node.inputs):
             facts = self._analysis[item]
@@ -149,7 +149,7 @@ class SlotValues:
         return node.op in _MOVEMENTS and self.is_never_negative(node.inputs[0], depth - 1)
 
     def _is_at_least_one(self, tensor: gs.Tensor, depth: int) -> bool:
-        """Whether the tensor is a number from 1 on and something that is never negative."""
+        """Whether the tensor is the sum of a number of at least 1 and something that is never negative."""
         node = producer(tensor)
         if node is None or not is_standard(node, "Add"):
             return False
@@ -165,9 +165,9 @@ def _combine(op: str, values: list[float | None], dtype: str) -> float | None:
     if op == "Mul" and 0.0 in values:
         return 0.0
     if op == "Div" and values[0] == 0.0 and values[1] != 0.0:
-        return 0.0  # what divides is no 0, or the original gives NaN
+        return 0.0  # the divisor is not 0, or the original would give NaN
     if op == "Add" and any(value is not None and value <= LOWEST for value in values):
-        return min(value for value in values if value is not None)  # and something small beside it
+        return min(value for value in values if value is not None)  # the other operand is small compared with it
     if (op == "And" and 0.0 in values) or (op == "Or" and any(values)):
         return float(op == "Or")
     if op == "Where":

@@ -17,9 +17,9 @@ from .. import NoMatch
 from ..chains.heads import HeadsSource, scale_of, trace_heads
 from .distances import FARTHEST, Biases, reach_of
 
-_MOST_HEAD_SIZE = 128  # of the plugin's kernels
-_ALIKE = 1e-5  # the share of the largest number by which rows differ at different lengths: roundoff of float32
-_SHORT = 8  # tokens: all lengths up to that are looked at where a table depends on the length, then powers of two
+_MOST_HEAD_SIZE = 128  # the most that the plugin's kernels take
+_ALIKE = 1e-5  # the share of the largest number by which rows may differ between lengths: roundoff of float32
+_SHORT = 8  # tokens: where a table depends on the length, all shorter lengths are tried, and those near powers of two
 _THROUGH = ("Cast", "Identity")
 
 Float64s = npt.NDArray[np.float64]
@@ -27,7 +27,7 @@ Float64s = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class GatheredScores:
-    """Elements of rows times columns, [...,S,L], that an index [...,S,S] chooses in every row; then `transposed`."""
+    """Elements of a product [...,S,L] that an index [...,S,S] chooses in every row, which may then be `transposed`."""
 
     node: gs.Node
     factor: float
@@ -80,7 +80,7 @@ def gathered_in(positional: Positional, tensor: gs.Tensor) -> list[GatheredScore
 
 @dataclass(frozen=True)
 class _Term:
-    """Rows of Q (or `of_keys` of K) times the table's column that the index chooses by distance."""
+    """Rows of Q (with `of_keys`, of K) times the table's column that the index chooses by distance."""
 
     index: gs.Tensor
     table: gs.Tensor  # [...,D,L]
@@ -90,7 +90,7 @@ class _Term:
 
 
 class DistanceTables:
-    """Makes tables by distance of such terms in one graph."""
+    """Makes tables by distance from such terms in one graph."""
 
     def __init__(self, positional: Positional, biases: Biases) -> None:
         self._positional = positional
@@ -151,7 +151,7 @@ class DistanceTables:
     def _rows(
         self, item: _Term, index: npt.NDArray[np.int64], length: int, reach: int, heads: tuple[int, ...]
     ) -> Float64s:
-        """[2*reach+1,H*D]: the columns that the index chooses of the table for a length."""
+        """[2*reach+1,H*D]: the columns that the index chooses from the table for a length."""
         table = self._table(item, length)
         middle = len(index) // 2
         near = index[middle - reach : middle + reach + 1]
@@ -164,7 +164,7 @@ class DistanceTables:
         return rows
 
     def _table(self, item: _Term, length: int) -> Float64s:
-        """[H or 1,D,L] for a length, which has to be the same for every sequence."""
+        """The table [H or 1,D,L] for a length. Raises NoMatch where it is not the same for every sequence."""
         name, batches = item.table.name, list[Float64s]()
         for batch in (1, 2):
             if isinstance(item.table, gs.Constant):
@@ -185,7 +185,7 @@ class DistanceTables:
         return one
 
     def _check_lengths(self, item: _Term, rows: Float64s, last: int, heads: tuple[int, ...]) -> None:
-        """Raises NoMatch where other rows than [2R+1,H*D] belong to the distances among fewer tokens."""
+        """Raises NoMatch where the distances among fewer tokens have other rows than these [2R+1,H*D]."""
         reach, apart = len(rows) // 2, _ALIKE * np.abs(rows).max()
         for length in self._others(item, last, reach):
             near = min(reach, length - 1)
@@ -194,7 +194,7 @@ class DistanceTables:
                 raise NoMatch(f"'{item.index.name}' chooses other rows by distance among {length} tokens")
 
     def _others(self, item: _Term, last: int, reach: int) -> Iterator[int]:
-        """Lengths at which a table, or an index, that depends on the length is looked at again."""
+        """Other lengths that are tried where the table or the index depends on the length."""
         if self._biases.for_any_length(item.index) and (item.computation is None or "S" not in item.computation.sizes):
             return
         limit = min(last, 2 * reach + 2)

@@ -27,11 +27,11 @@ Float64s = npt.NDArray[np.float64]
 DISTANCE = Element("", (), "int64")
 """Stands in expressions for the key's position less the query's."""
 _DIFFERENCES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Sub")
-FARTHEST = 1 << 16  # tokens: distances that are tried of what nothing limits
-_GRID = 1024  # tokens: queries and keys that are tried where nothing but a grid of all of them can be computed
+FARTHEST = 1 << 16  # tokens: the farthest distance that is tried where nothing limits it
+_GRID = 1024  # tokens: the most that are tried where only a grid of all queries and keys can be computed
 _MOST_RANGE = 1 << 13  # the longest table
 _SAME_ELEMENTS = ("Gather", "Squeeze", "Transpose", "Unsqueeze")
-_LINEAR = 1e-6  # the share by which slopes differ between distances: roundoff of float32
+_LINEAR = 1e-6  # the share by which slopes may differ between distances: roundoff of float32
 
 
 def by_distance(expr: Expr, query: int, key: int) -> Expr | None:
@@ -59,7 +59,7 @@ def by_distance(expr: Expr, query: int, key: int) -> Expr | None:
 
 
 def at_distance(expr: Expr, distance: int) -> Expr:
-    """The expression where DISTANCE is a number."""
+    """The expression with a number in place of DISTANCE."""
     return replace_element(expr, DISTANCE, number(distance, "int64"))
 
 
@@ -70,7 +70,7 @@ class Bias:
     slopes: tuple[float, ...] | None = None
     distances: npt.NDArray[np.float32] | None = None  # [H,2R+1]
     counts_tokens: bool = (
-        False  # whether distances are between tokens, whatever lies between them, and not between slots
+        False  # whether distances are counted in tokens, whatever lies between these, and not in slots
     )
 
     @property
@@ -80,7 +80,7 @@ class Bias:
 
     @property
     def kind(self) -> str:
-        """The operator's name for it."""
+        """The operator's name for this kind of bias."""
         return "distance" if self.slopes is None else "slope"
 
 
@@ -103,9 +103,9 @@ class Biases:
     ) -> Bias | None:
         """The sum of tensors [...,H or 1,S,S] times their factors; None where it makes no difference.
 
-        Tensors [...,1,S] have a number a key, which the mask `keeps`; `by_head` is that of heads merged with sequences.
-        What lies outside of the `window` makes no difference either. Raises NoMatch where it is no function of the
-        distance that PadfreeAttention knows.
+        Tensors [...,1,S] have one number per key; `keeps` is the mask's rule, `by_head` says how their heads are merged
+        with sequences. What lies outside the `window` makes no difference either. Raises NoMatch where the sum is no
+        function of the distance that PadfreeAttention knows.
         """
         biases, counts_tokens = list[Float64s](), bool(parts)
         for tensor, factor in parts:
@@ -130,14 +130,14 @@ class Biases:
         return line.slopes[:, None] * self._all_distances(), line.counts_tokens
 
     def _all_distances(self, length: int | None = None) -> npt.NDArray[np.int64]:
-        """-M to M, as far as sequences, or those of a length, have them."""
+        """The distances -M to M that occur in sequences, or in those of `length` tokens."""
         last = min((length or self._positional.longest or FARTHEST + 1) - 1, FARTHEST)
         return np.arange(-last, last + 1)
 
     def among(self, tensor: gs.Tensor, length: int) -> Float64s:
         """[H or 1,2M+1]: the numbers of a tensor at the distances among M + 1 tokens, which may depend on that length.
 
-        Raises NoMatch where there are others between the same distances.
+        Raises NoMatch where several numbers belong to one distance.
         """
         self._check_shape(tensor)
         along = self._along_distances(tensor, length)
@@ -161,9 +161,9 @@ class Biases:
             raise NoMatch(f"'{tensor.name}' is added to the scores and differs between sequences")
 
     def _along_distances(self, tensor: gs.Tensor, length: int | None = None) -> Float64s | None:
-        """From all distances instead of all queries and keys; None where that is not what nodes are made for.
+        """The numbers from all distances instead of all queries and keys; None where nodes do not allow that.
 
-        Without a length they are those of any, on which nothing may depend.
+        Without a `length` they hold for every length, on which nothing may depend then.
         """
         cuts = self._cuts(tensor)
         if cuts is None:
@@ -184,12 +184,12 @@ class Biases:
         return self._numbers[key]
 
     def _spread(self, tensor: gs.Tensor, expr: Expr, distances: npt.NDArray[np.int64]) -> Float64s:
-        """The numbers of an expression as [...,1,N], of a tensor [...,S,S]."""
+        """The numbers of an expression at N distances as [...,1,N], with as many axes as its tensor [...,S,S]."""
         values = np.broadcast_to(evaluate(expr, {DISTANCE: distances}), distances.shape)
         return values.reshape((1,) * ((self._positional.analysis[tensor].rank or 1) - 1) + distances.shape)
 
     def _cuts(self, tensor: gs.Tensor) -> list[tuple[gs.Tensor, Expr]] | None:
-        """The tensors [...,S,S] of distances that a tensor is made of, one element after the other."""
+        """The tensors [...,S,S] of distances that a tensor is made of element by element; None for other tensors."""
         cuts, seen, waiting = list[tuple[gs.Tensor, Expr]](), set[str](), [tensor]
         while waiting:
             current = waiting.pop()
@@ -213,7 +213,7 @@ class Biases:
         return cuts
 
     def _on_a_grid(self, tensor: gs.Tensor, longest: int | None) -> Float64s:
-        """From a grid of queries and keys. Raises NoMatch where it is no function of the distance."""
+        """The numbers from a grid of queries and keys. Raises NoMatch where they are no function of the distance."""
         computation = self._positional.computation(tensor)
         if computation is None:
             raise NoMatch(f"'{tensor.name}' is added to the scores and is not made of positions alone")
@@ -262,7 +262,7 @@ def _bias(values: Float64s, longest: int | None, window: Window) -> Bias | None:
 
 
 def reach_of(values: npt.NDArray[Any], longest: int | None) -> int:
-    """R, from which on values [H,2M+1] stay the same on both sides. Raises NoMatch where they do not up to M."""
+    """R, the distance from which values [H,2M+1] stay the same on both sides. Raises NoMatch where there is none."""
     last = values.shape[1] // 2
     sides = values[:, last:], values[:, last::-1]
     changes = [np.flatnonzero(np.any(side != side[:, -1:], axis=0)) for side in sides]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Biases by a key's position alone, as BLOOM and MPT write ALiBi: slope * position.
 
-A number that all keys of a query share changes no weight, so that slope * key is slope * (key - query). Nothing but a
-line along the keys is a function of the distance in this way. Tokens may be counted from slots or from the mask.
+A number that all keys of a query share changes no weight, so that slope * key has the effect of slope * (key - query).
+Only a line along the keys acts as a function of the distance in this way. Tokens may be counted from slots or from the
+mask.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from ..values.mask_values import Keeping
 Float64s = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]
 
-_PAIRS = 1024  # tokens that are tried where something on the way has a number for every query and key
+_PAIRS = 1024  # the most tokens that are tried where a tensor on the way has a number for every query and key
 _ONE = Poly.of(1)
 _LINEAR = 1e-6  # the share of the largest number by which numbers may miss the line: roundoff of float32
-_VALUES = MappingProxyType({"nonzero": (1, 0), "zero": (0, 1)})  # of a mask where a slot is kept, and where it is not
+_VALUES = MappingProxyType({"nonzero": (1, 0), "zero": (0, 1)})  # a mask's values where a slot is kept, and where not
 
 
 @dataclass(frozen=True)
 class KeySlopes:
     """What every further key adds to the scores of each head.
 
-    `counts_tokens`: keys that are kept are counted; otherwise slots are, between which padding may lie.
+    `counts_tokens`: only kept keys are counted; otherwise all slots are, padding included.
     """
 
     slopes: Float64s  # [H or 1]
@@ -81,7 +82,7 @@ class KeyBiases:
         self._slopes: dict[str, KeySlopes] = {}
 
     def slopes(self, tensor: gs.Tensor, heads: int, keeps: Keeping | None, *, by_head: bool) -> KeySlopes:
-        """Of a tensor that `is_of_keys`, where the mask `keeps` keys. Raises NoMatch where it is no line.
+        """The slopes of a tensor that `is_of_keys`; `keeps` is the mask's rule. Raises NoMatch where it is no line.
 
         `by_head`: heads and sequences are [H*B,1,S] and not [B*H,1,S].
         """
@@ -132,7 +133,7 @@ def _makes_pairs(positional: Positional, tensor: gs.Tensor) -> bool:
 
 
 class _KeyLine:
-    """What a tensor is for rows of slots with padding alone."""
+    """The numbers of a tensor for rows of slots, of which only the padding is given."""
 
     def __init__(
         self,
@@ -202,7 +203,7 @@ def _rows(length: int) -> Truths:
 
 
 def _is_near(numbers: Float64s, slopes: Float64s, slots: npt.NDArray[np.int64]) -> bool:
-    """Whether numbers [H or 1,S] of masked slots are no further away than those of slots may be, which a mask hides."""
+    """Whether numbers [H or 1,S] are all within the range of the line, so that a mask hides those of masked slots."""
     if not len(slots):
         return True
     tolerance = np.abs(slopes) * numbers.shape[1] + _LINEAR * (1 + np.abs(numbers).max(axis=1))

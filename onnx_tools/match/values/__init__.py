@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which values of an input keep a slot, and which distances a window does."""
+"""Which values of an input keep a slot, and which distances a window keeps."""

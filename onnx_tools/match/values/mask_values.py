@@ -18,9 +18,9 @@ from ...analysis.symbolic.expr import COMPARISONS, leaves
 from ...analysis.symbolic.facts import Facts
 from .. import NoMatch
 
-# What is tried of an input whose values nothing limits; constants of the expression and their neighbours are added.
+# Tried for an input whose values nothing limits; constants of the expression and their neighbours are added.
 _SAMPLES = (-2, -1, 0, 1, 2, 3)
-_MOST = 8  # values that a mask may be told by one by one
+_MOST = 8  # the most values that a rule names one by one
 _MOVING = REORDERINGS | {"Cast", "Expand", "Slice"}
 _ARITHMETIC = ("Add", "Log", "Mul", "Neg", "Reciprocal", "Sub")
 
@@ -29,8 +29,8 @@ _ARITHMETIC = ("Add", "Log", "Mul", "Neg", "Reciprocal", "Sub")
 class Keeping:
     """The rule by which an input's values keep a slot.
 
-    `form`: "nonzero" and "zero" of plain masks, which have two values, that say nothing else; "except" and "only" the
-    `values`; "above" and "below" the one value there.
+    `form`: "nonzero" or "zero" for plain masks, which have two values and say nothing else; "except" or "only" for
+    several `values`; "above" or "below" for the one value there.
     """
 
     source: str
@@ -71,7 +71,7 @@ def table_rows(tensor: gs.Tensor) -> int | None:
 
 
 def domain_of(dtype: str, rows: int | None, exprs: Iterable[Expr]) -> Domain:
-    """What to try of an input of a type, which chooses from `rows` rows of a table, if it does, in expressions."""
+    """The values to try for an input of a type that is in expressions; `rows`: of the table that it chooses from."""
     if dtype == "bool":
         return Domain(np.arange(2), True)
     if rows is not None:
@@ -92,8 +92,8 @@ def _with_neighbours(values: tuple[int, ...], exprs: Iterable[Expr]) -> npt.NDAr
 def keeping(source: str, domain: Domain, is_token: np.ndarray, masked: np.ndarray, binary: bool) -> Keeping:
     """The rule that tells values of tokens (`is_token`) from `masked` ones. Raises NoMatch where none is known.
 
-    Values that are neither change scores otherwise: an input of which they are not known to occur has them not.
-    `binary`: whether the graph takes the input for a truth; then it is 0 or 1, unless a table says that it has more.
+    Values that are neither change scores in another way: an input has none of them, unless they are known to occur.
+    `binary`: whether the graph treats the input as a boolean; it is 0 or 1 then, unless a table says that it has more.
     """
     state = {int(v): bool(k) for v, k, m in zip(domain.values, is_token, masked, strict=True) if bool(k) != bool(m)}
     if binary and not domain.complete:
@@ -119,7 +119,7 @@ def keeping(source: str, domain: Domain, is_token: np.ndarray, masked: np.ndarra
 
 
 def is_binary(expr: Expr, element: Element) -> bool:
-    """Whether an expression takes an element for a truth: by a cast, a test for 0 or 1, or arithmetic on it."""
+    """Whether an expression treats an element as a boolean: by a cast, a test for 0 or 1, or arithmetic on it."""
     if not isinstance(expr, Apply) or element.dtype.startswith("float"):
         return True
     if any(_inner(arg) == element for arg in expr.args) and expr.op != "Cast":
@@ -187,7 +187,7 @@ class Mask:
     def describe(self, limit: int | None) -> dict[str, object] | None:
         """For the metadata: the input and its values; None where every slot is a token.
 
-        Of an input that has values up to a `limit`, those that mask a slot are all listed.
+        For an input whose values are below a `limit`, all those that mask a slot are listed.
         """
         if self.source is None:
             return None
@@ -199,7 +199,7 @@ class Mask:
 
 
 def _only_compares(expr: Expr, element: Element) -> bool:
-    """Whether an expression is of one value on either side of the constants that it compares the element with."""
+    """Whether an expression depends on the element only by comparing it with constants, or as a boolean."""
     if not isinstance(expr, Apply):
         return expr != element
     if expr.op in COMPARISONS and any(_inner(arg) == element for arg in expr.args):

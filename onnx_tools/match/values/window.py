@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .. import NoMatch
 
 _EVERY = 1 << 15  # tokens: every distance up to it is tried, then powers of two and their neighbours
-_LAST = 24  # the last power
+_LAST = 24  # the first power that is not tried
 OPEN = -1
 
 
@@ -38,7 +38,7 @@ ALL = Window()
 
 
 def tried_distances() -> npt.NDArray[np.int64]:
-    """Key position less query position, ascending."""
+    """The distances that are tried, key position less query position, ascending."""
     far = [(1 << power) + step for power in range(16, _LAST) for step in (-1, 0, 1)]
     ahead = np.concatenate([np.arange(_EVERY + 1), far])
     return np.concatenate([-ahead[:0:-1], ahead])
@@ -47,7 +47,7 @@ def tried_distances() -> npt.NDArray[np.int64]:
 def window_of(
     distances: npt.NDArray[np.int64], is_token: npt.NDArray[np.bool_], masked: npt.NDArray[np.bool_]
 ) -> Window:
-    """The window of a mask that keeps or masks a key by its mask's values, in rows, at the distances, in columns.
+    """The window of a mask; `is_token` and `masked` have a row for each of its values and a column for each distance.
 
     Raises NoMatch where it is none: where seen keys are not one span around the query, or not masked alike.
     """
