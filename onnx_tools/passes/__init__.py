@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The passes: each takes a graph of its own, matches, checks with reasons, replaces, and says what it did."""
+"""The passes: each matches nodes of the graph, checks them with reasons, replaces them, and says what it did."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .spelling.spelling import spelling
 from .sums import sums
 from .tokens.tokens import tokens
 
-# A pass changes the graph, of which the analysis tells what is known.
+# A pass changes the graph; the analysis tells what is known of it.
 Pass = Callable[[gs.Graph, Analysis], PassResult]
 
 __all__ = [
@@ -71,9 +71,9 @@ def packing_passes(keep: str) -> tuple[Pass, ...]:
 
 
 def interface_passes(interface: str, fillers: Mapping[str, int], unread: Collection[str]) -> tuple[Pass, ...]:
-    """The last passes; `fillers` are what has to be in padded slots of inputs where something stays padded.
+    """The last passes; `fillers` has, by input, what padded slots must hold where something stays padded.
 
-    `unread` are inputs whose values are not read, of which the packed interface has none.
+    `unread` are inputs whose values are not read; the packed interface leaves them out.
     """
     packed = partial(packed_interface, fillers=fillers, unread_names=unread)
     return (packed, attention_tasks) if interface == "packed" else (attention_tasks,)

@@ -29,7 +29,7 @@ def attention_tasks(graph: gs.Graph, _: Analysis) -> PassResult:
 
 
 def _add_list(editor: Editor, schedule: gs.Node, heads: int) -> gs.Tensor:
-    """A list of the schedule, or, where that has one for another number of heads, of a new one like it."""
+    """The list of the schedule, or of a new schedule like it where that has a list for another number of heads."""
     tasks = editor.variable("padfree_tasks", np.dtype(np.int32))
     if not schedule.attrs["has_tasks"]:
         schedule.outputs.append(tasks)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all passes share: their result, and the tensors between the padded and the packed world."""
+"""What all passes share: their result, and the tensors that lead from padded to packed and back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PassResult:
 
     `excluded` are ids that an input must not hold among the kept tokens: the model takes them for padding.
     `right_padded`: the reasons why the original is only right where masks are right-padded; none where it always is.
-    `contiguous`: the reasons why both only agree where no padding lies between the tokens of a row.
+    `contiguous`: the reasons why the original and the result only agree where no padding lies between a row's tokens.
     """
 
     name: str
@@ -53,7 +53,7 @@ def boundary_of(graph: gs.Graph) -> Boundary:
 
 
 def add_boundary(editor: Editor, mask: gs.Tensor) -> Boundary:
-    """Derives the token index, the lengths and their prefix sum from what keeps slots: int32 [B,S]."""
+    """Derives the token index, the lengths and their prefix sum from a mask int32 [B,S]."""
     int32 = np.dtype(np.int32)
     token_index = editor.variable("padfree_token_index", int32)
     seq_lens = editor.variable("padfree_seq_lens", int32)
@@ -67,9 +67,9 @@ def add_boundary(editor: Editor, mask: gs.Tensor) -> Boundary:
 def add_schedule(
     editor: Editor, inputs: list[gs.Tensor], outputs: list[gs.Tensor], positions: gs.Tensor | None = None
 ) -> None:
-    """PadfreeSchedule of lengths and tokens, with the slots of tokens where there is an extent; without tasks.
+    """Adds a PadfreeSchedule of lengths and tokens, with tokens' slots if `inputs` has an extent, and without tasks.
 
-    It makes `positions` where something reads them.
+    It makes `positions` only where something reads them.
     """
     is_read = positions is not None and bool(positions.outputs)
     schedule_outputs = [*outputs, positions] if is_read else outputs
@@ -80,7 +80,7 @@ def add_schedule(
 def pack(editor: Editor, tensor: gs.Tensor, boundary: Boundary, dtype: str | None) -> gs.Tensor:
     """The tensor [B,S,...] as [T,...]: what it was unpacked from, or a PadfreePack of it, one for all readers.
 
-    Types that PadfreePack does not take (int64, bool, uint8) go through int32 and come back.
+    Types that PadfreePack does not take, such as int64, bool and uint8, go through int32 and come back.
     """
     source = producer(tensor)
     if source is not None and is_padfree(source, "PadfreeUnpack"):
@@ -100,7 +100,7 @@ def pack(editor: Editor, tensor: gs.Tensor, boundary: Boundary, dtype: str | Non
 
 
 def to_front(facts: Facts) -> list[int] | None:
-    """The permutation that makes [B,S,...] of [B,...,S,...]; None where that is what it is, or is not known."""
+    """The permutation that makes [B,S,...] of [B,...,S,...]; None where none is needed, or the shape is not known."""
     sequence, rank = token_axis(facts.shape), facts.rank or 0
     if sequence in (None, 1):
         return None
@@ -146,7 +146,7 @@ def pack_int32(editor: Editor, tensor: gs.Tensor, boundary: Boundary, dtype: str
     if dtype == "int32":
         return pack(editor, tensor, boundary, "int32")
     for reader in tensor.outputs:
-        live = bool(reader.outputs)  # one whose output something else makes now is still there
+        live = bool(reader.outputs)  # nodes whose output something else makes now are still listed
         cast = reader if live and reader.op == "Cast" and reader.outputs[0].dtype == np.int32 else None
         if cast is not None and any(is_padfree(node, "PadfreePack") for node in cast.outputs[0].outputs):
             return pack(editor, cast.outputs[0], boundary, "int32")

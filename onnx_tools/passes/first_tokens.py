@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes sequences' first or last tokens ahead of what computes every token by itself, where nothing reads the others.
+"""Takes sequences' first or last tokens before what computes each token by itself, where nothing reads the others.
 
 Classifiers and embedding models that pool by one token need one row per sequence of the last layer's GEMMs: encoders
 the first, decoders the last.
@@ -30,8 +30,8 @@ RowInputs = tuple[int, ...]
 def first_tokens(graph: gs.Graph, analysis: Analysis) -> PassResult:
     """Lets nodes compute rows [B,...] of first or last tokens instead of [T,...], if that saves work in GEMMs.
 
-    A PadfreePool after such nodes has the row of each sequence then: it normalises, and keeps zeros for empty ones.
-    Others take these tokens of what the nodes read. What the nodes make of zeros is finite.
+    A PadfreePool after such nodes then reads the row of each sequence: it normalises, and keeps zeros for empty ones.
+    Other PadfreePools take these tokens from what the nodes read. What the nodes make of zeros is finite.
     """
     boundary = boundary_of(graph)
     for mode in _MODES:
@@ -58,7 +58,7 @@ class _FirstRows:
         self._pooled_rows = {id(pool.inputs[0]): pool.outputs[0] for pool in pools if not pool.attrs["normalize"]}
 
     def compute(self, node: gs.Node, rows: RowInputs) -> None:
-        """Lets a node compute these tokens alone; nodes ahead of it do already, where they shall."""
+        """Lets a node compute these tokens alone; nodes before it that are to do so already do."""
         for position in rows:
             node.inputs[position] = self._rows_of(node.inputs[position])
         tensors = list(node.outputs)
@@ -66,7 +66,7 @@ class _FirstRows:
         self._results |= {id(tensor): result for tensor, result in zip(tensors, node.outputs, strict=True)}
 
     def finish(self) -> int:
-        """Gives pools the rows that replaced what they read; returns how many these are."""
+        """Gives pools the rows that replaced what they read; returns the number of these pools."""
         changed = [pool for pool in self._pools if id(pool.inputs[0]) in self._results]
         for pool in changed:
             pool.inputs[0] = self._results[id(pool.inputs[0])]
@@ -87,10 +87,10 @@ class _FirstRows:
 
 
 def _movable(graph: gs.Graph, analysis: Analysis, pools: list[gs.Node]) -> dict[int, RowInputs]:
-    """By id, the nodes that compute rows which only `pools` need, with their inputs [T,...].
+    """The nodes, by id, that compute rows which only `pools` need, with their inputs [T,...].
 
-    Of all nodes that compute rows those go which something else needs, or which read what no pool takes, until none is
-    left of either kind.
+    Of all nodes that compute rows, those that something else needs, or that read what no pool can take, are removed
+    until neither kind is left.
     """
     if not pools:
         return {}
@@ -161,7 +161,7 @@ def _row_inputs(analysis: Analysis, node: gs.Node) -> RowInputs:
 
 
 Rule = Callable[[Analysis, gs.Node, RowInputs], bool]
-"""Whether a node computes row by row what its results are, of those inputs that are [T,...]."""
+"""Whether a node computes its results row by row from those of its inputs that are [T,...]."""
 
 
 def _layer_norm(_: Analysis, node: gs.Node, _rows: RowInputs) -> bool:
@@ -174,7 +174,7 @@ def _gemm(analysis: Analysis, node: gs.Node, rows: RowInputs) -> bool:
 
 
 def _elementwise(analysis: Analysis, node: gs.Node, rows: RowInputs) -> bool:
-    """All rows lie along the result's; other operands have nothing there."""
+    """Whether all operands [T,...] have the result's rank, and no other has more than one row."""
     rank = analysis[node.outputs[0]].rank or 0
     for position, tensor in enumerate(node.inputs):
         shape = () if tensor.is_empty() else analysis[tensor].shape or ()
@@ -194,7 +194,7 @@ def _quotient(analysis: Analysis, node: gs.Node, rows: RowInputs) -> bool:
 
 
 def _along_axis(analysis: Analysis, node: gs.Node, rows: RowInputs) -> bool:
-    """Softmax, Split and Concat along another axis than that of rows."""
+    """Whether a Softmax, Split or Concat is along another axis than that of rows."""
     every = tuple(range(len(node.inputs))) if node.op == "Concat" else (0,)
     default = 0 if node.op == "Split" else -1
     return rows == every and int(node.attrs.get("axis", default)) % (analysis[node.inputs[0]].rank or 1) != 0
@@ -206,7 +206,7 @@ def _slice(analysis: Analysis, node: gs.Node, rows: RowInputs) -> bool:
 
 
 def _reshape(analysis: Analysis, node: gs.Node, rows: RowInputs) -> bool:
-    """The target names all axes but that of rows, which take it from what they hold."""
+    """Whether the target of a Reshape names all axes except that of rows, and leaves each row its elements."""
     target, shape = analysis[node.inputs[1]].plain_integers(), analysis[node.inputs[0]].shape or ()
     if rows != (0,) or not target or target[0] not in (-1, 0) or any(size <= 0 for size in target[1:]):
         return False

@@ -31,7 +31,7 @@ from .base import PassResult
 from .shapes import ShapeBuilder, is_of_sizes, shape_source
 
 NAME = "folding"
-_SMALL = 4096  # elements; only below it may a folded constant stand beside the one it was made from
+_SMALL = 4096  # elements: a folded constant may only have more where it replaces the one that it was made from
 
 
 def folding(graph: gs.Graph, analysis: Analysis) -> PassResult:
@@ -61,9 +61,9 @@ def folding(graph: gs.Graph, analysis: Analysis) -> PassResult:
 
 
 def _broadcast(editor: Editor, node: gs.Node, analysis: Analysis) -> None:
-    """Lets an element-wise operator stretch its operands itself, where a node before it only does what it would do.
+    """Lets an element-wise operator broadcast its operands itself, where a node before it only does that.
 
-    That is an Expand, or a Gather that takes the same row of a table everywhere, as for token types of zeros.
+    That node is an Expand, or a Gather that takes the same row of a table everywhere, as for token types of zeros.
     """
     for position, tensor in enumerate(node.inputs):
         narrow = _narrow(editor, tensor, analysis)
@@ -90,7 +90,7 @@ def _narrow(editor: Editor, tensor: gs.Tensor, analysis: Analysis) -> tuple[gs.T
 
 
 def _fold_value(editor: Editor, node: gs.Node, analysis: Analysis) -> bool:
-    """A small tensor whose every element is a known number becomes a constant."""
+    """Makes a small tensor whose every element is a known number a constant."""
     facts = analysis[node.outputs[0]]
     if facts.elements is None or facts.dtype is None:
         return False
@@ -121,7 +121,7 @@ _MOVEMENTS: Mapping[str, Callable[[gs.Node, np.ndarray], np.ndarray]] = MappingP
 
 
 def _fold_arithmetic(editor: Editor, node: gs.Node) -> bool:
-    """Sums and products of constants of a few thousand numbers, as the scale of Gemma's norms is one: weight + 1."""
+    """Folds arithmetic on constants of a few thousand numbers at most, such as weight + 1 in Gemma's norms."""
     if not is_standard(node, *_ARITHMETIC):
         return False
     small = (item for item in node.inputs if isinstance(item, gs.Constant) and item.dtype == np.float32)
@@ -142,7 +142,7 @@ _ARITHMETIC: Mapping[str, Callable[..., np.ndarray]] = MappingProxyType(
 
 
 def _fold_movement(graph: gs.Graph, editor: Editor, node: gs.Node, analysis: Analysis) -> bool:
-    """Reshapes of constants, and transposes and casts of them where that stores no weight twice."""
+    """Folds reshapes of constants, and transposes and casts of them where that stores no large weight twice."""
     source = node.inputs[0]
     shape = analysis[node.outputs[0]].static_shape()
     if is_standard(node, *RESHAPES) and isinstance(source, gs.Constant) and shape is not None:
@@ -157,7 +157,7 @@ def _fold_movement(graph: gs.Graph, editor: Editor, node: gs.Node, analysis: Ana
 
 
 def _unflatten(editor: Editor, node: gs.Node, analysis: Analysis) -> bool:
-    """softmax(view(x)) is view(softmax(x)) where the last axis stays as it is: so converters write old Softmaxes."""
+    """Makes view(softmax(x)) of softmax(view(x)), a converter's old Softmax, where the last axis stays the same."""
     if not is_standard(node, "Softmax", "LogSoftmax"):
         return False
     view = made_by(node.inputs[0], "Flatten", "Reshape")
@@ -183,7 +183,7 @@ def _unflatten(editor: Editor, node: gs.Node, analysis: Analysis) -> bool:
 
 
 def _join_views(editor: Editor, shapes: ShapeBuilder, node: gs.Node, analysis: Analysis) -> bool:
-    """Views of views of scores or weights [..., S, S], with other axes of size 1 between them, are one Reshape."""
+    """Makes one Reshape of a view of a view of scores or weights [..., S, S]."""
     source = square_source(analysis, node.outputs[0]) if is_standard(node, *RESHAPES) else None
     shape = analysis[node.outputs[0]].shape
     if source is None or source is node.inputs[0] or shape is None or not is_of_sizes(shape):
@@ -215,7 +215,7 @@ def _shorten_slice(editor: Editor, node: gs.Node, analysis: Analysis) -> None:
     node.inputs = [node.inputs[0], *inputs]
 
 
-# Which operands change nothing, if they are 0, or 1 in products: PaddlePaddle writes scale * x + 0.
+# Which operands change nothing if they are 0, or 1 in products and quotients: PaddlePaddle writes scale * x + 0.
 _NEUTRAL: Mapping[str, tuple[int, ...]] = MappingProxyType({"Add": (0, 1), "Sub": (1,), "Mul": (0, 1), "Div": (1,)})
 
 

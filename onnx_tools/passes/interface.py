@@ -31,7 +31,7 @@ def packed_interface(
 ) -> PassResult:
     """Replaces the padded inputs; what stays padded reads them unpacked, right-padded to the longest sequence.
 
-    `fillers` are what it has to find in padded slots, by input; 0 elsewhere. Inputs that are `unread_names` go.
+    `fillers` has, by input, what that must find in padded slots, 0 for inputs without one. Inputs in `unread_names` go.
     """
     boundary = boundary_of(graph)
     _pack_outputs(Editor(graph), analysis, boundary)
@@ -88,9 +88,9 @@ def packed_interface(
 
 
 def _row_input(editor: Editor, tensor: gs.Tensor) -> gs.Tensor:
-    """The new input of a row for every sequence, [B] or [B,N], whose integers are int32, whatever they were.
+    """The new input with a row for every sequence, [B] or [B,N]; its integers are int32, whatever they were.
 
-    Of what all sequences share, the first row is read.
+    Of an input that all sequences share, only the first row is read.
     """
     dtype, is_shared = np.dtype(tensor.dtype), is_shared_input(tensor)
     if _packed_type(tensor) == dtype and not is_shared:
@@ -112,7 +112,7 @@ def _row_input(editor: Editor, tensor: gs.Tensor) -> gs.Tensor:
 
 
 def _packed_type(tensor: gs.Tensor) -> np.dtype[np.generic]:
-    """What an input [T,...] holds: integers are int32, whatever they were."""
+    """The type of an input [T,...]: integers are int32, whatever they were."""
     dtype = np.dtype(tensor.dtype)
     return dtype if np.issubdtype(dtype, np.floating) else _INT32
 
@@ -172,7 +172,7 @@ def _in_token_order(output: gs.Tensor, analysis: Analysis) -> gs.Tensor | None:
 
 
 def _of_nobody(tensor: gs.Tensor, analysis: Analysis, others: Sequence[str]) -> RewriteError:
-    """The error for an output of which sequences could not be given their own part; `others` may stay."""
+    """The error for an output of which no part is known to be a sequence's own; `others` are outputs that may stay."""
     shape = analysis[tensor].shape or ()
     dims = dims_of_shape(analysis[tensor].shape)
     if dims is None:
@@ -214,7 +214,7 @@ def _has_parts(facts: Facts) -> bool:
     if dims is not None and sizes.count(BATCH) == 1 and {BATCH, SLOTS}.issuperset(sizes):
         return True
     reads_tokens = facts.expr is None or any(isinstance(leaf, Element) for leaf in leaves(facts.expr))
-    # The same for every sequence, or cut to its length.
+    # The output is the same for every sequence, or cut to its length.
     return dims is not None and {SLOTS}.issuperset(sizes) and (facts.constant or not reads_tokens)
 
 
@@ -240,7 +240,7 @@ def _schedule(
     padded: list[gs.Tensor],
     positions: gs.Tensor,
 ) -> None:
-    """Lengths come from the input; slots and positions from the schedule; shapes from both."""
+    """Takes lengths from the input, slots and positions from the schedule, and shapes from lengths and extent."""
     extent = gs.Variable(MAX_SEQLEN, _INT32, ["S"])
     graph.inputs = [*graph.inputs, extent]
     _full_shapes(editor, seq_lens, extent, padded)
@@ -274,7 +274,7 @@ def _boundary_nodes(graph: gs.Graph, boundary: Boundary) -> list[gs.Node]:
 
 
 def _count_positions(editor: Editor, analysis: Analysis, seq_lens: gs.Tensor, tokens: gs.Tensor) -> gs.Tensor:
-    """Places that were packed from a row of slots, or a column of sequences, are counted from the lengths.
+    """Counts from the lengths what was packed from a row of slot numbers, or a column of sequence numbers.
 
     Returns the tensor for every token's position in its sequence, which the schedule makes where it is read.
     """
@@ -301,12 +301,12 @@ def _count_positions(editor: Editor, analysis: Analysis, seq_lens: gs.Tensor, to
 
 
 def _sequences(editor: Editor, seq_lens: gs.Tensor, tokens: gs.Tensor) -> gs.Tensor:
-    """int32 [T]: the number of every token's sequence, 0 for filler. Slots of rows as long as T show it."""
+    """int32 [T]: the number of every token's sequence, 0 for filler: its slot where rows have T slots, divided by T."""
     cu_seqlens, slots = editor.variable("cu_seqlens", _INT32), editor.variable("slots", _INT32)
     add_schedule(editor, [seq_lens, tokens, tokens], [cu_seqlens, slots])
     size = editor.node("Shape", [tokens], stem="token_count", dtype=np.dtype(np.int64))
     zero = editor.constant("zero", np.asarray(0, np.int32))
-    at_least_zero = editor.node("Max", [slots, zero], stem="slots", dtype=_INT32)  # filler has none
+    at_least_zero = editor.node("Max", [slots, zero], stem="slots", dtype=_INT32)  # filler has no slot
     return editor.node("Div", [at_least_zero, editor.cast(size, _INT32, "row_length")], stem="sequences", dtype=_INT32)
 
 
@@ -317,11 +317,11 @@ def boundary_of_packed(graph: gs.Graph) -> Boundary:
 
 
 def _full_shapes(editor: Editor, seq_lens: gs.Tensor, extent: gs.Tensor, padded: list[gs.Tensor]) -> None:
-    """Shape of an old input: [B] from the lengths, [S] from the extent."""
+    """Makes the shapes of old inputs: B from the lengths, S from the extent."""
     int64 = np.dtype(np.int64)
     batch: gs.Tensor | None = None
     for tensor in padded:
-        plain = len(tensor.shape) == 2  # shapes of others are made of this one's
+        plain = len(tensor.shape) == 2  # the shapes of other inputs are made from this one's
         for node in [item for item in tensor.outputs if plain and is_standard(item, "Shape") and not item.attrs]:
             shape = node.outputs[0]
             batch = batch if batch is not None else editor.node("Shape", [seq_lens], stem="batch_shape", dtype=int64)
@@ -340,7 +340,7 @@ def _takes_first(node: gs.Node) -> bool:
 
 
 def _says_more(mask: gs.Tensor, boundary: Boundary) -> bool:
-    """Whether more is read of the mask input than which slots it keeps."""
+    """Whether the mask input is also read for more than which slots it keeps."""
     chain, tensor = set[int](), boundary.mask
     waiting = [tensor]
     while waiting:
@@ -351,7 +351,7 @@ def _says_more(mask: gs.Tensor, boundary: Boundary) -> bool:
 
 
 def _restore(editor: Editor, boundary: Boundary, padded: gs.Tensor, packed: gs.Tensor, filler: int) -> None:
-    """What stays padded reads the new input unpacked, with `filler` in masked slots."""
+    """Lets what stays padded read the new input unpacked, with `filler` in masked slots."""
     if not padded.outputs:
         return
     dtype = np.dtype(padded.dtype)
@@ -371,7 +371,7 @@ def _restore(editor: Editor, boundary: Boundary, padded: gs.Tensor, packed: gs.T
 
 
 def _join(editor: Editor) -> None:
-    """What is unpacked and packed again stays packed: inputs that the original gives out, for one."""
+    """Keeps packed what is unpacked and packed again, such as inputs that the original gives out."""
     for node in [item for item in editor.graph.nodes if is_padfree(item, "PadfreePack") and item.inputs]:
         casts, source = list[gs.Node](), node.inputs[0]
         while (view := made_by(source, "Cast", "Identity")) is not None:
@@ -387,7 +387,7 @@ def _join(editor: Editor) -> None:
 
 
 def _fill(editor: Editor, tokens: gs.Tensor, number: int) -> gs.Tensor:
-    """int32 [T] of one number, of a tensor [T,...]."""
+    """int32 [T] filled with one number, as long as a tensor [T,...]."""
     shape = editor.node("Shape", [tokens], stem="token_count", dtype=np.dtype(np.int64))
     if len(tokens.shape) > 1:
         first = editor.constant("axis", np.zeros(1, np.int64))
@@ -399,13 +399,13 @@ def _fill(editor: Editor, tokens: gs.Tensor, number: int) -> gs.Tensor:
 
 
 def _schedule_of_slots(graph: gs.Graph) -> gs.Node:
-    """The schedule that has the longest sequence's length."""
+    """The schedule that reads the longest sequence's length."""
     schedules = [node for node in graph.nodes if is_padfree(node, "PadfreeSchedule")]
     return next(node for node in schedules if node.inputs[2] in graph.inputs and node.inputs[2] is not node.inputs[1])
 
 
 def _drop_extent(graph: gs.Graph, editor: Editor) -> None:
-    """Without padded nodes nothing needs the padded length."""
+    """Removes the input of the padded length where no padded node needs it."""
     schedule = _schedule_of_slots(graph)
     seq_lens, tokens, extent = schedule.inputs
     others = [node for node in extent.outputs if node is not schedule]

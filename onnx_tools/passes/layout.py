@@ -33,8 +33,8 @@ from .positions.positions import Positions, offset_of, spread_positions
 NAME = "layout"
 
 
-# Which nodes that apply the mask stay padded, so that padded nodes find in masked slots what the mask made there. To be
-# tried in this order: most padded nodes do not care, some need what is made right before them.
+# Which nodes that apply the mask stay padded, so that padded nodes find in masked slots what the mask made there. They
+# are tried in this order: most padded nodes need none of it, some need what is made right before them.
 KEPT_MASKING = ("none", "near", "all")
 
 
@@ -75,7 +75,7 @@ def layout(keep: str) -> Callable[[gs.Graph, Analysis], PassResult]:
 
 
 def _candidates(graph: gs.Graph, analysis: Analysis) -> list[gs.Node]:
-    """The standard nodes that take part in the tokens' way and that have a [B,S,...] operand or result."""
+    """The nodes of `_below_unpack`, except padfree operators, that have an operand or result [B,...,S,...]."""
     dirty = _below_unpack(graph, analysis)
     candidates = []
     for node in graph.nodes:
@@ -86,10 +86,10 @@ def _candidates(graph: gs.Graph, analysis: Analysis) -> list[gs.Node]:
 
 
 def _leading(graph: gs.Graph, analysis: Analysis, forms: dict[int, PackedForm]) -> dict[int, PackedForm]:
-    """The forms of nodes that read inputs alone, and whose results are numbers, or rows of tables, for packed nodes.
+    """The forms of nodes that read inputs alone, and make floats for packed nodes, or what look-ups of floats read.
 
-    Weights of tokens by their ids are such: with the padded interface either place does, with the packed one these
-    would be padded for nothing.
+    Weights of tokens by their ids are an example: with the padded interface they may be computed padded or packed; with
+    the packed one, ids would be padded for nothing.
     """
     leading = dict[int, PackedForm]()
     for node in reversed(graph.nodes):
@@ -126,7 +126,7 @@ def _kept_for_padded_nodes(graph: gs.Graph, forms: dict[int, PackedForm], mask: 
             if not inside and (id(reader) not in forms or id(reader) in leaking):
                 leaking.add(id(node))
     staying: set[int] = set()
-    masked = _computed_from(graph, mask)  # and what such nodes, and the padded ones between them, make
+    masked = _computed_from(graph, mask)  # below, also what such nodes, and the padded ones between them, make
     for node in graph.nodes:
         if (id(node) in forms and id(node) not in leaking) or is_padfree(node, node.op) or is_standard(node, "Shape"):
             continue
@@ -138,7 +138,7 @@ def _kept_for_padded_nodes(graph: gs.Graph, forms: dict[int, PackedForm], mask: 
 
 
 def _computed_from(graph: gs.Graph, mask: str) -> set[str]:
-    """The tensors whose values depend on the mask and not on what was unpacked, and the mask."""
+    """The mask, and the tensors whose values depend on it and not on what was unpacked."""
     mask_names, unpacked = {mask}, set[str]()
     for node in graph.nodes:
         names = {tensor.name for tensor in node.inputs}
@@ -150,7 +150,7 @@ def _computed_from(graph: gs.Graph, mask: str) -> set[str]:
 
 
 def _join(editor: Editor) -> None:
-    """Packing what was just unpacked gives the packed tensor back, in its own type."""
+    """Replaces what packs a tensor that was just unpacked by the packed tensor, in its own type."""
     for node in list(editor.graph.nodes):
         source = node.inputs[0].inputs if is_padfree(node, "PadfreePack") else []
         if source and is_padfree(source[0], "PadfreeUnpack"):
@@ -186,12 +186,12 @@ def _below_unpack(graph: gs.Graph, analysis: Analysis) -> set[int]:
 
 
 def _holds_embeddings(tensor: gs.Tensor) -> bool:
-    """Whether an input has numbers of every token that are no ids: what is computed of them is worth packing."""
+    """Whether an input holds floats for every token: what is computed from them is worth packing."""
     return len(tensor.shape) > 2 and np.issubdtype(np.dtype(tensor.dtype), np.floating)
 
 
 def _reads_positions(analysis: Analysis, node: gs.Node) -> bool:
-    """Whether numbers are computed from the positions of a whole batch."""
+    """Whether a node computes floats from the positions of a whole batch."""
     if not any((analysis[tensor].dtype or "").startswith(("float", "bfloat")) for tensor in node.outputs):
         return False
     facts = [analysis[tensor] for tensor in node.inputs]
@@ -199,7 +199,7 @@ def _reads_positions(analysis: Analysis, node: gs.Node) -> bool:
 
 
 def _is_look_up(node: gs.Node) -> bool:
-    """Rows of a table of numbers: worth packing wherever its indices come from."""
+    """Whether a node takes rows of a table of floats: worth packing wherever the indices come from."""
     table = node.inputs[0] if is_standard(node, "Gather") else None
     return isinstance(table, gs.Constant) and np.issubdtype(table.dtype, np.floating)
 
@@ -247,7 +247,7 @@ def _replace(
 
 
 def _unchanged_operand(analysis: Analysis, node: gs.Node, inputs: list[gs.Tensor]) -> gs.Tensor | None:
-    """The operand that a packed node's result is, as where the mask is applied to tokens; None where there is none."""
+    """The operand that a packed node leaves as it is, as where the mask is applied to tokens; None without one."""
     if len(node.inputs) < 2 or node.domain not in STANDARD_DOMAINS:
         return None
     numbers = [item.values.reshape(-1) if _is_number(item) else None for item in inputs]
@@ -276,7 +276,7 @@ def _kept_number(facts: Facts, mask: Mask) -> np.ndarray | None:
 def _token_operand(
     editor: Editor, analysis: Analysis, boundary: Boundary, positions: Positions, tensor: gs.Tensor
 ) -> gs.Tensor:
-    """An operand [T,...]."""
+    """An operand [B,...,S,...] as [T,...]."""
     facts = analysis[tensor]
     row = positions.pack(facts)
     return row if row is not None else pack_tokens(editor, tensor, boundary, facts)

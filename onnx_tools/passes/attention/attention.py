@@ -34,7 +34,7 @@ TAKES_LENGTHS = "attention takes lengths instead of a mask, as in the original"
 def attention(
     padded: bool, mask: str | None, longest: int | None = None, *, contiguous: bool = False
 ) -> Callable[[gs.Graph, Analysis], PassResult]:
-    """The pass for one interface: packed, tokens must not have values that the mask masks.
+    """The pass for one interface: in the packed one, tokens must not have values that the mask masks.
 
     `mask` is the input that the user calls the padding mask, `longest` the length that tables allow, None: any.
     `contiguous`: masks have no holes.
@@ -97,18 +97,18 @@ def _match(around: Surroundings, node: gs.Node) -> Attention | Miss:
 
 
 def _other_mask(item: Attention, rule: Keeping | None, padded: bool) -> str | None:
-    """Why an attention stays padded for what its mask keeps, where it does."""
+    """Why an attention stays padded because of what its mask keeps; None where it does not."""
     if item.mask.keeps == rule:
         return None
     if item.mask.keeps is not None:
         return f"node '{item.node}' is masked by '{item.mask.keeps}', padding by '{rule}'"
     if not padded and item.mask.window.right == 0:
-        return None  # a query sees what is before it alone, where no padding is
+        return None  # a query sees only what is before it, where there is no padding
     return f"no mask reaches node '{item.node}': it reads padding"
 
 
 def _distances(item: Attention, rule: Keeping | None) -> str | None:
-    """Why an attention stays padded where masks may have holes."""
+    """Why an attention stays padded where masks may have holes; None where it does not."""
     if rule is None or not item.by_distance:
         return None
     what = "a window" if item.bias is None else "a bias by distance"
@@ -145,7 +145,7 @@ def _excluded_ids(rule: Keeping, rows: TableRows) -> tuple[tuple[str, tuple[int,
 
 
 class _Replacement:
-    """Puts PadfreeAttention, and PadfreeRotary before it, for attentions of one graph."""
+    """Replaces attentions of one graph by PadfreeAttention, with PadfreeRotary before it."""
 
     def __init__(self, editor: Editor, analysis: Analysis, boundary: Boundary) -> None:
         self._editor = editor
@@ -190,7 +190,7 @@ class _Replacement:
         self._write(result, item, dtype)
 
     def _write(self, result: gs.Tensor, item: Attention, dtype: str | None) -> None:
-        """The packed context, written to where the original has it."""
+        """Writes the packed context to where the original has it."""
         if self._analysis[item.context].rank != 4:
             unpack(self._editor, result, self._boundary, dtype, item.context)
             return
@@ -217,7 +217,7 @@ class _Replacement:
         return result
 
     def _position_inputs(self, rotation: Rotation) -> gs.Tensor:
-        """int32 [T]: the positions of tokens, counted or those that an input holds."""
+        """int32 [T]: the positions of tokens, either counted or read from an input."""
         if rotation.positions is None:
             return self._positions.slots()
         tensor = next(item for item in self._editor.graph.inputs if item.name == rotation.positions)

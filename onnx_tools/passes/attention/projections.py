@@ -109,7 +109,7 @@ class Projections:
         return Linear(matmul.inputs[0], matmul.inputs[1], bias, source.columns.reshape(-1))
 
     def _behind_a_bias(self, source: HeadsSource) -> Linear | None:
-        """The GEMM of heads that get their bias after they are split, as DeBERTa does it, with that bias."""
+        """The GEMM of heads whose bias is added after they are split, as in DeBERTa, with that bias."""
         add, shape = made_by(source.tensor, "Add"), self._analysis[source.tensor].shape or ()
         constants = [] if add is None else [item for item in add.inputs if isinstance(item, gs.Constant)]
         if add is None or source.order is None or len(constants) != 1 or source.rotation is not None:
@@ -119,7 +119,7 @@ class Projections:
             first = TOKENS_FIRST if token_axis(shape) == 1 else HEADS_FIRST
             others = [item for item in add.inputs if item is not constants[0]]
             heads = trace_heads(self._analysis, others[0], "a GEMM", perm=first)
-        except (NoMatch, ValueError):  # the latter of a bias that differs between tokens
+        except (NoMatch, ValueError):  # the latter for a bias that differs between tokens
             return None
         columns = heads.columns.reshape(-1)[source.columns]
         plain = heads.order is None and heads.factor == 1.0
@@ -162,12 +162,12 @@ def _are(sources: Sequence[HeadsSource], parts: Sequence[np.ndarray]) -> bool:
 
 
 def _turning(source: HeadsSource) -> tuple[tuple[float, ...], str | None] | None:
-    """By what heads are rotated: frequencies, and whose positions."""
+    """What rotates heads: the frequencies, and the input of positions, if any; None where nothing does."""
     return None if source.rotation is None else (source.rotation.frequencies, source.rotation.positions)
 
 
 def _take_all(linears: Sequence[Linear]) -> bool:
-    """Whether no column of a GEMM is left over, which would be computed twice."""
+    """Whether all columns of every GEMM are taken; otherwise the GEMM would stay, and columns be computed twice."""
     columns_by_weight: dict[str, set[int]] = {}
     for item in linears:
         columns_by_weight.setdefault(item.weight.name, set()).update(item.columns.tolist())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolutions along one axis as what they are: a GEMM of neighbouring rows, side by side, with all taps' weights.
 
-A GEMM runs in half precision whatever the opset, and TensorRT 10.6 gets it right along axes of one
+A GEMM runs in half precision whatever the opset, and TensorRT 10.6 gets it right along axes of size 1
 (docs/notes/2026-11-22-extent-of-one.md).
 """
 
@@ -18,17 +18,17 @@ from ...analysis.node_builder import NodeBuilder
 from ...analysis.symbolic import Analysis
 
 MOST_TAPS = 8
-"""Convolutions of more stay: the rows side by side would take too much memory."""
+"""Convolutions with more taps stay: the rows side by side would take too much memory."""
 _TRANSPOSE = [0, 2, 1]
 _GLOBAL: Mapping[str, str] = MappingProxyType({"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"})
-_AXES_ARE_AN_INPUT = 18  # of both, since this opset
+_AXES_ARE_AN_INPUT = 18  # of both reductions, since this opset
 
 
 def expand_convolutions(graph: gs.Graph, analysis: Analysis) -> bool:
     """Replaces convolutions [B,C,S] -> [B,N,S] with constant weights; returns whether there was any.
 
-    Those with strides, of other results' sizes than S, and in groups of several channels stay. Zeros that a Pad puts
-    beside the rows first, as causal convolutions have them, are the convolution's own.
+    Those with strides, with results of another size than S, and with groups of several channels stay. Zeros that a Pad
+    puts around the rows first, as causal convolutions have them, count as the convolution's own.
     """
     editor, changed = Editor(graph), False
     for node in [item for item in graph.nodes if is_standard(item, "Conv")]:
@@ -52,7 +52,7 @@ def expand_convolutions(graph: gs.Graph, analysis: Analysis) -> bool:
 
 
 def expand_global_pools(graph: gs.Graph, analysis: Analysis) -> bool:
-    """Replaces GlobalAveragePool and GlobalMaxPool by reductions; tf2onnx writes the means of norms so."""
+    """Replaces GlobalAveragePool and GlobalMaxPool by reductions; tf2onnx writes the means of norms this way."""
     editor, changed = Editor(graph), False
     for node in [item for item in graph.nodes if is_standard(item, *_GLOBAL)]:
         rank = analysis[node.inputs[0]].rank
@@ -94,7 +94,7 @@ def expand_batch_norms(graph: gs.Graph, analysis: Analysis) -> bool:
 
 
 def _before_zeros(analysis: Analysis, x: gs.Tensor) -> tuple[gs.Tensor, tuple[int, int]]:
-    """Rows [B,C,S] before a Pad puts zeros ahead of them and after them, and how many; themselves where none does."""
+    """The rows [B,C,S] before a Pad, and how many zeros it puts before and after them; x and no zeros without one."""
     node = made_by(x, "Pad")
     if node is None or node.attrs.get("mode", "constant") != "constant" or argument(node, 3) is not None:
         return x, (0, 0)
@@ -106,9 +106,9 @@ def _before_zeros(analysis: Analysis, x: gs.Tensor) -> tuple[gs.Tensor, tuple[in
 
 
 def _pads(node: gs.Node, reach: int, zeros: tuple[int, int]) -> tuple[int, int] | None:
-    """Zeros ahead and after; None unless the result is as long as the input, which `reach` zeros make it.
+    """The zeros before and after the rows; None unless they are `reach` in all, so that the length stays the same.
 
-    `zeros` are there already.
+    `zeros` are those of a Pad before the node.
     """
     kind = node.attrs.get("auto_pad", "NOTSET")
     kind = kind.decode() if isinstance(kind, bytes) else kind
@@ -139,10 +139,10 @@ def _write_gemm(
     *,
     by_channel: bool = False,
 ) -> None:
-    """Transpose, Pad, a Slice for every tap, Concat, MatMul, Add, Transpose, instead of the node.
+    """Writes Transpose, Pad, a Slice for every tap, Concat, MatMul, Add and Transpose instead of the node.
 
-    With one tap there is nothing beside a row. `by_channel`: each channel has weights of its own; then the numbers side
-    by side are multiplied by them, and those of one channel summed up.
+    With one tap there is nothing to put side by side. `by_channel`: each channel has its own weights, which multiply
+    the numbers side by side before those of each channel are added up.
     """
     x, output, name = node.inputs[0], node.outputs[0], node.name or "convolution"
     dtype, taps = weight.dtype, weight.shape[2]

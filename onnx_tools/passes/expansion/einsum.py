@@ -114,7 +114,7 @@ class _EinsumExpansion:
         batch = "".join(label for label in result if label not in (row, column))
         a = self._merge(a, a_labels, _without(batch, a_labels) + row, inner)
         b = self._merge(b, b_labels, _without(batch, b_labels) + column, inner)
-        # A letter that no label is stands for the axis of size 1 in a vector's place, and for the merged inner axes.
+        # "1" stands for the axis of size 1 that a vector gets, "@" for the merged inner axes; neither is a label.
         a = self._matrix(a, _without(batch, a_labels) + row + "@", batch, (row or "1") + "@")
         b = self._matrix(b, _without(batch, b_labels) + column + "@", batch, "@" + (column or "1"))
         total = self._nodes.op("MatMul", a, b)
@@ -124,7 +124,7 @@ class _EinsumExpansion:
         return self.arrange(total, batch + row + column, result)
 
     def _is_weight(self, labels: str, others: str, inner: str) -> bool:
-        """Whether all labels have known sizes, several of them are columns, and none is the other operand's too."""
+        """Whether all labels have known sizes, and several of them are columns, none of which the other operand has."""
         columns = [label for label in labels if label not in inner]
         return len(columns) > 1 and all(label in self._sizes for label in labels) and not set(columns) & set(others)
 
@@ -142,34 +142,34 @@ class _EinsumExpansion:
         return self.arrange(total, rows + columns, result)
 
     def sum_over(self, tensor: gs.Tensor, labels: str, remaining: str) -> gs.Tensor:
-        """The sum over the labels that are not kept."""
+        """The sum over the labels that are not in `remaining`."""
         axes = [axis for axis, label in enumerate(labels) if label not in remaining]
         if not axes:
             return tensor
         return self._nodes.op("ReduceSum", tensor, self._nodes.integers(*axes), keepdims=0)
 
     def arrange(self, tensor: gs.Tensor, labels: str, result: str) -> gs.Tensor:
-        """The axes in another order."""
+        """The tensor with its axes in the order of `result`."""
         return (
             tensor if labels == result else self._nodes.op("Transpose", tensor, perm=[labels.index(i) for i in result])
         )
 
     def _merge(self, tensor: gs.Tensor, labels: str, outer: str, inner: str) -> gs.Tensor:
-        """[*outer, inner as one axis]."""
+        """The tensor as [*outer, inner as one axis]."""
         arranged = self.arrange(tensor, labels, outer + inner)
         if len(inner) == 1:
             return arranged
         return self._nodes.reshape(arranged, [0] * len(outer) + [-1])
 
     def _matrix(self, tensor: gs.Tensor, labels: str, batch: str, matrix: str) -> gs.Tensor:
-        """[*batch, *matrix], with axes of size 1 where the tensor has none, but for leading ones."""
+        """The tensor as [*batch, *matrix], with axes of size 1 where it has none, except for leading ones."""
         labels_needed = (batch + matrix).lstrip("".join(set(batch) - set(labels)) or " ")
         arranged = self.arrange(tensor, labels, _without(labels_needed, labels))
         new_axes = [axis for axis, label in enumerate(labels_needed) if label not in labels]
         return self._nodes.op("Unsqueeze", arranged, self._nodes.integers(*new_axes)) if new_axes else arranged
 
     def _spread(self, tensor: gs.Tensor, labels: str, result: str) -> gs.Tensor:
-        """The axes in the order of the result, of size 1 where the tensor has none."""
+        """The tensor with axes in the order of the result, of size 1 where it has none."""
         arranged = self.arrange(tensor, labels, _without(result, labels))
         new_axes = [axis for axis, label in enumerate(result) if label not in labels]
         return self._nodes.op("Unsqueeze", arranged, self._nodes.integers(*new_axes)) if new_axes else arranged
