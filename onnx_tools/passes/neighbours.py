@@ -26,14 +26,14 @@ _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 
 @dataclass(frozen=True)
 class _Neighbours:
-    """For every slot the rows of x this many slots after it, side by side; 0 where the sequence's axis ends."""
+    """For every slot, the rows of x that are `offsets` slots after it, side by side; 0 beyond the sequence's axis."""
 
     x: gs.Tensor
     offsets: tuple[int, ...]
 
 
 def neighbours(padded: bool, contiguous: bool) -> Callable[[gs.Graph, Analysis], PassResult]:
-    """The pass for one interface. Of padded masks with holes it knows the nearest neighbours alone."""
+    """The pass for one interface. In the padded one, only nearest neighbours are packed where masks may have holes."""
 
     def run(graph: gs.Graph, analysis: Analysis) -> PassResult:
         editor, boundary, misses, limited_names = Editor(graph), boundary_of(graph), list[Miss](), list[str]()
@@ -103,7 +103,7 @@ def _check_masked(values: SlotValues, match: _Neighbours, node: gs.Node) -> None
 
 
 def _check_holes(node: gs.Node, contiguous: bool) -> str:
-    """What is said where masks must have no holes. Raises NoMatch where they may."""
+    """The reason why masks must have no holes. Raises NoMatch where they may have some."""
     what = f"'{node_name(node)}' ({node.op}) joins tokens with more than their nearest neighbours"
     if not contiguous:
         counts = "under a mask with holes the original counts slots between them, and not tokens"
@@ -120,7 +120,7 @@ def _replace(
     node: gs.Node,
     padded: bool,
 ) -> None:
-    """Row t gets the rows t + d of tokens that are d slots from it, and zeros instead of others."""
+    """Row t gets row t + d for every offset d where that token is d slots from it, and zeros elsewhere."""
     facts, count = analysis[match.x], len(match.offsets)
     dtype, offsets = (
         np.dtype(facts.dtype or np.float32),
@@ -131,7 +131,7 @@ def _replace(
     op, number = nodes.op, nodes.number
 
     def at_distance(indices: gs.Tensor) -> gs.Tensor:
-        """[T,K]: whether a row is the token's own, and the offset."""
+        """[T,K]: whether the row for each offset has an index that is this far from the token's own."""
         indices_moved = op("Add", op("Unsqueeze", indices, nodes.integers(1)), offsets)
         return op("Equal", op("Gather", indices, rows, axis=0), indices_moved, dtype=np.dtype(np.bool_))
 
@@ -142,7 +142,7 @@ def _replace(
     last = op("Sub", editor.cast(size, _INT32, "rows"), number(1))
     rows = op("Min", op("Max", row_indices, number(0)), last)
     near = at_distance(slots)
-    if padded:  # a slot further on may be another row's
+    if padded:  # that slot may be in another row of the batch
         near = op("And", near, at_distance(boundary.token_index), dtype=np.dtype(np.bool_))
     x = pack_tokens(editor, match.x, boundary, facts)
     beside = op("Gather", x, rows, dtype=dtype, axis=0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One vector a sequence: first or last token, mean or maximum over the kept tokens, with L2 normalisation after it."""
+"""One vector per sequence: first or last token, mean or maximum over kept tokens, with L2 normalisation after it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def pooling(graph: gs.Graph, analysis: Analysis) -> PassResult:
 
 
 def _reaches_tokens(analysis: Analysis, tensor: gs.Tensor) -> bool:
-    """Whether anything along the sequence is made of a tensor."""
+    """Whether anything along the sequence is made from a tensor."""
     seen, waiting = set[int](), list(tensor.outputs)
     while waiting:
         node = waiting.pop()
@@ -178,7 +178,7 @@ def _over_sequence(analysis: Analysis, node: gs.Node) -> bool:
 
 
 def _counts_mask(analysis: Analysis, tensor: gs.Tensor, mask: Mask) -> bool:
-    """Whether the tensor is the number of kept tokens, at least some number not above 1."""
+    """Whether the tensor is the number of kept tokens, perhaps with a lower bound of at most 1."""
     while True:
         node = producer(tensor)
         if node is None:
@@ -199,14 +199,14 @@ def _counts_mask(analysis: Analysis, tensor: gs.Tensor, mask: Mask) -> bool:
 
 
 def _at_most(analysis: Analysis, node: gs.Node, limit: float) -> bool:
-    """Whether a Clip or Max only raises the value, to a known number from 0 to `limit`."""
+    """Whether a Clip or Max only sets a lower bound, a known number from 0 to `limit`."""
     low = argument(node, 1)
     number = node.attrs.get("min") if low is None else analysis[low].scalar()
     return argument(node, 2) is None and "max" not in node.attrs and number is not None and 0 <= float(number) <= limit
 
 
 def _squeeze(analysis: Analysis, graph: gs.Graph, pooled: gs.Tensor) -> gs.Tensor:
-    """The tensor [B,E] that is all that becomes of one [B,1,E]; otherwise the tensor itself."""
+    """The tensor [B,E] where that is all that becomes of a tensor [B,1,E]; otherwise the tensor itself."""
     squeeze = pooled.outputs[0] if used_once(graph, pooled) else None
     if squeeze is None or not is_standard(squeeze, "Squeeze") or analysis[pooled].rank != 3:
         return pooled
@@ -237,7 +237,7 @@ def _normalization(analysis: Analysis, graph: gs.Graph, pooled: gs.Tensor) -> gs
 
 
 def _is_norm(analysis: Analysis, node: gs.Node, pooled: gs.Tensor) -> bool:
-    """ReduceL2 over the last axis, keeping it."""
+    """Whether a node is a ReduceL2 of `pooled` over the last axis, and keeps that axis."""
     if not is_standard(node, "ReduceL2") or node.inputs[0] is not pooled or not int(node.attrs.get("keepdims", 1)):
         return False
     rank = analysis[pooled].rank

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows 0, 1, ... of a constant table, however they are taken: as a look-up by positions [1,S], which others know."""
+"""Rows 0, 1, ... of a constant table, however they are taken: as a look-up by positions [1,S], which passes know."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def position_tables(graph: gs.Graph, analysis: Analysis) -> PassResult:
 
 
 def _is_plain(analysis: Analysis, tensor: gs.Tensor) -> bool:
-    """Whether it is such a Gather already."""
+    """Whether the tensor is already what such a Gather makes."""
     node = producer(tensor)
     if node is None or not is_standard(node, "Gather"):
         return False
@@ -62,7 +62,7 @@ def _is_plain(analysis: Analysis, tensor: gs.Tensor) -> bool:
 
 
 def _rows_shape(analysis: Analysis, node: gs.Node, tensor: gs.Tensor) -> Shape | None:
-    """[1,...,S,...,E], as the reader needs the rows to be; None where it is better left alone."""
+    """The shape [1,...,S,...,E] in which a node needs the rows; None where the node is better left alone."""
     shape, result = analysis[tensor].shape or (), analysis[node.outputs[0]].shape
     if is_standard(node, *ELEMENTWISE) and result is not None and token_axis(result) is not None:
         shape = (*(Poly.of(1),) * (len(result) - len(shape)), *shape)
@@ -74,7 +74,7 @@ def _rows_shape(analysis: Analysis, node: gs.Node, tensor: gs.Tensor) -> Shape |
 
 
 def _rows(analysis: Analysis, tensor: gs.Tensor) -> _PositionRows | None:
-    """Which rows a tensor holds, in their order."""
+    """The rows that a tensor holds, in their order; None where it holds anything else."""
     while True:
         node = producer(tensor)
         if node is None or not _is_rows(analysis[tensor].shape):
@@ -90,14 +90,14 @@ def _rows(analysis: Analysis, tensor: gs.Tensor) -> _PositionRows | None:
 
 
 def _is_rows(shape: Shape | None) -> bool:
-    """Whether the sizes other than 1 are S and a number, with B before them or not."""
+    """Whether the sizes other than 1 are S and a number, perhaps with B before them."""
     sizes = [size for size in shape or () if size.constant() != 1]
     sizes = sizes[1:] if sizes[:1] == [B] else sizes
     return len(sizes) == 2 and sizes[0] == S and sizes[1].constant() is not None
 
 
 def _table(tensor: gs.Tensor, axis: int, offset: int) -> _PositionRows | None:
-    """Rows along an axis of a constant [rows, E], with axes of size 1 anywhere."""
+    """The rows along an axis of a constant [rows, E], with axes of size 1 anywhere; None for other tensors."""
     if not isinstance(tensor, gs.Constant) or not np.issubdtype(tensor.dtype, np.floating) or offset < 0:
         return None
     wide = [position for position, size in enumerate(tensor.shape) if size != 1]
@@ -124,7 +124,7 @@ def _gather_rows(analysis: Analysis, node: gs.Node) -> _PositionRows | None:
 
 
 def _offset(indices: Facts) -> int | None:
-    """The offset c of indices c, c + 1, ... along their one axis that is not 1, which is S, or the batch before it."""
+    """The offset c of indices c, c + 1, ... along the sequence, whose other sizes are 1 or B; None for others."""
     shape, expr = indices.shape or (), indices.expr
     axes = [axis for axis, size in enumerate(shape) if size == S]
     if (

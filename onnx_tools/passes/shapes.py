@@ -58,5 +58,5 @@ def shape_source(graph: gs.Graph) -> gs.Tensor:
 
 
 def is_of_sizes(shape: Shape) -> bool:
-    """Whether a ShapeBuilder makes it: from numbers, B and S alone."""
+    """Whether a ShapeBuilder can make the shape: from numbers, B and S alone."""
     return all(size.atoms() <= {"B", "S"} for size in shape)

@@ -27,7 +27,7 @@ _SUMS = ("ReduceL1", "ReduceL2", "ReduceSum", "ReduceSumSquare")
 def sums(padded: bool) -> Callable[[gs.Graph, Analysis], PassResult]:
     """The pass that reduces packed tokens over their sequence: by PadfreePool, and from the lengths.
 
-    Runs after the pooling pass, which knows whole means. `padded`: for that interface, where masks have holes.
+    It runs after the pooling pass, which knows whole means. `padded`: for that interface, where masks may have holes.
     """
 
     def run(graph: gs.Graph, analysis: Analysis) -> PassResult:
@@ -81,7 +81,7 @@ class _Sums:
         return facts.rank == 2 and int(node.attrs.get("axis", 0)) in (1, -1) and both is not None and both[0] > both[1]
 
     def write_first(self, node: gs.Node) -> None:
-        """With the packed interface that is slot 0 of every sequence."""
+        """Writes slot 0 for every sequence, which is its first kept slot in the packed interface."""
         lengths, int64 = self._boundary.seq_lens, np.dtype(np.int64)
         zeros = self._editor.node("Sub", [lengths, lengths], stem="first_slots", dtype=np.dtype(np.int32))
         output = self._editor.take_over(node.outputs[0])
@@ -92,7 +92,7 @@ class _Sums:
             self._editor.node("Identity", [wide], stem=output.name, output=output)
 
     def visit(self, node: gs.Node) -> str | None:
-        """Rewrites such a node; the reason where it cannot be done."""
+        """Rewrites a node that `may_reduce`; returns the reason where that cannot be done."""
         try:
             if is_standard(node, "MatMul"):
                 self._weight(node)
@@ -143,7 +143,7 @@ class _Sums:
         return self._nodes(x).op("Mul", mean, self._lengths(x, len(rest) + 1))
 
     def _divide(self, node: gs.Node, mean: gs.Tensor, x: gs.Tensor, axis: int) -> bool:
-        """sum / d as mean * (length / d), which does not leave half precision's range where the sum does."""
+        """Writes sum / d as mean * (length / d), which stays in half precision's range; returns whether it did."""
         total = node.outputs[0]
         readers = total.outputs
         if len(readers) != 1 or not is_standard(readers[0], "Div") or is_output(self._editor.graph, total):
@@ -162,7 +162,7 @@ class _Sums:
         return True
 
     def _is_weighted_sum(self, node: gs.Node) -> bool:
-        """w [B,1,S] times x [B,S,E], or x [B,E,S] times w [B,S,1]."""
+        """Whether a MatMul is w [B,1,S] times x [B,S,E], or x [B,E,S] times w [B,S,1]."""
         a, b = (self._analysis[tensor].shape for tensor in node.inputs)
         if a is None or b is None or len(a) != 3 or len(b) != 3 or a[0] != B or b[0] != B or (a[2], b[1]) != (S, S):
             return False
@@ -170,7 +170,7 @@ class _Sums:
         return 1 in sides and None not in sides
 
     def _weight(self, node: gs.Node) -> None:
-        """A sum of weighted tokens."""
+        """Writes a sum of weighted tokens."""
         a, b = (self._analysis[tensor].shape or () for tensor in node.inputs)
         if 0.0 not in [self._values.at_masked(tensor) for tensor in node.inputs]:
             raise NoMatch(f"'{node_name(node)}' (MatMul) adds up masked slots that are not known to be 0")
@@ -182,7 +182,7 @@ class _Sums:
         self._finish(node, total, 1 if a[1].constant() == 1 else 2)
 
     def _softmax(self, node: gs.Node) -> None:
-        """exp(x - max) / sum(exp(x - max)) over the tokens of every sequence."""
+        """Writes exp(x - max) / sum(exp(x - max)) over the tokens of every sequence, or its logarithm."""
         x = node.inputs[0]
         axis, value = token_axis(self._analysis[x].shape) or 1, self._values.at_masked(x)
         if self._mask.source is not None and (value is None or value > VERY_NEGATIVE):
@@ -203,7 +203,7 @@ class _Sums:
         self._values.know(output, 0.0)
 
     def _rest(self, tensor: gs.Tensor) -> list[int]:
-        """The sizes beside batch and sequence of a tensor [B,...,S,...]."""
+        """The sizes of a tensor [B,...,S,...] other than batch and sequence."""
         shape: Shape = self._analysis[tensor].shape or ()
         return [size.constant() or 0 for axis, size in enumerate(shape) if axis not in (0, token_axis(shape))]
 
@@ -220,7 +220,7 @@ class _Sums:
         return pooled if len(rest) == 1 else self._nodes(x).reshape(pooled, [-1, *rest])
 
     def _finish(self, node: gs.Node, pooled: gs.Tensor, axis: int) -> None:
-        """Writes [B,*rest] to a node's output, which may have an axis of size 1 at the sequence's."""
+        """Writes [B,*rest] to a node's output, which may have an axis of size 1 in the sequence's place."""
         output = self._editor.take_over(node.outputs[0])
         keepdims = is_standard(node, "MatMul") or int(node.attrs.get("keepdims", 1))
         if keepdims:
@@ -242,5 +242,5 @@ class _Sums:
         return np.dtype(tensor.dtype if name is None else name)
 
     def _nodes(self, like: gs.Tensor) -> NodeBuilder:
-        """Adds nodes whose results have the type of a tensor."""
+        """A builder of nodes whose results have the type of a tensor."""
         return NodeBuilder(self._editor, like.name, self._dtype(like))

@@ -10,7 +10,7 @@ from ..analysis.symbolic import Analysis
 
 
 def unknown_because(analysis: Analysis, tensor: gs.Tensor) -> str:
-    """What is said of a tensor of unknown shape: ", for ..." with the node that is the first to make one; or ""."""
+    """The end of a message on a tensor of unknown shape: ", for ..." with the first node that makes one; or ""."""
     waiting, seen = [tensor], set[int]()
     while waiting:
         for node in waiting.pop().inputs:

@@ -17,13 +17,13 @@ from ...files.weights import HeldValues, array_of, bytes_of_array
 from ...operators.functions import ACT_TYPES
 
 PAIR_BLOCK = 16
-"""Columns of a block: 8, and the 8 that belong to them."""
+"""The columns of a block: 8, and their 8 partners."""
 
 Indices = npt.NDArray[np.int64]
 
 
 def indices_of_pairs(count: int) -> tuple[Indices, Indices]:
-    """Where as many columns, and where their partners stand. `count` is a multiple of 8."""
+    """The indices of `count` columns and of their partners; `count` is a multiple of 8."""
     blocks = np.arange(2 * count).reshape(-1, 2, PAIR_BLOCK // 2)
     return blocks[:, 0].reshape(-1), blocks[:, 1].reshape(-1)
 
@@ -38,7 +38,7 @@ class ColumnPart:
 
 
 class Columns:
-    """Makes such constants for one graph of one precision, equal ones once."""
+    """Makes constants of column parts for one graph of one precision, equal ones once."""
 
     def __init__(self, editor: Editor, precision: str) -> None:
         self._editor = editor
@@ -46,7 +46,7 @@ class Columns:
         self._constants: dict[tuple[tuple[str, bytes, bytes], ...], gs.Constant] = {}
 
     def put(self, parts: Sequence[ColumnPart], stem: str) -> gs.Constant:
-        """A constant of these parts, which fill it; one of them is of a constant."""
+        """A constant that these parts fill; at least one of them has columns of a constant."""
         names = ["" if part.constant is None else part.constant.name for part in parts]
         key = tuple(
             (name, part.columns.tobytes(), part.indices.tobytes()) for name, part in zip(names, parts, strict=True)
@@ -56,7 +56,7 @@ class Columns:
         return self._constants[key]
 
     def of_heads(self, values: gs.Constant, heads: int) -> gs.Constant:
-        """Numbers of one head [1,P], float32, once for every head."""
+        """The float32 numbers [1,P] of one head, repeated for every head."""
         count = int(values.shape[-1])
         key = ((values.name, b"", heads.to_bytes(4, "little")),)
         if key not in self._constants:

@@ -90,7 +90,7 @@ class _Gates:
         cuts = [(reader, _cut_columns(self._analysis, reader, every)) for reader in bias.output.outputs]
         if not cuts or is_output(self._graph, bias.output) or any(pieces is None for _, pieces in cuts):
             if sum(is_candidate(self._analysis, reader) for reader in matmul.inputs[0].outputs) > 1:
-                with contextlib.suppress(NoMatch):  # which the pass on GEMMs says
+                with contextlib.suppress(NoMatch):  # the pass on GEMMs reports it
                     yield self._with_activation(whole)
             return
         pieces = [
@@ -129,7 +129,7 @@ class _Gates:
         return reader if "float" in str(self._analysis[reader.outputs[0]].dtype) else None
 
     def _replace(self, gate: gs.Node, u: _Branch, v: _Branch) -> None:
-        """Replaces a gate by PadfreeLinear. Raises NoMatch where it cannot compute it."""
+        """Replaces a gate by PadfreeLinear. Raises NoMatch where that operator cannot compute it."""
         result, count = gate.outputs[0], u.columns.size
         for branch in (u, v):
             check(self._analysis, branch.matmul, self._precision)

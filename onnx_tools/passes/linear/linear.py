@@ -23,8 +23,8 @@ def linear(graph: gs.Graph, analysis: Analysis, precision: str) -> PassResult:
     because their numbers do not fit, are left to TensorRT.
 
     The bias of a GEMM comes from an Add after it, or from the padfree operator that would add it. A residual goes
-    to PadfreeLinear only where no PadfreeLayerNorm adds it: the norm reads its input once in any case, so that it adds
-    the residual for one read, and has the sum in float32.
+    to PadfreeLinear only where no PadfreeLayerNorm adds it: the norm reads its input once in any case, so that adding
+    the residual costs it one more read, and it has the sum in float32.
     """
     editor = Editor(graph)
     replaced_count, misses = 0, list[Miss]()
@@ -61,7 +61,7 @@ def _replace(editor: Editor, analysis: Analysis, node: gs.Node) -> str | None:
         old_node.outputs.clear()
     padfree_linear(editor, name, [x, weight, bias.addend, residual.addend], output, activation=kind)
     if bias.addend is not None and not bias.nodes:
-        output.name = editor.fresh(f"{output.name}_biased")  # it is no longer what the original has under the old one
+        output.name = editor.fresh(f"{output.name}_biased")  # it is not what the original calls so
     return reason
 
 

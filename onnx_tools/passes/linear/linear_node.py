@@ -19,7 +19,7 @@ def padfree_linear(
     activation: str,
     gated: bool = False,
 ) -> gs.Node:
-    """A PadfreeLinear without norms under the name of the GEMM that it replaces: profiles tell layers by it.
+    """Adds a PadfreeLinear without norms, under the name of the GEMM that it replaces: profiles tell layers by it.
 
     `tensors` are x, weight, bias and residual; the last two may be None.
     """

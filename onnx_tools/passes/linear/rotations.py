@@ -18,7 +18,7 @@ NAME = "rotations"
 
 @dataclass(frozen=True)
 class _GemmRotation:
-    """A PadfreeRotary of what a GEMM makes, for an attention alone."""
+    """A PadfreeRotary of what a GEMM makes, which only one attention reads."""
 
     node: gs.Node
     gemm: gs.Node
@@ -33,10 +33,10 @@ class _GemmRotation:
 
 
 def rotations(graph: gs.Graph, precision: str) -> PassResult:
-    """Removes every PadfreeRotary between a PadfreeLinear and PadfreeAttention alone; the GEMM rotates its columns.
+    """Removes every PadfreeRotary between one PadfreeLinear and one PadfreeAttention; the GEMM rotates its columns.
 
     Q K^T stays the same when the columns of a head are permuted in Q and K alike. They come in blocks of 16: 8, and
-    the 8 that are their pairs. What reads Q or K beside attention would see them in that order. `precision` is the
+    their 8 partners. Other readers of Q or K than attention would see the columns in that order. `precision` is the
     graph's.
     """
     editor = Editor(graph)
@@ -87,7 +87,7 @@ def _rotary(tensor: gs.Tensor) -> gs.Node | None:
 
 
 def _rotation(graph: gs.Graph, node: gs.Node) -> _GemmRotation:
-    """A PadfreeRotary with its GEMM. Raises NoMatch where the GEMM cannot do what it does."""
+    """A PadfreeRotary with its GEMM. Raises NoMatch where the GEMM cannot rotate its columns."""
     name, x = node_name(node), node.inputs[0]
     gemm = producer(x)
     if gemm is None or not is_padfree(gemm, "PadfreeLinear"):
@@ -106,7 +106,7 @@ def _rotation(graph: gs.Graph, node: gs.Node) -> _GemmRotation:
 
 
 def _replace(editor: Editor, columns: Columns, rotation: _GemmRotation) -> None:
-    """Lets the GEMM rotate its columns, which are permuted then."""
+    """Lets the GEMM rotate its columns, which are then permuted."""
     gemm, (_, positions, frequencies) = rotation.gemm, rotation.node.inputs
     inputs = padfree_inputs(gemm)
     order = _order(rotation, int(inputs["weight"].shape[-1]))
@@ -126,7 +126,7 @@ def _replace(editor: Editor, columns: Columns, rotation: _GemmRotation) -> None:
 
 
 def _order(rotation: _GemmRotation, width: int) -> Indices:
-    """Which of `width` columns stand where: those of rotated heads in pairs, the others as they are."""
+    """The order of `width` columns: those of rotated heads in pairs, the others as they are."""
     pairs, every = rotation.head_size // 2, np.arange(rotation.head_size)
     firsts, seconds = every.reshape(2, -1) if rotation.node.attrs["pairing"] == "half" else every.reshape(-1, 2).T
     head, positions = np.empty(rotation.head_size, np.int64), indices_of_pairs(pairs)

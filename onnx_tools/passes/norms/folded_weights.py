@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The constants of GEMMs that apply a layer norm, from those of GEMM and norm."""
+"""The constants of GEMMs that apply a layer norm, made from those of the GEMM and the norm."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class FoldedWeights:
         Args:
             weight: [K,N].
             gamma: [K].
-            centred: every column less its mean, and rounded so that its sum stays: a row's mean adds nothing to a
-                product that counts. Without it float32 holds a product of two halves exactly, which is rounded once.
+            centred: whether every column is less its mean, and rounded so that its sum stays: a row's mean then adds
+                nothing that counts to a product. Otherwise products, which float32 holds exactly, are rounded once.
         """
         key = (weight.name, gamma.name, centred)
         if key not in self._scaled:
@@ -79,7 +79,7 @@ class FoldedWeights:
         return self._shifts[key]
 
     def _round(self, exact: Floats) -> tuple[Floats | HeldValues, Floats]:
-        """The values in the graph's type, and what they are then."""
+        """The values in the graph's type, and the numbers that they are then."""
         if self._precision == "fp32":
             return exact, exact
         message = TensorProto(data_type=ACT_TYPES[self._precision], dims=exact.shape)
@@ -96,7 +96,7 @@ class FoldedWeights:
 
 
 def values_of(constant: gs.Constant) -> Floats:
-    """A constant of any float type as float32; numpy has no bfloat16, and what it makes of one would be exported."""
+    """A constant of any float type as float32; numpy has no bfloat16, so reading `values` would change the export."""
     storage = constant._values
     if isinstance(storage, HeldValues):
         return to_float32(storage.message, storage.data)

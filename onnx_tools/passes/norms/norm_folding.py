@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layer norms between GEMMs: the GEMM ahead tells the rows' moments, and the GEMMs after apply the norm."""
+"""Layer norms between GEMMs: the GEMM before one gives the rows' moments, and the GEMMs after it apply the norm."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _Match = TypeVar("_Match")
 
 @dataclass(frozen=True)
 class _Norm:
-    """A norm of `z`, which `gemm` makes, as soon as that adds what the norm adds now.
+    """A norm of `z`, which `gemm` makes once it adds what the norm adds now.
 
-    Of `inputs`, "x" is what the GEMM makes now, whichever of two summands the norm calls so. A norm ahead of a layer
-    gives z, too: `has_sum`.
+    In `inputs`, "x" is what the GEMM makes now, whichever of the two summands the norm calls so. `has_sum`: the norm
+    gives z, too, as norms before layers do.
     """
 
     node: gs.Node
@@ -64,15 +64,15 @@ class _Norm:
 
 
 def norm_folding(graph: gs.Graph, precision: str, *, streams: bool = True) -> PassResult:
-    """Removes layer norms whose input a PadfreeLinear makes and whose output none but PadfreeLinear needs.
+    """Removes layer norms whose input a PadfreeLinear makes and whose output only PadfreeLinear needs.
 
     With z the rows before the norm, W' = diag(gamma) W less the mean of each of its columns, and b' = b + beta W,
-    LN(z) W + b is z W' / deviation(z) + b': a row's mean adds to z W' what rounding leaves of 0. A GEMM
+    LN(z) W + b is z W' / deviation(z) + b': a row's mean adds to z W' only what rounding leaves of 0. A GEMM
     that adds LN(z) to its result adds beta with its bias and computes the rest from z. The GEMM that makes z takes
-    over what the norm adds, and gives the moments of z. With RMS norms no mean is taken away, neither of rows nor of
-    columns. Where first or last tokens' rows of LN(z) are taken, a norm of these rows of z is left. `precision` is the
-    graph's: the new weights must fit it. Without `streams`, norms stay whose z goes on beside them, as it does where
-    norms stand ahead of layers: rows of such a z may differ so much in length that e4m3 does not hold all of them with
+    over what the norm adds, and gives the moments of z. With RMS norms no mean is subtracted, neither from rows nor
+    from columns. Where first or last tokens' rows of LN(z) are taken, a norm of these rows of z is left. `precision` is
+    the graph's: the new weights must fit it. Without `streams`, norms stay whose z is read elsewhere, too, as where
+    norms come before layers: rows of such a z may differ so much in magnitude that e4m3 cannot hold all of them with
     one scale.
     """
     return _NormFolding(graph, precision, streams=streams).run()
@@ -115,7 +115,7 @@ class _NormFolding:
         return PassResult(NAME, len(folded), tuple(self._misses))
 
     def _try(self, norm: _Norm, step: Callable[[_Norm], _Match]) -> _Match | None:
-        """What the step finds; where it finds a reason against the norm, None."""
+        """What the step finds; None where it finds a reason against the norm, which becomes a miss."""
         try:
             return step(norm)
         except NoMatch as reason:
@@ -132,16 +132,16 @@ class _NormFolding:
                     self._adding[id(norm.gemm)] = norm
 
     def _first_possible(self, norms: list[_Norm]) -> _Norm | None:
-        """The first whose GEMM can make z; the reason against the first where none can."""
+        """The first norm whose GEMM can make z; where none can, only the reason against the first becomes a miss."""
         misses_before = len(self._misses)
         first = next((norm for norm in norms if self._try(norm, self._check_norm)), None)
         del self._misses[misses_before + (first is None) :]
         return first
 
     def _decide(self) -> None:
-        """Chooses all norms that only GEMMs need, but for those whose constants do not fit.
+        """Chooses all norms that only GEMMs need, except those whose constants do not fit.
 
-        A GEMM's constants depend on every norm that it takes in, so that all are tried again without that one.
+        A GEMM's constants depend on every norm that it applies, so that all are tried again without such a norm.
         """
         for output, norm in self._norms.items():
             gemms = self._try(norm, self._gemms_after)
@@ -154,11 +154,11 @@ class _NormFolding:
         return next((item for item in self._after if not self._try(self._norms[item], self._check_constants)), None)
 
     def _norm_of(self, tensor: gs.Tensor | None) -> _Norm | None:
-        """The folded norm that the tensor is the output of."""
+        """The folded norm whose output the tensor is; None for others."""
         return self._norms[tensor.name] if tensor is not None and tensor.name in self._after else None
 
     def _check_norm(self, norm: _Norm) -> bool:
-        """Whether the GEMM can make all of z and its moments."""
+        """True where the GEMM can make all of z and its moments. Raises NoMatch where it cannot."""
         gemm, width = norm.gemm, int(norm.inputs["gamma"].shape[0])
         if width % MOMENTS_GROUP:
             raise NoMatch(f"'{norm.name}' is {width} wide, which is no multiple of {MOMENTS_GROUP}")
@@ -182,7 +182,7 @@ class _NormFolding:
         if is_output(self._graph, norm.output):
             raise NoMatch(f"'{norm.name}' makes the output '{norm.output.name}'")
         gemms = []
-        of_zeros = norm.node.attrs["epsilon"] > 0  # which are taken of empty sequences, and must give numbers
+        of_zeros = norm.node.attrs["epsilon"] > 0  # rows of empty sequences are zeros, and must give numbers
         others = [reader for reader in norm.output.outputs if not (of_zeros and _takes_rows(reader))]
         for reader in others or norm.output.outputs:
             next_norm = self._norms.get(reader.outputs[0].name)
@@ -197,7 +197,7 @@ class _NormFolding:
         return gemms
 
     def _check_constants(self, norm: _Norm) -> bool:
-        """Whether the type holds the constants of all GEMMs that the norm changes."""
+        """True where the type holds the constants of all GEMMs that the norm changes. Raises NoMatch elsewhere."""
         try:
             for gemm in (norm.gemm, *self._after[norm.output.name]):
                 self._inputs(gemm)
@@ -206,7 +206,7 @@ class _NormFolding:
         return True
 
     def _inputs(self, gemm: gs.Node) -> tuple[dict[str, gs.Tensor], dict[str, AttributeValue]]:
-        """The inputs that a GEMM gets, and its norm's attributes. Raises NoMatch where a constant does not fit."""
+        """The inputs that a GEMM gets, and attributes for its norms. Raises NoMatch where a constant does not fit."""
         inputs, inherited_inputs = padfree_inputs(gemm), self._taken_over(gemm)
         terms = [source["bias"] for source in (inputs, inherited_inputs) if "bias" in source]
         inputs |= inherited_inputs
@@ -229,7 +229,7 @@ class _NormFolding:
         return (inputs if bias is None else inputs | {"bias": bias}), numbers
 
     def _taken_over(self, gemm: gs.Node) -> dict[str, gs.Tensor]:
-        """The bias and the residual that a norm leaves to the GEMM: where it is folded, or what it adds is."""
+        """The bias and the residual that a norm leaves to the GEMM: where that norm, or the one it adds, is folded."""
         norm = self._adding.get(id(gemm))
         if norm is None:
             return {}
@@ -237,7 +237,7 @@ class _NormFolding:
         return inherited_inputs if self._norm_of(norm.output) or self._norm_of(inherited_inputs.get("residual")) else {}
 
     def _norm_taken_rows(self, norm: _Norm) -> None:
-        """Where a sequence's row of a folded norm's was taken, it is taken of z, and normed by itself."""
+        """Lets pools that took first or last tokens' rows of a folded norm take them from z, and norms these rows."""
         inputs = [norm.inputs[name] for name in ("gamma", "beta") if name in norm.inputs]
         attributes = {**norm.node.attrs, "has_bias": 0, "has_residual": 0, "has_sum": 0}
         for pool in [reader for reader in norm.output.outputs if _takes_rows(reader)]:
@@ -260,7 +260,7 @@ class _NormFolding:
             if norm.has_sum:
                 gemm.outputs = [self._editor.take_over(norm.z)]
             else:
-                output.name = self._editor.fresh(f"{output.name}_sum")  # the old one is a tensor's of the original
+                output.name = self._editor.fresh(f"{output.name}_sum")  # the old name is a tensor's of the original
         names = ("bias", "residual", "x_moments", "residual_moments")
         flags = {f"has_{name}": int(name in inputs) for name in names}
         set_padfree_inputs(gemm, inputs, **flags, **numbers, has_moments=int(gives_moments))
@@ -269,12 +269,12 @@ class _NormFolding:
 
 
 def _takes_rows(node: gs.Node) -> bool:
-    """Whether a node takes rows as they are, so that they may be normed after it: first or last tokens."""
+    """Whether a node takes first or last tokens' rows as they are, so that these may be normed after it."""
     return is_padfree(node, "PadfreePool") and node.attrs["mode"] in ("first", "last") and not node.attrs["normalize"]
 
 
 def _gemms_ahead(node: gs.Node) -> list[gs.Node]:
-    """The GEMMs that make what a norm adds up; for other nodes none."""
+    """The GEMMs that make what a norm adds up; none for other nodes."""
     if not is_padfree(node, "PadfreeLayerNorm"):
         return []
     inputs = padfree_inputs(node)

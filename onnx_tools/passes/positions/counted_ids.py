@@ -22,7 +22,7 @@ _INT64 = np.dtype(np.int64)
 
 @dataclass(frozen=True)
 class _CountLine:
-    """step * slot + start, of every kept slot of a right-padded row."""
+    """The number step * slot + start at every kept slot of a right-padded row."""
 
     step: float
     start: float
@@ -31,7 +31,7 @@ class _CountLine:
 def count_slots(graph: gs.Graph, analysis: Analysis, mask: Mask) -> dict[str, tuple[int, ...]]:
     """Lets what counts kept slots count slots: in the packed interface these are the same.
 
-    Returns the ids, by input, that counted for nothing: kept tokens must not have them.
+    Returns the ids, by input, that were not counted: kept tokens must not have them.
     """
     excluded_ids = dict[str, tuple[int, ...]]()
     rows = {tensor.name: table_rows(tensor) for tensor in graph.inputs}
@@ -49,7 +49,7 @@ def count_slots(graph: gs.Graph, analysis: Analysis, mask: Mask) -> dict[str, tu
 
 
 def _replace(analysis: Analysis, counting: _Counting, builder: _Slots, tensor: gs.Tensor) -> bool:
-    """Gives those readers that do more than count another tensor to read; whether there were any."""
+    """Lets readers that do more than count read slot numbers instead; returns whether there were any."""
     line = counting.line(tensor)
     if line is None or line.step != 1 or not float(line.start).is_integer() or not counting.skips_padding(tensor):
         return False
@@ -69,12 +69,12 @@ class _Counting:
 
     def __init__(self, analysis: Analysis, mask: Mask, rows: Mapping[str, int | None]) -> None:
         self.source = ""  # the input that is counted
-        self.padding: tuple[int, ...] = ()  # ids that count for nothing, where ids are counted that are not the mask
+        self.padding: tuple[int, ...] = ()  # ids that are not counted, where the input is not the mask
         self._analysis = analysis
         self._mask = mask
         self._rows = rows
         self._sum = ""  # the running sum
-        self._ids = np.zeros(0, np.int64)  # of slots that lines tell of
+        self._ids = np.zeros(0, np.int64)  # those of the slots for which lines hold
         self._lines: dict[str, _CountLine | None] = {}
         self._at_padding: _Counting | None = None
 
@@ -102,7 +102,7 @@ class _Counting:
         return True
 
     def skips_padding(self, tensor: gs.Tensor) -> bool:
-        """Whether padding that is told by an id has one number in all slots: what goes on counting is no padding."""
+        """Whether all slots of an id that marks padding have one number: if that goes on counting, it is no padding."""
         if not self.padding:
             return True
         if self._at_padding is None:
@@ -184,7 +184,7 @@ def _element(expr: Expr | None) -> Element | None:
 
 
 def _evaluate(expr: Expr, element: Element, values: np.ndarray) -> np.ndarray | None:
-    """An expression for every value of its element."""
+    """The values of an expression for all values of its element; None where they cannot be computed."""
     try:
         return np.broadcast_to(np.asarray(evaluate(expr, {element: values}), np.float64), values.shape)
     except ValueError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is computed from positions as [S,...], as rotary angles are by outer products: the same as [1,S,...]."""
+"""Makes what is computed from positions as [S,...], such as rotary angles by outer products, [1,S,...]."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_DEPTH = 64
 
 
 def lift_positions(graph: gs.Graph, analysis: Analysis) -> bool:
-    """Gives tensors made of positions the batch's axis where they get it, or meet tokens; whether there were any."""
+    """Gives tensors made of positions the batch's axis before they get it later, or meet tokens; returns if any did."""
     lift, changed = _Lift(Editor(graph), analysis), False
     for node in list(graph.nodes):
         shape = analysis[node.outputs[0]].shape if node.outputs else None
@@ -36,7 +36,7 @@ def lift_positions(graph: gs.Graph, analysis: Analysis) -> bool:
 
 
 class _Lift:
-    """Makes tensors [1,S,...] of those that make [S,...], each once."""
+    """Makes tensors [1,S,...] of tensors [S,...], each once."""
 
     def __init__(self, editor: Editor, analysis: Analysis) -> None:
         self._editor = editor
@@ -44,14 +44,14 @@ class _Lift:
         self._cache: dict[str, gs.Tensor] = {}
 
     def unsqueeze(self, node: gs.Node) -> bool:
-        """An Unsqueeze whose first axis is the batch's."""
+        """Lifts what an Unsqueeze reads that adds the batch's axis; returns whether it could."""
         x = self._analysis[node.inputs[0]]
         axes = axes_of_node(node, [self._analysis[tensor] for tensor in node.inputs], 1)
         rank = self._analysis[node.outputs[0]].rank or 0
         new_axes = sorted(axis % rank for axis in axes or ())
         if not x.shape or 0 not in new_axes:
             return False
-        if x.shape[0].constant() == 1:  # whichever of two axes of size 1 is the first
+        if x.shape[0].constant() == 1:  # either of the two axes of size 1 may be the first
             source, rest = node.inputs[0], [1 if axis == 0 else axis for axis in new_axes]
             if 1 in new_axes:
                 return False
@@ -70,7 +70,7 @@ class _Lift:
         return True
 
     def operand(self, node: gs.Node, position: int, tensor: gs.Tensor, rank: int, sequence: int) -> bool:
-        """An operand [S,...] of work on tokens."""
+        """Lifts an operand [S,...] of a node that works on tokens; returns whether it could."""
         shape = self._analysis[tensor].shape
         if not shape or shape[0] != S or len(shape) == rank or not is_slot_shape(shape, rank, sequence):
             return False

@@ -135,7 +135,7 @@ def offset_of(facts: Facts, sequence: int) -> int | None:
 
 
 def is_made_of_positions(facts: Facts, sequence: int) -> bool:
-    """Whether a tensor with nothing beside batch and sequence is computed from its index along the sequence alone."""
+    """Whether a tensor with no axes but batch and sequence is computed from its index along the sequence alone."""
     expr = facts.expr
     if expr is None or any(size.constant() != 1 for size in (facts.shape or ())[1:] if size != S):
         return False
@@ -165,7 +165,7 @@ class Positions:
         self._rows: gs.Tensor | None = None
 
     def row(self, tensor: gs.Tensor, facts: Facts, sequence: int) -> gs.Tensor:
-        """A tensor [B,...,1,...] as [T,...], with its sequence's row for every token."""
+        """A tensor [B,...,1,...] as [T,...], with the row of its sequence for every token."""
         editor = self._editor
         axis = editor.constant("axis", np.asarray([sequence], np.int64))
         rows = editor.node("Squeeze", [tensor, axis], stem="rows", dtype=tensor.dtype)
@@ -174,9 +174,9 @@ class Positions:
         return editor.node("Gather", [rows, self._sequences()], stem="own_row", dtype=rows.dtype, attrs={"axis": 0})
 
     def index_of(self, tensor: gs.Tensor, facts: Facts, rank: int, sequence: int) -> gs.Tensor:
-        """A tensor [...,S,...] without a batch as [T,...], with its slot's row for every token.
+        """A tensor [...,S,...] without a batch as [T,...], with the row of its slot for every token.
 
-        `rank` and `sequence` are those of the tokens beside it, to whose axes its own belong.
+        `rank` and `sequence` are those of the tokens that it meets, with whose axes its own line up.
         """
         editor, dtype = self._editor, None if facts.dtype is None else np.dtype(facts.dtype)
         own = len(facts.shape or ()) - (rank - sequence)
@@ -184,7 +184,7 @@ class Positions:
         if own:
             order = [own, *(axis for axis in range(len(facts.shape or ())) if axis != own)]
             rows = editor.node("Transpose", [rows], stem="rows", dtype=dtype, attrs={"perm": order})
-        if len(facts.shape or ()) == rank:  # the batch's axis of size 1
+        if len(facts.shape or ()) == rank:  # it has the batch's axis, of size 1
             axis = editor.constant("axis", np.asarray([1], np.int64))
             rows = editor.node("Squeeze", [rows, axis], stem="rows", dtype=dtype)
         return editor.node("Gather", [rows, self.slots()], stem="own_row", dtype=dtype, attrs={"axis": 0})

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One spelling of what exporters write in many: Softmax, means, deviations and choices."""
+"""One spelling of what exporters write in many ways: Softmax, means, deviations and choices."""

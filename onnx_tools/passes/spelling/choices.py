@@ -11,7 +11,7 @@ from ...analysis.symbolic import Analysis
 
 
 def write_choices(graph: gs.Graph, analysis: Analysis) -> bool:
-    """Makes a Where of each; returns whether there was any. Infinite numbers that are not chosen no longer spoil it."""
+    """Makes a Where of each; returns whether there was any. Infinities that are not chosen no longer make it NaN."""
     editor, changed = Editor(graph), False
     for node in [item for item in graph.nodes if is_standard(item, "Add")]:
         parts = [_product(analysis, tensor) for tensor in node.inputs]
@@ -27,7 +27,7 @@ def write_choices(graph: gs.Graph, analysis: Analysis) -> bool:
 
 
 def _product(analysis: Analysis, tensor: gs.Tensor) -> tuple[gs.Tensor, gs.Tensor] | None:
-    """(c, x) where a tensor is c * x with a truth c."""
+    """(c, x) where a tensor is c * x with a boolean c; None for others."""
     node = made_by(tensor, "Mul")
     for truth, other in () if node is None else (node.inputs, node.inputs[::-1]):
         cast = made_by(truth, "Cast")
@@ -37,6 +37,6 @@ def _product(analysis: Analysis, tensor: gs.Tensor) -> tuple[gs.Tensor, gs.Tenso
 
 
 def _is_inverse(truth: gs.Tensor, other: gs.Tensor) -> bool:
-    """Whether the second is 1 where the first is 0."""
+    """Whether `other` is the Not of `truth`."""
     node = made_by(other, "Not")
     return node is not None and node.inputs[0] is truth

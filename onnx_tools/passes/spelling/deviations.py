@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variances and their roots, in other words than squares of what is without its mean, and Sqrt."""
+"""Variances that are not written as means of squares of x - mean(x), and roots that are not written as Sqrt."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from ...analysis.symbolic import Analysis
 
 
 def write_deviations(graph: gs.Graph, analysis: Analysis) -> bool:
-    """Makes mean((x - mean(x))^2) of E[x^2] - E[x]^2, and Sqrt of powers, before norms are looked for; if any was.
+    """Makes mean((x - mean(x))^2) of E[x^2] - E[x]^2, and Sqrt of powers; returns whether there was any.
 
-    It follows what makes every mean over one axis a ReduceMean. Flax takes variances by moments; in exact numbers they
-    are the same, and only what is taken here keeps them where the mean is large.
+    It runs before norms are looked for, and after every mean over one axis has become a ReduceMean. Flax computes
+    variances from moments; in exact numbers both are the same, but only the form made here is accurate where the mean
+    is large.
     """
     editor, any_changed = Editor(graph), False
     for node in list(graph.nodes):
@@ -25,7 +26,7 @@ def write_deviations(graph: gs.Graph, analysis: Analysis) -> bool:
 
 
 def _square(node: gs.Node) -> bool:
-    """|x| * |x| is x * x."""
+    """Writes |x| * |x| as x * x; returns whether it did."""
     size = made_by(node.inputs[0], "Abs") if is_standard(node, "Mul", "Pow") else None
     if size is None or (node.op == "Mul" and node.inputs[1] is not node.inputs[0]) or not _is_even(node):
         return False
@@ -40,7 +41,7 @@ def _is_even(node: gs.Node) -> bool:
 
 
 def _base_of_square(tensor: gs.Tensor) -> gs.Tensor | None:
-    """x, where the tensor is x * x."""
+    """The tensor x where `tensor` is x * x; None for others."""
     node = made_by(tensor, "Mul", "Pow")
     if node is None or (node.op == "Mul" and node.inputs[0] is not node.inputs[1]) or not _is_even(node):
         return None
@@ -48,7 +49,7 @@ def _base_of_square(tensor: gs.Tensor) -> gs.Tensor | None:
 
 
 def _axes(node: gs.Node) -> list[int] | None:
-    """The axes that a ReduceMean reduces and keeps."""
+    """The axes that a ReduceMean reduces and keeps; None where they are not kept, or not known."""
     axes = node.attrs.get("axes")
     if axes is None and len(node.inputs) > 1 and isinstance(node.inputs[1], gs.Constant):
         axes = node.inputs[1].values.reshape(-1).tolist()
@@ -56,7 +57,7 @@ def _axes(node: gs.Node) -> list[int] | None:
 
 
 def _variance(editor: Editor, node: gs.Node) -> bool:
-    """mean(x * x) - mean(x) * mean(x), where x - mean(x) is there, too: otherwise it is no part of a norm."""
+    """Rewrites mean(x * x) - mean(x) * mean(x) where there is x - mean(x), too: otherwise it is no part of a norm."""
     squares = made_by(node.inputs[0], "ReduceMean") if is_standard(node, "Sub") else None
     x = None if squares is None else _base_of_square(squares.inputs[0])
     centre = None if x is None else _base_of_square(node.inputs[1])
@@ -78,7 +79,7 @@ def _variance(editor: Editor, node: gs.Node) -> bool:
 
 
 def _is_without_mean(node: gs.Node, x: gs.Tensor, mean: gs.Node) -> bool:
-    """Whether a node takes the mean of x from x, which another node than `mean` may make as well."""
+    """Whether a node subtracts the mean of x from x; another node than `mean` may compute that mean as well."""
     other = made_by(node.inputs[1], "ReduceMean") if is_standard(node, "Sub") and node.inputs[0] is x else None
     return other is not None and other.inputs[0] is x and _axes(other) is not None and _axes(other) == _axes(mean)
 
@@ -88,7 +89,7 @@ def _nonnegative(axes: list[int] | None, rank: int | None) -> list[int] | None:
 
 
 def _at_least_zero(editor: Editor, analysis: Analysis, node: gs.Node) -> bool:
-    """A mean of squares is not below 0."""
+    """Removes a lower bound of 0 on a mean of squares, which is never below it; returns whether there was one."""
     if not is_standard(node, "Clip", "Max") or len(node.inputs) != 2:
         return False
     for tensor, other in (node.inputs, node.inputs[::-1])[: 1 if node.op == "Clip" else 2]:
@@ -100,7 +101,7 @@ def _at_least_zero(editor: Editor, analysis: Analysis, node: gs.Node) -> bool:
 
 
 def _root(editor: Editor, analysis: Analysis, node: gs.Node) -> bool:
-    """v ** 0.5, v ** -0.5 and sqrt(1 / v) of a sum with a number above 0, as a variance with its epsilon is one."""
+    """Writes v ** 0.5, v ** -0.5 and sqrt(1 / v) with sqrt(v), for sums v with a number above 0: variance + epsilon."""
     power = analysis[node.inputs[1]].scalar() if is_standard(node, "Pow") else None
     inverse = made_by(node.inputs[0], "Reciprocal", "Div") if is_standard(node, "Sqrt") else None
     if inverse is not None and inverse.op == "Div" and analysis[inverse.inputs[0]].scalar() != 1:

@@ -14,9 +14,9 @@ from ...match.chains.softmaxes import VIEWS, reduction_of
 from ...precision.norm_nodes import AXES_INPUT_OPSET
 
 _SUMS = ("ReduceSum", "ReduceSumSquare")
-_Origins = dict[str, gs.Node | None]  # a view's result -> what makes the numbers behind it
+_Origins = dict[str, gs.Node | None]  # a view's result -> the node that makes its numbers
 _MOST_FACTORS = 4
-_ROUNDING = 2.0**-23  # the share by which one over a number misses it in float32
+_ROUNDING = 2.0**-23  # the relative error of 1 / number in float32
 
 
 def write_sums(graph: gs.Graph, analysis: Analysis) -> bool:
@@ -43,7 +43,7 @@ def write_means(graph: gs.Graph, analysis: Analysis) -> bool:
 
 
 def _write_matmul(editor: Editor, analysis: Analysis, node: gs.Node) -> bool:
-    """A MatMul with a column of ones is a sum, and with one of 1 / W the mean of W numbers."""
+    """Writes a MatMul by a column of ones as a sum, and by a column of 1 / W as the mean of W numbers."""
     column = node.inputs[1] if is_standard(node, "MatMul") else None
     rank = None if column is None else analysis[node.inputs[0]].rank
     if not isinstance(column, gs.Constant) or tuple(column.shape[1:]) not in ((), (1,)) or rank is None or rank < 2:
@@ -60,10 +60,10 @@ def _write_matmul(editor: Editor, analysis: Analysis, node: gs.Node) -> bool:
 def _quotient(analysis: Analysis, node: gs.Node, origins: _Origins) -> tuple[gs.Node, int, bool] | None:
     """The sum over one axis, the axis, and whether it is kept, of a node that divides by how many numbers were added.
 
-    Several numbers may divide it and multiply it, as where a variance of samples becomes that of all.
+    Several numbers may divide and multiply it, as where the variance of a sample becomes that of a population.
     """
     if not is_standard(node, "Div", "Mul") or not (analysis[node.outputs[0]].dtype or "").startswith("float"):
-        return None  # integers lose what is behind the point
+        return None  # dividing integers drops the fraction
     total, factor = node.outputs[0], 1.0
     for _ in range(_MOST_FACTORS):
         scaled = scale_of(analysis, total)
@@ -95,7 +95,7 @@ def _without_axis(analysis: Analysis, tensor: gs.Tensor, *ops: str) -> tuple[gs.
 
 
 def _with_axis(analysis: Analysis, node: gs.Node, origins: _Origins) -> tuple[gs.Node, int, bool] | None:
-    """The mean that a node gives the axis back which the mean has not kept."""
+    """The mean to which a view gives back the axis that the mean has not kept; None for other nodes."""
     if not is_standard(node, *VIEWS):
         return None
     reduction = _reduction(analysis, node.outputs[0], origins, "ReduceMean")
@@ -103,7 +103,7 @@ def _with_axis(analysis: Analysis, node: gs.Node, origins: _Origins) -> tuple[gs
 
 
 def _reduction(analysis: Analysis, tensor: gs.Tensor, origins: _Origins, *ops: str) -> tuple[gs.Node, int] | None:
-    """The node of one of the operators whose result, with its axis, a tensor is, and the axis."""
+    """The node of one of the operators whose result a tensor is, with the reduced axis kept, and that axis; or None."""
     node = _through_views(tensor, origins)
     if node is None or not is_standard(node, *ops):
         return None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Factors of scores that are the same for all keys: as factors of the queries, which attention takes in any form.
 
-So Swin v2 writes the temperature of each head, and others log(tokens) of each sequence.
+Swin v2 writes the temperature of each head in this way, others log(tokens) of each sequence.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def move_query_factors(graph: gs.Graph, analysis: Analysis) -> bool:
 
 
 def _score_index(analysis: Analysis, node: gs.Node) -> int | None:
-    """Which operand of a Mul or Div are scores, where the other is one number for all keys, and no known one."""
+    """Which operand of a Mul or Div is scores, where the other is one number for all keys that is not known."""
     if not is_standard(node, "Mul", "Div"):
         return None
     for index in (0, 1) if node.op == "Mul" else (0,):
@@ -45,7 +45,7 @@ def _score_index(analysis: Analysis, node: gs.Node) -> int | None:
 
 
 def _matmul(graph: gs.Graph, analysis: Analysis, scores: gs.Tensor) -> gs.Node | None:
-    """The MatMul of queries and keys that scores are, perhaps times a number; None where others read it, too."""
+    """The MatMul of queries and keys that makes scores, perhaps times numbers; None where others read them, too."""
     while True:
         node = producer(scores)
         if node is None or len(scores.outputs) != 1 or is_output(graph, scores):

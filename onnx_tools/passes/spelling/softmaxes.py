@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Softmax that is written out, by exponentials or by weights that are divided by their sum: as one Softmax."""
+"""Softmaxes that are written out, with exponentials or weights that are divided by their sum, as one Softmax."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ...analysis.symbolic.facts import broadcast_shape
 from ...match.chains.softmaxes import is_mask, reduction_of
 
 _LOWEST = float(np.finfo(np.float32).min)
-_TINY = 1e-6  # of sums that are 1 at least where a row is not padded
+_TINY = 1e-6  # the largest guard of sums, which are at least 1 where a row is not padded
 
 
 @dataclass(frozen=True)
 class _SoftmaxWeights:
-    """Not yet divided by their sum: exp of `scores`, or a Softmax of them, times masks of 0 and 1."""
+    """Weights not yet divided by their sum: exp of `scores`, or a Softmax of them, times masks of 0 and 1."""
 
     scores: gs.Tensor
     masks: tuple[gs.Tensor, ...] = ()
@@ -28,8 +28,8 @@ class _SoftmaxWeights:
 def write_softmaxes(graph: gs.Graph, analysis: Analysis) -> bool:
     """Replaces whatever is a Softmax over one axis; returns whether there was any.
 
-    A mask that weights are multiplied by before they are divided by their sum gets its place before the Softmax, as a
-    choice of the lowest number. Rows without any kept element, of which there is no mean, are the only ones to differ.
+    A mask by which weights are multiplied before they are divided by their sum moves before the Softmax, as a choice of
+    the lowest number. Only rows without any kept element differ, for which there are no meaningful weights.
     """
     editor, changed = Editor(graph), False
     for node in list(graph.nodes):
@@ -67,7 +67,7 @@ def _replace(
 
 
 def _shift(analysis: Analysis, softmax: gs.Node) -> bool:
-    """Takes away the largest score that is taken from all scores before a Softmax: the Softmax does so itself."""
+    """Drops the subtraction of the largest score before a Softmax, which does that itself; returns if there was one."""
     rank = analysis[softmax.inputs[0]].rank
     if rank is None:
         return False
@@ -78,7 +78,7 @@ def _shift(analysis: Analysis, softmax: gs.Node) -> bool:
 
 
 def _divisor(analysis: Analysis, node: gs.Node) -> gs.Tensor | None:
-    """What a node divides by, without a guard against 0: Where(sum > 0, sum, 1), sum + tiny, max(sum, tiny)."""
+    """What a node divides by, without its guard against 0: Where(sum > 0, sum, 1), sum + tiny or max(sum, tiny)."""
     if is_standard(node, "Mul"):
         inverse = made_by(node.inputs[1], "Reciprocal")
         return None if inverse is None else inverse.inputs[0]
@@ -114,7 +114,7 @@ def _weights(analysis: Analysis, tensor: gs.Tensor, axis: int) -> _SoftmaxWeight
     node = producer(tensor)
     if node is None:
         return None
-    if is_standard(node, "Exp"):  # of scores of which the largest is 0; others may overflow, where a Softmax does not
+    if is_standard(node, "Exp"):  # the largest score has to be 0: others may overflow where a Softmax does not
         scores = _without_shift(analysis, node.inputs[0], axis)
         return None if scores is node.inputs[0] else _SoftmaxWeights(scores)
     if is_standard(node, "Softmax") and int(node.attrs.get("axis", -1)) % (analysis[tensor].rank or 1) == axis:
@@ -131,7 +131,7 @@ def _weights(analysis: Analysis, tensor: gs.Tensor, axis: int) -> _SoftmaxWeight
 
 
 def _without_shift(analysis: Analysis, scores: gs.Tensor, axis: int) -> gs.Tensor:
-    """The scores before their largest is taken from all of them."""
+    """The scores before the largest is subtracted from all of them; the scores themselves where it is not."""
     node = made_by(scores, "Sub")
     if node is None or reduction_of(analysis, node.inputs[1], "ReduceMax", node.inputs[0]) != axis:
         return scores

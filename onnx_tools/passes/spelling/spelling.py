@@ -26,5 +26,5 @@ REWRITES = (
 
 
 def spelling(graph: gs.Graph, analysis: Analysis) -> PassResult:
-    """Where, Softmax over the last axis, ReduceMean and variance by these operators, and factors at the queries."""
+    """Writes choices, Softmaxes, means and variances by these operators, and moves factors of scores to queries."""
     return PassResult(NAME, sum(rewrite(graph, analysis) for rewrite in REWRITES))

@@ -23,11 +23,11 @@ from ...match.chains.heads import scale_of
 from ...match.chains.views import square_source
 from ..shapes import ShapeBuilder, is_of_sizes, shape_source
 
-_SIZES = ((2, 3), (3, 5))  # B, S to try movements with
+_SIZES = ((2, 3), (3, 5))  # B and S for which movements are tried
 
 
 def transpose_softmaxes(graph: gs.Graph, analysis: Analysis) -> bool:
-    """Lets every Softmax over [..., S, S] go over its last axis, and swaps MatMuls' operands; returns if it did."""
+    """Lets Softmaxes of [..., S, S] be over the last axis, and swaps MatMuls' operands; returns whether any changed."""
     editor = Editor(graph)
     transposing = _Transposes(editor, analysis, ShapeBuilder(editor, shape_source(graph)))
     softmaxes = [node for node in graph.nodes if is_standard(node, "Softmax") and _is_transposed(analysis, node)]
@@ -58,7 +58,7 @@ def _transposes_a_matmul(analysis: Analysis, node: gs.Node) -> bool:
 
 
 class _Transposes:
-    """Swaps the last two axes of tensors of one graph, by other nodes in front of them."""
+    """Makes tensors of one graph with their last two axes swapped, by changed copies of the nodes before them."""
 
     def __init__(self, editor: Editor, analysis: Analysis, shapes: ShapeBuilder) -> None:
         self._editor = editor
@@ -151,7 +151,7 @@ def _swap(rank: int) -> list[int]:
 
 
 def _numbers(shape: Shape | None, batch: int, length: int) -> list[int] | None:
-    """The sizes for B and S; None where others take part."""
+    """The sizes of a shape for this B and S; None where it has other unknown sizes."""
     if shape is None or not is_of_sizes(shape):
         return None
     return [size.evaluate(lambda name: {"B": batch, "S": length}[name]) for size in shape]

@@ -24,7 +24,7 @@ Groups = tuple[tuple[int, ...], ...]
 class View:
     """A tensor as a transposition and a reshape of another one, `tensor` [B,S,*rest].
 
-    groups: for every axis of the viewed tensor the axes of `tensor` that it is the product of, outermost first. Axes of
+    `groups`: for every axis of the viewed tensor, the axes of `tensor` whose product it is, outermost first. Axes of
     size 1 may be in no group. `has_batch` and `has_sequence`: whether the first two axes are B and S, or 1.
     """
 
@@ -47,7 +47,7 @@ class View:
         return tuple(item for item in self.groups[axis] if item < 2)
 
     def width(self, axis: int) -> int:
-        """What an axis of the viewed tensor holds beside batch and sequence."""
+        """The size of an axis of the viewed tensor without the batch and the sequence in it."""
         return int(np.prod([self.rest[item - 2] for item in self.groups[axis] if item >= 2], dtype=np.int64))
 
     @property
@@ -58,7 +58,7 @@ class View:
 
 @functools.lru_cache(4096)
 def is_odd(shape: Shape | None) -> bool:
-    """Whether a shape holds batch and sequence once each, but not as [B,...,S,...]: [S,B,E] or [B*S,E], for two."""
+    """Whether a shape holds batch and sequence once each, but not as [B,...,S,...], such as [S,B,E] or [B*S,E]."""
     dynamic_sizes = [size for size in shape or () if size.constant() is None]
     product = Poly.of(1)
     for size in dynamic_sizes:
@@ -82,10 +82,10 @@ class Views:
         self._analysis = analysis
         self._shapes = shapes
         self._transposes: dict[tuple[str, str, tuple[int, ...]], gs.Tensor] = {}
-        self._narrow: dict[str, tuple[gs.Tensor, Groups]] = {}  # [B,1,...] to [B,...] and how it is seen
+        self._narrow: dict[str, tuple[gs.Tensor, Groups]] = {}  # by name of [B,1,...]: as [B,...], and its groups
 
     def seed(self, tensor: gs.Tensor) -> View | None:
-        """What the shape alone tells: [B,...,S,...], [B*H,S,...], and the same without B or S."""
+        """The view that the shape alone tells: of B, S and others in any order, without B or S, or of [B*H,S,...]."""
         facts = self._analysis[tensor]
         shape = facts.shape
         if not shape or (isinstance(tensor, gs.Constant) and facts.static_shape() is not None):
@@ -118,7 +118,7 @@ class Views:
         return View(self._front(tensor, view), view.rest, view.groups, view.has_batch, view.has_sequence)
 
     def _front(self, tensor: gs.Tensor, view: View) -> gs.Tensor:
-        """[B or 1, S or 1, *rest] of a tensor whose every axis is one of these."""
+        """The tensor as [B or 1, S or 1, *rest], where each of its axes is one of these."""
         positions = {group[0]: axis for axis, group in enumerate(view.groups)}
         front = [positions[axis] for axis in (_BATCH, _SEQUENCE) if axis in positions]
         permuted = self._transpose(tensor, [*front, *(positions[2 + i] for i in range(len(view.rest)))])
@@ -164,7 +164,7 @@ class Views:
         return View(tensor, tuple(rest), groups, view.has_batch, view.has_sequence)
 
     def plain(self, view: View) -> View | None:
-        """The view with at most one axis after batch and sequence in a group, all in order, none of size 1."""
+        """The view with at most one axis other than B and S in a group, all in order, none of size 1; or None."""
         order, sizes, groups = list[int](), list[int](), list[tuple[int, ...]]()
         for axis, group in enumerate(view.groups):
             inner = [item for item in group if item >= 2 and view.rest[item - 2] != 1]
@@ -211,7 +211,7 @@ class Views:
         return View(wide, rest, groups, has_sequence=False)
 
     def regroup(self, view: View) -> View:
-        """The view with a tensor that has the axes it says, instead of one without some of size 1."""
+        """The view with its tensor reshaped to all axes that the view has, including those of size 1."""
         tensor = self._regroup(view, view.tensor, view.rest)
         return View(tensor, view.rest, view.groups, view.has_batch, view.has_sequence)
 
@@ -226,7 +226,7 @@ class Views:
         return self._transposes[key]
 
     def _regroup(self, view: View, tensor: gs.Tensor, rest: Sequence[int]) -> gs.Tensor:
-        """A tensor with the first two axes of the view's as [B,S,*rest]."""
+        """A tensor with the first two axes of the view's tensor, reshaped to [B,S,*rest]."""
         return self._reshape(tensor, [view.size(0), view.size(1), *(Poly.of(size) for size in rest)], leading=2)
 
     def _reshape(self, tensor: gs.Tensor, shape: Sequence[Poly], leading: int = 0) -> gs.Tensor:

@@ -45,7 +45,7 @@ class TokenWalk:
         self.replaced_count += not moves
 
     def finish(self) -> None:
-        """Lets every reader read what has been made; until then the analysis knows all that is read."""
+        """Lets every reader read what has been made; until then, nodes only read tensors that the analysis knows."""
         for old, new in self._replacements:
             self._editor.redirect(old, new)
 
@@ -81,7 +81,7 @@ class TokenWalk:
         return with_groups(view, [*([()] * (rank - len(view.groups))), *view.groups])
 
     def axis_of(self, view: View, axis: int) -> tuple[View, int]:
-        """A plain view that has an axis of its own for one of the viewed tensor's, and which. Raises NoMatch."""
+        """A plain view with an axis of its tensor for one axis of the viewed tensor, and its index. Raises NoMatch."""
         if view.tokens(axis):
             raise NoMatch("the axis holds batch or sequence")
         if view.groups[axis]:
@@ -107,15 +107,15 @@ class TokenWalk:
         return parts
 
     def of_rows(self, rows: gs.Tensor, rest: tuple[int, ...], groups: Sequence[tuple[int, ...]]) -> View:
-        """See Views."""
+        """See Views.of_rows."""
         return self._views.of_rows(rows, rest, tuple(groups))
 
     def spread(self, view: View, widths: Sequence[int], sizes: Sequence[int]) -> gs.Tensor:
-        """See Views."""
+        """See Views.spread."""
         return self._views.spread(view, widths, sizes)
 
     def add(self, like: gs.Node, inputs: Sequence[gs.Tensor], attrs: Mapping[str, object] | None = None) -> gs.Tensor:
-        """The first output of a node with other inputs and attributes."""
+        """The first output of a new node like another, with other inputs and attributes."""
         return self.make(like.op, inputs, like.outputs[0], {**like.attrs, **(attrs or {})})
 
     def make(
@@ -130,7 +130,7 @@ class TokenWalk:
         return self._editor.reshape(tensor, sizes, stem=f"{tensor.name}_tokens")
 
     def add_multiple(self, like: gs.Node, inputs: Sequence[gs.Tensor], attrs: Mapping[str, object]) -> list[gs.Tensor]:
-        """All outputs of a node with other inputs and attributes."""
+        """All outputs of a new node like another, with other inputs and attributes."""
         outputs = [self._editor.variable(f"{item.name}_tokens", item.dtype) for item in like.outputs]
         name = self._editor.fresh(f"{like.name or like.op}_tokens")
         self._editor.graph.nodes.append(gs.Node(like.op, name, {**like.attrs, **attrs}, list(inputs), outputs))

@@ -24,7 +24,7 @@ NAME = "tokens"
 def tokens(graph: gs.Graph, analysis: Analysis) -> PassResult:
     """Moves every known operator that reads or makes tokens in another order, or merged, onto tensors [B,S,...].
 
-    What reads such a tensor and is not known gets it made of the tensor [B,S,...]. Every value stays what it was.
+    For readers that are not known, such tensors are made from the tensors [B,S,...]. Every value stays what it was.
     """
     if not any(is_odd(analysis[tensor].shape) for node in graph.nodes for tensor in node.outputs):
         return PassResult(NAME, 0)
@@ -53,7 +53,7 @@ def _identity(walk: TokenWalk, node: gs.Node) -> list[View]:
 
 
 def _elementwise(walk: TokenWalk, node: gs.Node) -> list[View]:
-    """Operands are in the order of the result, or have nothing where it has batch and sequence."""
+    """Element-wise: operands are in the order of the result, or have nothing where it has batch and sequence."""
     rank = len(walk.shape(node.outputs[0]))
     views: list[View | None] = []
     for tensor in node.inputs:
@@ -85,7 +85,7 @@ def _elementwise(walk: TokenWalk, node: gs.Node) -> list[View]:
 
 
 def _widths(walk: TokenWalk, tensor: gs.Tensor, view: View | None, like: View) -> list[int]:
-    """The sizes after batch and sequence of an operand along the axes of the result. Raises NoMatch: others."""
+    """An operand's sizes along the axes of the result, without batch and sequence. Raises NoMatch in another order."""
     rank = len(like.groups)
     if view is None:
         shape = () if tensor.is_empty() else walk.facts(tensor).static_shape() or ()
@@ -137,7 +137,7 @@ def _with_last(walk: TokenWalk, tensor: gs.Tensor) -> View:
 
 
 def _gemm(walk: TokenWalk, node: gs.Node) -> list[View]:
-    """alpha x W + beta c with one constant matrix W, and c without tokens or a constant row."""
+    """alpha x W + beta c with one constant matrix W, and with a constant row c, if any."""
     matrix, alpha, beta = node.inputs[1], float(node.attrs.get("alpha", 1.0)), float(node.attrs.get("beta", 1.0))
     bias = argument(node, 2)
     if not isinstance(matrix, gs.Constant) or int(node.attrs.get("transA", 0)):
@@ -175,7 +175,7 @@ def _last_axis(walk: TokenWalk, node: gs.Node) -> list[View]:
 
 
 def _gather(walk: TokenWalk, node: gs.Node) -> list[View]:
-    """Rows of a constant table, or elements beside batch and sequence."""
+    """Rows of a constant table, a token of every sequence, or elements along other axes."""
     data, indices = (walk.facts(tensor) for tensor in node.inputs)
     axis = int(node.attrs.get("axis", 0)) % len(data.shape or (1,))
     if data.constant and data.static_shape() is not None and axis == 0:
