@@ -31,7 +31,7 @@ def packed_interface(
 ) -> PassResult:
     """Replaces the padded inputs; what stays padded reads them unpacked, right-padded to the longest sequence.
 
-    `fillers` has, by input, what that must find in padded slots, 0 for inputs without one. Inputs in `unread_names` go.
+    `fillers` has, by input, what that must find in padded slots (0 if absent). Inputs in `unread_names` are removed.
     """
     boundary = boundary_of(graph)
     _pack_outputs(Editor(graph), analysis, boundary)

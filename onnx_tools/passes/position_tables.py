@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows 0, 1, ... of a constant table, however they are taken: as a look-up by positions [1,S], which passes know."""
+"""Rows 0, 1, ... of a constant table, however taken, as a look-up by positions [1,S], which the other passes know."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _SUMS = ("ReduceL1", "ReduceL2", "ReduceSum", "ReduceSumSquare")
 def sums(padded: bool) -> Callable[[gs.Graph, Analysis], PassResult]:
     """The pass that reduces packed tokens over their sequence: by PadfreePool, and from the lengths.
 
-    It runs after the pooling pass, which knows whole means. `padded`: for that interface, where masks may have holes.
+    It runs after the pooling pass, which replaces whole means. `padded`: in the padded interface, masks may have holes.
     """
 
     def run(graph: gs.Graph, analysis: Analysis) -> PassResult:

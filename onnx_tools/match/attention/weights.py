@@ -92,7 +92,7 @@ def _is_one_of(tensor: gs.Tensor, chain: Sequence[gs.Tensor]) -> bool:
 
 
 def check_masked_alike(uses: Sequence[MaskUse], mask: PaddingMask, scores: Shape, node: str, rows: TableRows) -> None:
-    """Raises NoMatch unless every use masks weights as their scores were, or by the same mask at the query's slot."""
+    """Raises NoMatch unless each use masks no more than the scores' mask does, or masks queries by its rule."""
     for use in uses:
         if not _masks(use, mask, scores, node, rows) and not _masks(
             _transpose(use), PaddingMask(mask.keeps), scores, node, rows

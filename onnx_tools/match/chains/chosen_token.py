@@ -45,7 +45,7 @@ def chosen_token(analysis: Analysis, node: gs.Node, mask: Mask) -> ChosenToken |
 
 
 def _rows_of_slots(analysis: Analysis, node: gs.Node) -> tuple[gs.Tensor, gs.Tensor] | None:
-    """The tokens that a node takes one from every row of, and the tensor of those slots; or None."""
+    """The tokens, and the tensor of the slot that a node takes from every row of them; None for other nodes."""
     if is_standard(node, "GatherElements") and int(node.attrs.get("axis", 0)) in (1, -2):
         shape = analysis[node.inputs[1]].shape
         whole = analysis[node.inputs[0]].shape

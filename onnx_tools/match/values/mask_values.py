@@ -71,7 +71,7 @@ def table_rows(tensor: gs.Tensor) -> int | None:
 
 
 def domain_of(dtype: str, rows: int | None, exprs: Iterable[Expr]) -> Domain:
-    """The values to try for an input of a type that is in expressions; `rows`: of the table that it chooses from."""
+    """The values to try for an input in expressions, by its type and the `rows` of a table that it indexes, if any."""
     if dtype == "bool":
         return Domain(np.arange(2), True)
     if rows is not None:

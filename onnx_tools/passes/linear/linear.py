@@ -61,7 +61,7 @@ def _replace(editor: Editor, analysis: Analysis, node: gs.Node) -> str | None:
         old_node.outputs.clear()
     padfree_linear(editor, name, [x, weight, bias.addend, residual.addend], output, activation=kind)
     if bias.addend is not None and not bias.nodes:
-        output.name = editor.fresh(f"{output.name}_biased")  # it is not what the original calls so
+        output.name = editor.fresh(f"{output.name}_biased")  # the old name is another value's in the original
     return reason
 
 

@@ -37,8 +37,9 @@ class FoldedWeights:
         Args:
             weight: [K,N].
             gamma: [K].
-            centred: whether every column is less its mean, and rounded so that its sum stays: a row's mean then adds
-                nothing that counts to a product. Otherwise products, which float32 holds exactly, are rounded once.
+            centred: whether each column's mean is subtracted, and the column rounded so that its sum stays: a row's
+                mean then adds nothing that counts to a product. Otherwise a product of two halves, which float32 holds
+                exactly, is rounded once.
         """
         key = (weight.name, gamma.name, centred)
         if key not in self._scaled:

@@ -141,7 +141,7 @@ class _NormFolding:
     def _decide(self) -> None:
         """Chooses all norms that only GEMMs need, except those whose constants do not fit.
 
-        A GEMM's constants depend on every norm that it applies, so that all are tried again without such a norm.
+        A GEMM's constants depend on every norm that is folded into it, so that all are tried again without such a norm.
         """
         for output, norm in self._norms.items():
             gemms = self._try(norm, self._gemms_after)

@@ -102,7 +102,7 @@ class _Counting:
         return True
 
     def skips_padding(self, tensor: gs.Tensor) -> bool:
-        """Whether all slots of an id that marks padding have one number: if that goes on counting, it is no padding."""
+        """Whether slots with the padding id all have the same number: an id at which counting goes on is no padding."""
         if not self.padding:
             return True
         if self._at_padding is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes what is computed from positions as [S,...], such as rotary angles by outer products, [1,S,...]."""
+"""Lifts what is computed from positions as [S,...], such as rotary angles by outer products, to [1,S,...]."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_DEPTH = 64
 
 
 def lift_positions(graph: gs.Graph, analysis: Analysis) -> bool:
-    """Gives tensors made of positions the batch's axis before they get it later, or meet tokens; returns if any did."""
+    """Gives tensors made of positions the batch's axis where they get it later or meet tokens; returns if any did."""
     lift, changed = _Lift(Editor(graph), analysis), False
     for node in list(graph.nodes):
         shape = analysis[node.outputs[0]].shape if node.outputs else None
