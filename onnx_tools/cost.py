@@ -16,9 +16,9 @@ FP16_BYTES = 2
 class Lengths:
     """A batch of B sequences of mean length `mean`, padded to `maximum`.
 
-    Attention needs the mean of the squares too. Lengths count as uniform in [2 mean - maximum, maximum]; below half of
-    the maximum that range would leave 0, and they count as maximum * u**(maximum / mean - 1), u uniform in [0, 1]. Both
-    have the given mean and maximum, and agree at one half.
+    Attention needs the mean of the squares too. Lengths are taken to be uniform in [2 mean - maximum, maximum]. Where
+    the mean is below half of the maximum, that range would go below 0; they are maximum * u**(maximum / mean - 1) then,
+    with u uniform in [0, 1]. Both have the given mean and maximum, and agree where the mean is half of the maximum.
     """
 
     batch: int
@@ -27,12 +27,12 @@ class Lengths:
 
     @property
     def tokens(self) -> float:
-        """T."""
+        """The tokens T of all sequences."""
         return self.batch * self.mean
 
     @property
     def slots(self) -> int:
-        """B x S."""
+        """The B x S slots of the padded batch."""
         return self.batch * self.maximum
 
     @property
@@ -113,9 +113,9 @@ def flops(gemm: GemmShape, lengths: Lengths, padded: bool = False) -> float:
 
 
 def moved_bytes(gemm: GemmShape, lengths: Lengths) -> float:
-    """Bytes that the operands and the result have in fp16, each moved once.
+    """Bytes of the operands and the result in fp16, each moved once.
 
-    Attention's scores, which have a token in both axes, are left out: fused kernels keep them on the chip.
+    Attention's scores, whose axes are both of tokens, are left out: fused kernels keep them on the chip.
     """
     matrices = ((gemm.rows, gemm.inner), (gemm.inner, gemm.columns), (gemm.rows, gemm.columns))
     elements = 0.0
@@ -126,7 +126,7 @@ def moved_bytes(gemm: GemmShape, lengths: Lengths) -> float:
 
 
 def roofline_s(gemms: Iterable[GemmShape], lengths: Lengths, gpu: Gpu) -> float:
-    """Seconds below which a GPU cannot do the GEMMs one by one: each waits for its FLOPs or for its bytes.
+    """The least seconds that a GPU needs for the GEMMs one by one: each waits for its FLOPs or for its bytes.
 
     Source: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009.
     """
@@ -137,9 +137,9 @@ def roofline_s(gemms: Iterable[GemmShape], lengths: Lengths, gpu: Gpu) -> float:
 
 @dataclass(frozen=True)
 class Figures:
-    """FLOPs of a part of the model: of the original, after rewriting, and what of these is still on padded tokens.
+    """FLOPs of a part of the model: of the original, after rewriting, and those of the latter still on padded tokens.
 
-    `packed_share` is that of the function: which part of the original's work was packed.
+    `packed_share` is what the function of that name returns.
     """
 
     original_flops: float
@@ -161,8 +161,8 @@ def figures(original: Sequence[GemmShape], rewritten: Sequence[GemmShape], lengt
 def packed_share(gemms: Iterable[GemmShape], lengths: Lengths) -> float | None:
     """The part of a rewritten model's GEMMs that computes no padding, counted with every sequence at the maximum.
 
-    GEMMs of constants and of positions alone, which one sequence needs as much as a batch, do not count. None where
-    there is no work.
+    GEMMs of constants and of positions alone, which cost the same for one sequence as for a batch, do not count. None
+    where there is no work.
     """
     shares = [(flops(item, lengths, padded=True), item.padded) for item in gemms if item.letters - {"S"}]
     at_most = sum(work for work, _ in shares)

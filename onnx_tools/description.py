@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metadata of a rewritten model: what whoever builds or runs it has to know."""
+"""The metadata of a rewritten model: what one has to know to build or run it."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def describe(
     precision: str,
     masks: str,
 ) -> dict[str, Any]:
-    """The metadata of a result, but for what its conversion and verification add; arguments as those of `rewrite`.
+    """The metadata of a result, except for what conversion and verification add; the keywords are those of `rewrite`.
 
-    Raises RewriteError where nothing of the original can be padding.
+    Raises RewriteError where no slot of the original can be padding.
     """
     graph, analysis = result.graph, result.analysis
     inputs = [_input(graph, tensor, interface, result) for tensor in graph.inputs]
@@ -83,12 +83,12 @@ def describe_types(metadata: Mapping[str, Any], result: ModelProto) -> None:
 
 
 def measurement(errors: Mapping[str, float], allowance: float) -> dict[str, Any]:
-    """Errors by output, in parts of a column's root mean square, and the largest allowed, as the metadata has them."""
+    """Errors by output, relative to a column's root mean square, and the largest allowed one, as in the metadata."""
     return {"errors": {name: float(f"{error:.3g}") for name, error in errors.items()}, "allowed": allowance}
 
 
 def _longest(result: PassedGraph, original: ModelProto) -> int | None:
-    """The longest sequence's length, by tables and fixed sizes; None: any."""
+    """The longest sequence's length that tables and fixed sizes allow; None where any is allowed."""
     sizes = fixed_sizes(original, token_inputs_of(original))
     if result.mask.source is None and sizes.sequence is not None:
         raise RewriteError(
@@ -100,7 +100,7 @@ def _longest(result: PassedGraph, original: ModelProto) -> int | None:
 
 
 def _mask(result: PassedGraph, limit: int | None) -> dict[str, Any] | None:
-    """The original's mask, or its input of lengths instead of one."""
+    """The metadata's entry for the original's mask, or for its input of lengths where it has that instead."""
     entry = result.mask.describe(limit)
     if entry is None or result.lengths is None:
         return entry

@@ -33,19 +33,19 @@ from .quantization.weights import QuantizedWeights
 from .report import plugin_counts
 
 QUANTIZATION = "quantization"
-"""The entry of the metadata."""
+"""The name of the metadata's entry."""
 OPSET = 19
-"""The first with e4m3."""
+"""The first opset with e4m3."""
 LEAST_COSINE, USUAL_COSINE = 0.9, 0.98
-"""Mean over sequences of an output: below the first something is wrong, below the second somebody should look. Trained
-models keep 0.997 (docs/guide/fp8.md); random weights with sharp attention were down to 0.96."""
+"""Of an output, averaged over sequences: below the first something is wrong, below the second somebody should look.
+Trained models keep 0.997 (docs/guide/fp8.md); random weights with sharp attention went down to 0.96."""
 _WORST_SHOWN = 3
 
 logger = logging.getLogger(__name__)
 
 
 def _unseen(_: int) -> Step:
-    """Nobody wants to know of a calibration."""
+    """Shows no progress."""
     return lambda: None
 
 
@@ -53,7 +53,7 @@ def _unseen(_: int) -> Step:
 class _Plan:
     """Which GEMMs go to e4m3, their tensors' scales, and what was measured.
 
-    stream_loss: the most that a GEMM loses which reads a stream, whether it goes to e4m3 or not.
+    stream_loss: the largest loss of a GEMM that reads a stream, whether it goes to e4m3 or not.
     """
 
     layers: Layers
@@ -77,11 +77,12 @@ def quantize(
         model: in fp16 or bf16, as `with_linear` gives it, without function bodies.
         batches: inputs of the model, with data of the kind that it will get; losses are measured on the first.
         options: margin and layers.
-        begin: for progress; the steps are calibration batches.
+        begin: shows the progress; the steps are calibration batches.
         verify: whether the outputs are compared with the given model's, on the first batch.
 
     Raises:
-        RewriteError: the model is not of that kind, or the data; VerificationError: the answers are too far off.
+        RewriteError: the model is not of that kind, or the data cannot be used.
+        VerificationError: the outputs are too far off.
     """
     with G_LOGGER.suppress(G_LOGGER.ERROR):  # it warns of every tensor of e4m3, whose type it keeps
         return _quantize(_measure(model, batches, options, begin), batches, options, verify=verify)
@@ -96,11 +97,11 @@ def quantize_gemms(
     begin: BeginSteps = _unseen,
     verify: bool = True,
 ) -> Model:
-    """The same of a model whose GEMMs are not PadfreeLinear yet: chooses who computes norms, too.
+    """Does the same for a model whose GEMMs are not PadfreeLinear yet, and chooses which operators compute its norms.
 
-    With `fold_norms` GEMMs do, from rows in e4m3. Where norms stand ahead of layers, these are rows of a stream, to
-    which every layer adds. If a GEMM loses more than LARGEST_STREAM_LOSS by that, such norms stay, and their results
-    are what is rounded: the model is calibrated again then.
+    With `fold_norms` the GEMMs do, from rows in e4m3. Where norms stand ahead of layers, these are rows of a stream, to
+    which every layer adds. If a GEMM loses more than LARGEST_STREAM_LOSS by that, such norms stay operators of their
+    own, their results are rounded instead, and the model is calibrated again.
     """
     with G_LOGGER.suppress(G_LOGGER.ERROR):
         measurements = _measure(with_linear(model, fold_norms=fold_norms), batches, options, begin)
@@ -192,7 +193,7 @@ def _plan(
     weights: QuantizedWeights,
     done: Step,
 ) -> _Plan:
-    """Chooses GEMMs and scales; those that lose too much, or see nothing but zeros, stay."""
+    """Chooses GEMMs and scales; GEMMs that lose too much, or read only zeros, stay in half precision."""
     layers = choose_layers(graph, options)
     tensors = list(dict.fromkeys(layer.x for layer in layers.chosen_layers))
     largest = largest_numbers(model, precision, tensors, batches, done)

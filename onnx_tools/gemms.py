@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GEMMs of a graph, and how their sizes follow from the batch: what its work is counted from."""
+"""The GEMMs of a graph, and how their sizes follow from the batch: its work is counted from them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ LETTERS = frozenset("BST")
 OWN_LENGTH = "L"
 MATMULS: Mapping[str, int] = MappingProxyType({"MatMul": 1, "Gemm": 1, "MatMulInteger": 1, "QLinearMatMul": 3})
 CONVOLUTIONS: Mapping[str, int] = MappingProxyType({"Conv": 1, "ConvInteger": 1, "QLinearConv": 3})
-"""Operators by where their second factor stands: quantised ones have scales and zero points between the factors."""
+"""Operators with the position of their second factor: quantised ones have scales and zero points between the two."""
 UNCOUNTED = ("ConvTranspose", "DeformConv", "Einsum", "GRU", "LSTM", "RNN")
 """Operators that multiply matrices and that are named in the report instead of being counted.
 
-Of Einsum, those that are not written out as other GEMMs.
+Einsum is one of them where it is not written out as other GEMMs.
 """
 _STANDARD = (*MATMULS, *CONVOLUTIONS, "Attention")
 _COUNTED_OPS = frozenset({*_STANDARD, "PadfreeAttention", "PadfreeLinear"})
@@ -52,7 +52,7 @@ class GemmShape:
 
     @property
     def letters(self) -> set[str]:
-        """What its sizes depend on."""
+        """The letters in its sizes."""
         return set().union(*(factors(size) for size in (self.batch, self.rows, self.inner, self.columns)))
 
     @property
@@ -66,7 +66,7 @@ class GemmShape:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> GemmShape:
-        """What to_dict gave. Raises TypeError for other keys."""
+        """The GEMMs whose values to_dict gave. Raises TypeError for other keys."""
         return GemmShape(**values)
 
 
@@ -120,7 +120,7 @@ def _multiplies(node: gs.Node, analysis: Analysis) -> bool:
 
 
 def _is_residual_sum(node: gs.Node, analysis: Analysis, below: Mapping[str, int]) -> bool:
-    """x + f(x) over tokens or sequences, with GEMMs in f: the sums that make an encoder's layers."""
+    """Whether the node is x + f(x) over tokens or sequences, with GEMMs in f: such sums make an encoder's layers."""
     if is_padfree(node, "PadfreeLayerNorm", "PadfreeLinear"):
         return bool(node.attrs.get("has_residual"))
     if not is_standard(node, "Add"):
@@ -176,7 +176,7 @@ def _matmul(node: gs.Node, left: Facts, right: Facts, out: Shape) -> GemmShape |
 
 
 def _is_weight(facts: Facts) -> bool:
-    """Whether a factor is a layer's: tables of positions that are cut to the sequence's length are none."""
+    """Whether a factor is a layer's weight: a table of positions that is cut to the sequence's length is not."""
     return facts.constant and (facts.rank or 0) > 1 and facts.static_shape() is not None
 
 
@@ -205,7 +205,7 @@ def _convolution(node: gs.Node, weight: Shape, out: Shape) -> GemmShape | None:
 def _gemm_of_sizes(
     part: str, node: gs.Node, weights: bool, sizes: tuple[Poly, Poly, Poly, Poly], count: int = 1
 ) -> GemmShape | None:
-    """The GEMM of these sizes, unless one depends on something else than the batch."""
+    """The GEMM of these sizes; None where one depends on anything but the batch."""
     if any(not {str(atom) for atom in size.atoms()} <= LETTERS for size in sizes):
         return None
     batch, rows, inner, columns = (str(size) for size in sizes)

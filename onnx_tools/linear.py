@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gives a rewritten model padfree's own GEMMs, for GPUs that PadfreeLinear has a kernel for.
 
-It starts from a message, as files that were rewritten before come as one, and as types are converted on messages, whose
-types ONNX infers. The way to the graph and back takes 14 ms for BERT-base.
+It starts from a message: files that were rewritten before are read as one, and types are converted on messages, for
+which ONNX infers them. The conversion to a graph and back takes 14 ms for BERT-base.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from .precision.element_types import check_element_types
 from .report import plugin_counts
 
 _NAMED_ALWAYS = ("linear", "norm folding")
-"""Passes that the report names whether they found anything or not."""
+"""Passes that the report names even if they found nothing."""
 
 
 def with_linear(model: Model, *, fold_norms: bool = True, fold_streams: bool = True) -> Model:
     """A copy of a rewritten model of any precision whose GEMMs of tokens are PadfreeLinear.
 
     With `fold_norms` the GEMMs apply the layer norms between them, where these have no other reader; without
-    `fold_streams` not those whose input goes on beside them (norm_folding). The copy has no function bodies. Its
-    metadata tell: number of operators, what the passes replaced and why not more. Raises RewriteError for a model that
-    `rewrite` did not make.
+    `fold_streams` they leave norms alone whose input is read elsewhere, too (norm_folding). The copy has no function
+    bodies. Its metadata tells the number of operators, what the passes replaced, and why they replaced no more. Raises
+    RewriteError for a model that `rewrite` did not make.
     """
     proto = model.proto
     if not is_rewritten(proto):
@@ -73,7 +73,7 @@ def with_linear(model: Model, *, fold_norms: bool = True, fold_streams: bool = T
 
 
 def _steps(precision: str, *, fold_norms: bool, streams: bool) -> Iterator[Pass]:
-    """The passes in their order: norms see all GEMMs."""
+    """The passes in their order: norms are folded when all GEMMs are there."""
     yield lambda graph, analysis: gates(graph, analysis, precision)
     yield lambda graph, analysis: linear(graph, analysis, precision)
     yield lambda graph, _: rotations(graph, precision)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What callers have to know of a rewritten model's inputs and outputs that their names do not tell."""
+"""What callers have to know about a rewritten model's inputs and outputs that their names do not tell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EXPORT = "torch.onnx.export gives input_names to the model's arguments in their
 
 
 def every_slot_counts(result: PassedGraph, interface: str) -> bool:
-    """Whether the padded interface computes all slots as tokens, for no input tells what is padding."""
+    """Whether the padded interface computes all slots as tokens, because no input tells what is padding."""
     return interface == "padded" and result.mask.source is None
 
 
@@ -27,12 +27,12 @@ def unread_inputs_of(result: PassedGraph) -> tuple[str, ...]:
 
 
 def notes_on(result: PassedGraph, interface: str) -> tuple[str, ...]:
-    """A sentence each, what nothing reads first."""
+    """The notes, a sentence each; inputs that nothing reads come first."""
     return (*_unread_notes(result, interface), *_exchange_notes(result), *_zeros(result, interface))
 
 
 def note_on_definition(entry: Mapping[str, Any]) -> str:
-    """What is said of an original that a definition wrote which nobody else's code was held against; "" of others."""
+    """The note on an original whose definition was not compared with anybody else's code; "" for others."""
     definition = entry.get("definition") or {}
     if not definition.get("own"):
         return ""
@@ -43,7 +43,7 @@ def note_on_definition(entry: Mapping[str, Any]) -> str:
 
 
 def note_on_padding(rules: Mapping[str, IdRule]) -> str:
-    """What was assumed of padded slots, where the original reads them."""
+    """What was assumed about padded slots, where the original reads them."""
     rules_text = ", ".join(f"{rule.padding} in '{name}'" for name, rule in rules.items())
     return (
         f"the original reads padding, which was taken to hold {rules_text}, as tokenizers fill it: then every sequence "
@@ -52,7 +52,7 @@ def note_on_padding(rules: Mapping[str, IdRule]) -> str:
 
 
 def notes_on_rows(axes: Mapping[str, str]) -> tuple[str, ...]:
-    """What was assumed of inputs whose axis has a name of its own: `axes`, by input."""
+    """What was assumed about inputs whose axis has a name of its own; `axes` has these names by input."""
     return tuple(
         f"input '{name}' [batch, {axis}] is taken to hold one number per sequence; where it holds N, fix that in the "
         f"original and rewrite it again: python -m onnxruntime.tools.make_dynamic_shape_fixed --dim_param {axis} "
@@ -62,7 +62,7 @@ def notes_on_rows(axes: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def note_on_refuted_padding(ids: Sequence[int], *, was_named: bool) -> str:
-    """What is said where sequences do not get what they get alone, whichever of these ids all padding holds."""
+    """The note on a model that gives sequences other results than alone, whichever of these ids all padding holds."""
     why = "--padding-id" if was_named else "what tokenizers fill it with, and ids whose rows are zeros"
     return (
         f"where padding holds {' or '.join(map(str, ids))} alone ({why}), the model does not give every sequence what "
@@ -95,7 +95,7 @@ def _unread_notes(result: PassedGraph, interface: str) -> Iterator[str]:
 
 
 def _exchange_notes(result: PassedGraph) -> Iterator[str]:
-    """Inputs with names of each other's meaning."""
+    """Notes on inputs that may have each other's names."""
     tables, mask = _tables(result), result.mask.source
     ids = max((name for name in tables if name in _ID_NAMES), key=lambda name: tables[name], default=None)
     types = max((name for name in tables if name in _TYPE_NAMES), key=lambda name: tables[name], default=None)

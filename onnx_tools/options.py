@@ -18,16 +18,17 @@ class RewriteOptions:
     Attributes:
         interface: "packed" (tokens [T] and lengths), "padded" (the original inputs and outputs), or "varseqlen"
             (packed, with the inputs of NVIDIA's variable-length BERT engines).
-        precision: type of weights and activations in the result: "fp32", "fp16", "bf16", or "half" for fp16 unless it
-            costs GEMMs their kernels, and bf16 then.
+        precision: type of weights and activations in the result: "fp32", "fp16", "bf16", or "half", which is fp16, or
+            bf16 where GEMMs would lose their kernels in fp16.
         strict: whether anything that stays padded is an error.
-        verify: whether original and rewritten model are run in onnxruntime on ragged batches and compared; long
-            sequences without layers that repeat others, but for "whole".
+        verify: whether original and rewritten model are run in onnxruntime on ragged batches and compared; for long
+            sequences, layers that repeat others are left out, unless it is "whole".
         seed: of the batches that `verify` draws.
-        mask_input: the padding mask's input, where attention does not prove which one that is (keyword `mask`).
+        mask_input: the padding mask's input, where attention does not prove which one it is (keyword `mask`).
         mask_form: what masks of the padded interface look like: "any", or "contiguous" where no padding lies between
             the tokens of a row (keyword `masks`).
-        padding_id: what padded slots hold, for models that read them; without it 0 and 1 are tried, and noted.
+        padding_id: what padded slots hold, for models that read them; without it 0, 1 and ids whose rows are zeros are
+            tried, and the report has a note on it.
     """
 
     interface: str = "packed"
@@ -41,7 +42,7 @@ class RewriteOptions:
 
     @classmethod
     def of_keywords(cls, *, mask: str | None = None, masks: str = "any", **others: Any) -> RewriteOptions:
-        """The options that keywords of `rewrite` mean."""
+        """The options that the keywords of `rewrite` stand for."""
         return cls(mask_input=mask, mask_form=masks, **others)
 
     @property

@@ -12,11 +12,11 @@ from .files.model import Model
 from .importing.importing import import_model
 
 _MOST = 2
-"""More rows of zeros are those of a table that is padded to a round size."""
+"""Rows of zeros after the first ones come from padding the table to a round size."""
 
 
 def ids_of_zeros(model: Model) -> tuple[int, ...]:
-    """The ids of the largest table that have a row of zeros, as `padding_idx` makes one: the first of them.
+    """The first ids that have a row of zeros, as `padding_idx` makes one, in the largest table.
 
     Args:
         model: the exported one.

@@ -50,11 +50,11 @@ class PassedGraph:
     """A graph after all passes. `origins`: tensor [T,...] -> the tensor [B,S,...] of the original that it replaces.
 
     `gemms` are the original's GEMMs, `longest` is the longest sequence's length that tables allow,
-    `original_dims` are the sizes of every output in the original, `mask` tells which slots of it are padding, and
+    `original_dims` are the sizes of every output in the original, `mask` tells which of its slots are padding,
     `special` which ids it looks for, and `unread_inputs` are the inputs whose values no output depends on.
-    `lengths`: an input of lengths has the mask's place in the original. `assumed`: what padded slots have to hold.
+    `lengths`: the input of lengths that the original has instead of a mask. `assumed`: what padded slots have to hold.
     `shared_inputs` are the inputs that are the same for a whole batch of the original, with their shapes.
-    `held_inputs`: what inputs are positions, and what are none, where that is proved.
+    `held_inputs`: which inputs are positions and which are not, where that is proved.
     """
 
     graph: gs.Graph
@@ -75,14 +75,14 @@ class PassedGraph:
 
 @dataclass(frozen=True)
 class GraphOptions:
-    """What passes are told.
+    """Options of the passes.
 
     Attributes:
         interface: "packed" or "padded".
         mask: the input that the user calls the padding mask.
         contiguous: no padding lies between tokens.
         padding_id: padded slots hold this id, and may be read; None: they may hold anything, and must not be.
-        on_progress: hears how many passes are done, and of how many.
+        on_progress: called with the number of passes that are done, and that of all.
     """
 
     interface: str
@@ -95,7 +95,7 @@ class GraphOptions:
 def rewrite_graph(model: Model, options: GraphOptions) -> PassedGraph:
     """Runs all passes; the graph is checked after each. Raises RewriteError.
 
-    What the last passes make of it may read padding; then they are tried again, with more nodes that stay padded.
+    If the graph reads padding after the last passes, these are tried again, with more nodes that stay padded.
     """
     try:
         return _rewrite(model, options)
@@ -127,7 +127,7 @@ def _lengths_in(graph: gs.Graph) -> list[str]:
 
 
 def _with_lengths(result: PassedGraph, lengths: LengthsInput, interface: str) -> PassedGraph:
-    """The same with the original's input of lengths instead of the mask, where the interface has one."""
+    """The same with the original's input of lengths instead of the mask, which the padded interface has."""
     if interface != "padded":
         return replace(result, lengths=lengths)
     take_lengths(result.graph, lengths)
@@ -151,7 +151,7 @@ def _pack(graph: gs.Graph, model: Model, options: GraphOptions) -> PassedGraph:
 
 
 def _with_output_names(result: PassedGraph, model: ModelProto) -> PassedGraph:
-    """The same with the outputs' names of the original, where the import gave them others."""
+    """The same with the original's names of outputs, where the import gave them others."""
     if not name_outputs(result.graph, model):
         return result
     tidy(result.graph)
@@ -159,7 +159,7 @@ def _with_output_names(result: PassedGraph, model: ModelProto) -> PassedGraph:
 
 
 class _PassRun:
-    """A graph on its way through the passes, and what they have said so far."""
+    """A graph on its way through the passes, and their results so far."""
 
     def __init__(self, graph: gs.Graph, options: GraphOptions, names: set[str]) -> None:
         self._graph = graph
@@ -205,15 +205,15 @@ class _PassRun:
                 self._gemms = gemms_of(self._graph, self._analysis)
 
     def _tidy(self, after: str) -> None:
-        """Sorts and checks the graph that a pass has changed, and learns about it."""
-        for node in self._graph.nodes:  # before those that were only needed between two passes are removed
+        """Sorts, checks and analyses the graph that a pass has changed."""
+        for node in self._graph.nodes:  # before nodes that were only needed between two passes are removed
             if is_padfree(node, "PadfreeUnpack") and node.outputs[0].name in self._names:
                 self._origins[node.inputs[0].name] = node.outputs[0].name
         tidy(self._graph)
         self._analysis = check_graph(self._graph, after, self._analysis)
 
     def finish(self, keep: str) -> PassedGraph:
-        """The remaining passes, and between them the probe."""
+        """Runs the remaining passes, and the probe between them."""
         packing, *others = packing_passes(keep)
         self.run([packing])
         if self._results[-1] in self._pack_results:
@@ -246,14 +246,14 @@ class _PassRun:
         )
 
     def _assume(self, padding_id: int) -> Mapping[str, IdRule]:
-        """What ids are taken for in padded slots, where what stayed padded may read them."""
+        """The ids that padded slots are assumed to hold, which nodes that stayed padded may read."""
         others = (self._mask.source if self._mask.plain else None, *self._unread_inputs)
         inputs = [tensor for tensor in self._graph.inputs if is_token_input(tensor) and tensor.name not in others]
         integers = [tensor for tensor in inputs if np.dtype(tensor.dtype).kind in "iu" and len(tensor.shape) == 2]
         return padding_rules({str(tensor.name): limit_of(self._graph, tensor.name) for tensor in integers}, padding_id)
 
     def _probe(self) -> Mapping[str, IdRule]:
-        """How ids have to be for what stays padded."""
+        """The rules for ids that the nodes that stay padded need."""
         try:
             probed = probe(
                 self._graph, self._analysis, right_padded_only=self._interface == "packed", special=self._special

@@ -28,8 +28,8 @@ class CoverageReport:
     """What a rewrite did.
 
     `islands` are the nodes that compute or deliver padded tokens, each with the reason. `notes` say what callers
-    have to know beyond the names. `every_slot_counts`: no input tells what is padding, and padding is computed as
-    tokens are, as in the original. `original` and `rewritten` are the GEMMs of both graphs, which cost.py
+    have to know beyond the names. `every_slot_counts`: no input tells what is padding, and padding is computed like
+    tokens, as in the original. `original` and `rewritten` are the GEMMs of both graphs, which cost.py
     turns into FLOPs for given lengths.
     """
 
@@ -49,7 +49,7 @@ class CoverageReport:
 
     @property
     def excluded_ids(self) -> dict[str, tuple[int, ...]]:
-        """Padding ids by input, which kept tokens must not have: the packed graph keeps every token it gets."""
+        """Padding ids by input that tokens must not have: the packed graph takes whatever it gets for a token."""
         ids_by_input: dict[str, set[int]] = {}
         for name, ids in (pair for item in self.passes for pair in item.excluded):
             ids_by_input.setdefault(name, set()).update(ids)
@@ -127,7 +127,7 @@ class CoverageReport:
 
 
 def percent(share: float) -> str:
-    """A share for people: rounded down, so that 100.0 % is nothing less."""
+    """A share as text: rounded down, so that only a whole is 100.0 %."""
     return f"{math.floor(1000 * share) / 10:.1f} %"
 
 
@@ -137,7 +137,7 @@ def plugin_counts(graph: gs.Graph) -> dict[str, int]:
 
 
 def coverage(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult, ...], original: Gemms) -> CoverageReport:
-    """The report for a rewritten graph; `original` are the GEMMs of the graph that it was."""
+    """The report for a rewritten graph; `original` are the GEMMs of the graph that it was made from."""
     return CoverageReport(
         passes,
         _padded_nodes(graph, analysis, passes),
@@ -200,7 +200,7 @@ def _delivering(graph: gs.Graph) -> set[int]:
 
 
 def _is_padded(facts: Facts) -> bool:
-    """Whether the tensor is as long as the padded sequences; what is not known counts as such."""
+    """Whether the tensor is as long as the padded sequences, which a tensor of unknown shape counts as."""
     if facts.shape is None:
         return not facts.constant
     return any("S" in size.atoms() for size in facts.shape)

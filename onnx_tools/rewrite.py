@@ -60,7 +60,7 @@ class RewriteResult:
 
 @dataclass(frozen=True)
 class RewrittenModel:
-    """A rewritten model, its weights wherever they lie and without function bodies, and what was done to it.
+    """A rewritten model without function bodies, its weights wherever they lie, and what was done to it.
 
     `exact` is the same model before its types were converted, where that was asked for.
     """
@@ -88,8 +88,8 @@ def rewrite(
 
     Args:
         model: an ONNX model or its path.
-        options: all of the keywords as one value, instead of them.
-        interface: as every other keyword, one of RewriteOptions, which describes it.
+        options: all of the keywords as one value, instead of single ones.
+        interface: see RewriteOptions, which describes all keywords.
         precision: see RewriteOptions.
         strict: see RewriteOptions.
         verify: see RewriteOptions.
@@ -120,7 +120,7 @@ def finish(model: Model, precision: str) -> ModelProto:
 
 
 def with_bodies(model: Model, precision: str) -> Model:
-    """As finished, with the weights wherever they lie."""
+    """The model with bodies for its operators, as after `finish`, but with the weights wherever they lie."""
     return model.with_proto(with_functions(model.proto, precision))
 
 
@@ -138,12 +138,12 @@ def rewrite_model(
     keep_exact: bool = False,
     phases: Phases | None = None,
 ) -> RewrittenModel:
-    """As rewrite, but not finished: more passes may follow, and TensorRT takes no bodies.
+    """Rewrites as `rewrite` does, but does not finish the model: more passes may follow, and TensorRT takes no bodies.
 
     With `keep_exact` the result also holds the model as it was before its types were converted, with its weights.
 
     Weights that lie outside of the model's message stay outside of the result's. Whoever is done with the result calls
-    `finish`, or check_files() of its weights. `phases` gets the seconds of what is done.
+    `finish`, or check_files() of its weights. `phases` records the seconds of each phase.
     """
     options.check()
     if options.verify:
@@ -178,14 +178,14 @@ def rewrite_model(
 
 @dataclass(frozen=True)
 class _Request:
-    """How a graph is rewritten and verified; `phases` gets the seconds."""
+    """How a graph is rewritten and verified; `phases` records the seconds of each phase."""
 
     options: RewriteOptions
     phases: Phases
 
     @property
     def interface(self) -> str:
-        """That of the graph that is rewritten: NVIDIA's inputs are given to a packed one."""
+        """The interface of the graph that is rewritten: NVIDIA's inputs are given to a packed graph."""
         return "packed" if self.options.interface == VARSEQLEN else self.options.interface
 
     def with_options(self, **changes: Any) -> _Request:
@@ -205,7 +205,8 @@ class _Rewriting:
 def _rewritten_graph(original: Model, request: _Request) -> _Rewriting:
     """Rewrites and verifies a model. Raises RewriteError.
 
-    Where no attention proves the mask, those that may be it are tried, and advised if the model can be rewritten then.
+    Where no attention proves the mask, inputs that may be it are tried; the error advises those that the model can be
+    rewritten with.
     """
     try:
         return _with_any_padding(original, request)
@@ -230,7 +231,7 @@ def _refusal_with(mask: str, original: Model, request: _Request) -> RewriteError
 def _with_any_padding(original: Model, request: _Request) -> _Rewriting:
     """Rewrites and verifies a model; where it reads padding, with what tokenizers fill it with. Raises RewriteError.
 
-    What nobody has asked for is verified, even if nothing else is.
+    A padding id that nobody has asked for is always verified, even if nothing else is.
     """
     try:
         return _with_padding(original, request, None)
@@ -242,7 +243,7 @@ def _with_any_padding(original: Model, request: _Request) -> _Rewriting:
         careful = request if named_padding is not None else request.with_options(verify=request.options.verify or True)
         refuted: list[int] = []
         for padding_id in candidates:
-            with contextlib.suppress(RewriteError):  # others say nothing of padding, as where the original does not run
+            with contextlib.suppress(RewriteError):  # other errors are not about padding: the original may not run
                 try:
                     return _with_padding(original, careful, padding_id)
                 except (DifferError, PaddingIsReadError):
@@ -323,14 +324,14 @@ def _export(graph: gs.Graph, analysis: Analysis, original: Model) -> Model:
     _write_shapes(graph, analysis)
     result = export_model(graph, original)
     proto = result.proto
-    proto.ir_version = max(proto.ir_version, OVERLOAD_IR_VERSION)  # finished files have them
+    proto.ir_version = max(proto.ir_version, OVERLOAD_IR_VERSION)  # finished files have overloads
     proto.producer_name, proto.producer_version = "padfree", VERSION
     check_nodes(proto)
     return result
 
 
 def _write_shapes(graph: gs.Graph, analysis: Analysis) -> None:
-    """Writes what is known of types and shapes at the tensors."""
+    """Writes the known types and shapes into the tensors."""
     for tensor in graph.tensors().values():
         if isinstance(tensor, gs.Variable):
             facts = analysis[tensor]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes BERTs out of numpy, in the shape that torch's TorchScript exporter (opset 17, sdpa attention) gives them."""
+"""Makes BERTs with numpy, in the form that torch's TorchScript exporter (opset 17, sdpa attention) gives them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .errors import RewriteError
 
 _OPSET = 17
 _EPSILON = 1e-12
-_SCORE_GAIN = 2.0  # of the query and key weights: attention scores get a standard deviation of about 4
+_SCORE_GAIN = 2.0  # of query and key weights: it gives attention scores a standard deviation of about 4
 
 
 def bert_model(
@@ -25,7 +25,7 @@ def bert_model(
     max_positions: int = 512,
     seed: int = 0,
 ) -> ModelProto:
-    """A BERT encoder with random weights, none of them trivial: BERT-base without arguments.
+    """A BERT encoder with random weights, none of them trivial; without arguments it is a BERT-base.
 
     Inputs: input_ids, attention_mask, token_type_ids, int64 [B,S] with both axes dynamic. Outputs: last_hidden_state
     [B,S,E] and pooler_output [B,E], float32. The same arguments give the same model, bit for bit.
@@ -88,7 +88,7 @@ class _Bert:
         model = helper.make_model(
             graph, producer_name="padfree", opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8
         )
-        model.graph.initializer.extend(self.weights)  # here, as both helpers copy what they are given
+        model.graph.initializer.extend(self.weights)  # added last, as both helpers copy what they are given
         return model
 
     def op(self, op_type: str, *inputs: str, **attributes: Any) -> str:

@@ -23,7 +23,7 @@ _SEGMENT_NAMES = ("token_type_ids", SEGMENTS)
 
 
 def take_varseqlen(model: ModelProto, metadata: dict[str, Any]) -> None:
-    """Gives a model of the packed interface these inputs, in place, and its metadata too.
+    """Gives a model of the packed interface, and its metadata, these inputs, in place.
 
     Lengths are differences of cu_seqlens. A model without token types does not read segment_ids.
 
@@ -54,7 +54,7 @@ def take_varseqlen(model: ModelProto, metadata: dict[str, Any]) -> None:
 
 
 def _new_names(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Names of the packed inputs -> those of these engines. Raises RewriteError where one has none."""
+    """The engines' names by those of the packed inputs. Raises RewriteError where an input has none."""
     tokens = [item["name"] for item in metadata["inputs"] if item["role"] == "tokens" and item.get("width") is None]
     if not tokens:
         other = next(item["name"] for item in metadata["inputs"] if item["role"] == "tokens")
@@ -77,7 +77,7 @@ def _new_names(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _with_free_names(graph: GraphProto, names: Mapping[str, str]) -> dict[str, str]:
-    """The names and, for tensors inside the graph that have a name of an input, others that are free."""
+    """The names and, for tensors inside the graph that have the name of an engine's input, new ones."""
     names_in_use = {name for node in graph.node for name in node.output} | {tensor.name for tensor in graph.initializer}
     result = dict(names)
     for name in INPUTS:
@@ -88,7 +88,7 @@ def _with_free_names(graph: GraphProto, names: Mapping[str, str]) -> dict[str, s
 
 
 def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
-    """Renames tensors of a graph and where graphs inside it read them."""
+    """Renames tensors of a graph, also where graphs inside it read them."""
     changed = {old: new for old, new in names.items() if old != new}
     for value in (*graph.input, *graph.value_info, *graph.initializer):
         value.name = changed.get(value.name, value.name)
@@ -125,7 +125,7 @@ def _add_lengths(graph: GraphProto) -> None:
 
 
 def _describe(metadata: dict[str, Any], names: Mapping[str, str]) -> None:
-    """The metadata's interface and inputs."""
+    """Writes the metadata's interface and inputs."""
     tokens = {names[item["name"]]: item for item in metadata["inputs"] if item["role"] == "tokens"}
     unread_entry = {"role": "unread", "limit": None, "dtype": "int32"}
     inputs = []
