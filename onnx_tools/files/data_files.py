@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files hold the weights of a model file, and which of those are padfree's own to remove."""
+"""Which files hold the weights of a model file, and which of them padfree wrote and may remove."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def data_name(file: Path, digest: str) -> str:
 
 
 def locations(file: Path) -> list[str]:
-    """Where a model file has tensors outside of it, as paths from its folder; none of what is no model."""
+    """The files that hold tensors of a model file, as paths from its folder; none where it is no model."""
     model = _read(file)
     return [] if model is None else _names(model)
 
@@ -33,7 +33,7 @@ def own_data_files(file: Path) -> list[Path]:
     """The data files that padfree wrote along with a model file.
 
     Their names have the form that `data_name` gives, and the file, which carries padfree's metadata, refers to them.
-    Others are somebody else's, whatever they are called; and a file that has another name, a link, keeps its own.
+    Others are somebody else's, whatever they are called; a model file that is a link, or has hard links, keeps its own.
     """
     if file.is_symlink() or not file.is_file() or file.stat().st_nlink > 1:
         return []
@@ -45,7 +45,7 @@ def own_data_files(file: Path) -> list[Path]:
 
 
 def _read(file: Path) -> ModelProto | None:
-    """A model file as it is, its large weights left where they lie; None for what cannot be read as one."""
+    """A model file as it is, its large weights left where they lie; None where it cannot be read as one."""
     try:
         with file.open("rb") as stream:
             return read_model(stream, os.fstat(stream.fileno()).st_size, FileMap.of(stream, Weights()))

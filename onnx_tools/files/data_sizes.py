@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether tensors have the data that their types and dims ask for: before anything makes room for it."""
+"""Checks that tensors have the data that their types and dims ask for, before anything makes room for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_data(tensors: Iterable[TensorProto], where: str, weights: Weights) -> 
 
     Args:
         tensors: of a model.
-        where: what they are in, as messages call it.
+        where: what messages call the model.
         weights: holds what the messages do not.
 
     Raises:
@@ -39,7 +39,7 @@ def check_data(tensors: Iterable[TensorProto], where: str, weights: Weights) -> 
         size_bytes = bytes_of(tensor)
         if held_size is not None or tensor.HasField("raw_data"):
             if size_bytes is None:
-                continue  # onnx itself refuses what has no such data
+                continue  # onnx itself refuses types that have no such data
             size_read, unit = size_bytes, "bytes"
             size = held_size if held_size is not None else _size_of(tensor, size_read)
         else:
@@ -62,7 +62,7 @@ def bytes_of(tensor: TensorProto) -> int | None:
 
 @functools.cache
 def _bits(kind: int) -> int | None:
-    """The size of one element."""
+    """The bits of one element; None where `bytes_of` gives None."""
     if kind == TensorProto.STRING or kind not in TensorProto.DataType.values():
         return None
     name = TensorProto.DataType.Name(kind)
@@ -77,7 +77,7 @@ def _bits(kind: int) -> int | None:
 
 
 def raw_bytes(tensor: TensorProto) -> int:
-    """The length of `raw_data` that is what type and shape ask for: looking at it would copy it."""
+    """The length of `raw_data` by type and shape, as reading the field would copy it."""
     if not tensor.HasField("raw_data"):
         return 0
     size = bytes_of(tensor)
@@ -85,7 +85,7 @@ def raw_bytes(tensor: TensorProto) -> int:
 
 
 def _size_of(tensor: TensorProto, size_bytes: int) -> int:
-    """The length of `raw_data`: of much, told from the message's size where that is right, for looking copies it."""
+    """The length of `raw_data`; large data, which reading would copy, is first compared by the message's size."""
     if size_bytes >= LARGE_BYTES:
         others = TensorProto(
             name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, doc_string=tensor.doc_string
@@ -104,5 +104,5 @@ def _values(tensor: TensorProto, elements: int, size_bytes: int | None) -> int:
     if tensor.data_type in (TensorProto.COMPLEX64, TensorProto.COMPLEX128):
         return count // 2
     if size_bytes is not None and size_bytes < elements and count == size_bytes:
-        return elements  # several in a number
+        return elements  # a number holds several
     return count

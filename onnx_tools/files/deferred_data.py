@@ -16,20 +16,20 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 LARGE_MODEL_BYTES = 1 << 30
-"""Models whose weights take more in float32 are not held in it: their weights are deferred."""
+"""Models whose weights take more than this in float32 are not held in float32: their weights are deferred."""
 
 
 @dataclass(eq=False)
 class DeferredData:
-    """A weight's data, as long as nobody has read it.
+    """A weight's data that is read when somebody asks for it.
 
-    Whoever asks while somebody still holds what was read gets the same memory.
+    Whoever asks while somebody still holds the data gets the same memory.
 
     Attributes:
         size: bytes.
         read: gives the numbers, in memory that nobody changes.
         narrow: by ONNX's element types, the same numbers in smaller types that hold them exactly.
-        rows: gives the rows of these numbers alone, of a table [V,E]; None where all are read at once.
+        rows: gives only the rows of a table [V,E] that have these indices; None where all are read at once.
     """
 
     size: int
@@ -52,7 +52,7 @@ class DeferredData:
 
 
 def _owner(values: Array) -> Array:
-    """The array whose memory this is; views of it keep that one alive, and not each other."""
+    """The array that owns the memory: views of it keep it alive, but not each other."""
     while isinstance(values.base, np.ndarray):
         values = values.base
     return values
@@ -64,7 +64,7 @@ def size_of(data: memoryview | DeferredData) -> int:
 
 
 def of_bfloat16(bits: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
-    """The numbers of these bits, which are the upper halves of float32's, one row after the other."""
+    """The numbers that have these bits, the upper halves of float32's; in C order."""
     wide = bits.astype(np.uint32, order="C")
     wide <<= 16
     return wide.view(np.float32)

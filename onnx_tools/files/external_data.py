@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors whose data lies in files beside the model."""
+"""Tensors whose data lies in files next to the model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..errors import ModelFileError
 from .data_sizes import bytes_of
 from .weights import LARGE_BYTES, Weights
 
-_MOST_READS = 4  # tensors that lie over each other, as tied weights do, may take a data file so many times
+_MOST_READS = 4  # times that a data file may be read: tensors overlap in it where weights are tied
 
 
 def read_external_data(tensors: Iterable[TensorProto], file: Path, weights: Weights, *, initializers: int = 0) -> None:
@@ -58,14 +58,14 @@ def read_external_data(tensors: Iterable[TensorProto], file: Path, weights: Weig
 
 
 def _data_file(file: Path, name: str, location: str) -> Path:
-    """The file that holds a tensor's data: one in the model's folder, or beside the file that the model links to.
+    """The file that holds a tensor's data: one in the model's folder, or next to the file that the model links to.
 
-    The latter are the caches of model hubs: links to files that lie side by side under other names.
+    The latter is so in the caches of model hubs: links to files that lie side by side under other names.
     """
     folders = {file.parent.resolve(), file.resolve().parent}
     try:
         data = (file.parent / location).resolve()
-    except (OSError, RuntimeError):  # links that lead in a circle
+    except (OSError, RuntimeError):  # links in a circle
         data = file.parent / location
     except ValueError as error:  # no path has a NUL in it
         raise ModelFileError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From ONNX models to graphs and back, with one copy of the weights instead of three at a time, or none."""
+"""From ONNX models to graphs and back, with one copy of the weights, or none, instead of three at a time."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def import_graph(model: Model) -> gs.Graph:
 def export_model(graph: gs.Graph, source: Model) -> Model:
     """The graph as a model; the graph itself stays as it is.
 
-    `source` is the model that it was imported from, whose producer, metadata and version of the format it keeps. Graph,
-    model and file messages each copy what they are made of, so that large weights stay outside of them.
+    `source` is the model that it was imported from, whose producer, metadata and version of the format it keeps. Large
+    weights stay outside of messages, as each step from a graph to a file copies the one before.
     """
     constants = [tensor for tensor in graph.tensors().values() if isinstance(tensor, gs.Constant)]
     large = [(item, item._values, item._export_dtype) for item in constants if item._values.nbytes >= LARGE_BYTES]
     try:
         for item, _, _ in large:
-            item._values, item._export_dtype = np.zeros(0, np.float32), None  # of a copied graph, that is its own
+            item._values, item._export_dtype = np.zeros(0, np.float32), None  # copied graphs have their own
         model = Model(gs.export_onnx(graph, do_type_check=False), source.weights.without_data())
     finally:
         for item, values, export_dtype in large:
@@ -57,7 +57,7 @@ def _keep_header(proto: ModelProto, source: ModelProto) -> None:
 
 
 def _fill(tensor: TensorProto, values: Any, weights: Weights) -> None:
-    """Gives a tensor its values, an array or a graph's lazy ones."""
+    """Gives a tensor its values: an array, or lazy values of a graph."""
     name = tensor.name
     if isinstance(values, HeldValues):
         tensor.CopyFrom(values.message)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""padfree's metadata in a model's message: whether the model has been rewritten, and what is said of it then."""
+"""padfree's metadata in a model's message: whether the model has been rewritten, and what is said about it then."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..errors import RewriteError
 
 
 def is_rewritten(model: ModelProto) -> bool:
-    """Whether the model carries padfree's metadata; what somebody else wrote under that name is none."""
+    """Whether the model carries padfree's metadata; what somebody else wrote under that name does not count."""
     texts = [item.value for item in model.metadata_props if item.key == ONNX_METADATA_KEY]
     return any('"format"' in text for text in texts) or (
         bool(texts) and any(item.domain == DOMAIN for item in model.opset_import)
@@ -72,7 +72,7 @@ def _annotation(model: ModelProto, key: str) -> Any:
 
 
 def write_metadata(model: ModelProto, metadata: Mapping[str, Any]) -> None:
-    """Writes the metadata object into a model, instead of what is there under its key."""
+    """Writes the metadata object into a model, in place of what padfree has written there before."""
     own = (ONNX_METADATA_KEY, TEXT_METADATA_KEY, FIXED_METADATA_KEY, DEFINITION_METADATA_KEY)
     others = [item for item in model.metadata_props if item.key not in own]
     del model.metadata_props[:]

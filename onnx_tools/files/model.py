@@ -18,9 +18,9 @@ Piece = bytes | memoryview
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A message, and the data of weights that it has not.
+    """A message, and the data of the weights that it does not hold.
 
-    What changes a model makes another one, with weights of its own; the data of those that stay the same is shared.
+    Whatever changes a model makes another one, with weights of its own; the data of those that stay the same is shared.
     """
 
     proto: ModelProto
@@ -49,7 +49,7 @@ class Model:
         return result
 
     def with_proto(self, proto: ModelProto) -> Model:
-        """Another message that has the same weights."""
+        """The model of another message, with the same weights."""
         return replace(self, proto=proto)
 
     def array(self, tensor: TensorProto) -> Array:
@@ -68,8 +68,8 @@ def without_initializers(model: ModelProto) -> ModelProto:
 def bytes_in_pieces(model: Model) -> tuple[int, Iterator[Piece]]:
     """How many bytes a model takes, and these bytes, the weights one by one.
 
-    Their length stands in front of them: each that is in the message is serialised twice, so that they are never held
-    all at once.
+    The length of all stands in front of them, so each weight in the message is serialised twice: in this way they are
+    never held all at once.
     """
     proto = model.proto
     skeleton = without_initializers(proto)
@@ -100,13 +100,13 @@ def _tensor_pieces(tensor: TensorProto, weights: Weights) -> Iterator[Piece]:
 
 
 def _tensor_size(tensor: TensorProto, weights: Weights) -> int:
-    """The length of these bytes; nothing that is deferred is read for it."""
+    """The length of these bytes; deferred data is not read for it."""
     size = weights.size_of(tensor)
     return len(tensor.SerializeToString()) if size is None else len(_head_of_data(tensor, size)) + size
 
 
 def _head_of_data(tensor: TensorProto, size: int) -> bytes:
-    """What stands ahead of a tensor's data in its message."""
+    """The bytes before a tensor's data in its message."""
     stub = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
     return bytes(stub.SerializeToString() + message_head(TensorProto.RAW_DATA_FIELD_NUMBER, size))
 

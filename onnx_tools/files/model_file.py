@@ -24,17 +24,17 @@ from .model import Model, Piece, bytes_in_pieces, without_initializers
 from .weights import Storage, Weights
 from .wire import FileMap, read_model
 
-# Protobuf messages end at 2 GiB; the rest is for what is no tensor.
+# Protobuf messages end at 2 GiB; the difference is for everything but tensors.
 EXTERNAL_DATA_BYTES = 2**31 - 64 * 2**20
 _ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
 _SMALL_TENSOR_BYTES = 1024  # stays in the file
 MOST_NODES = 200_000
-"""Of a model, subgraphs and functions included: what is known of every tensor takes some 4 KiB and 0.1 ms a node."""
+"""Of a model, subgraphs and functions included: the facts about its tensors take some 4 KiB and 0.1 ms a node."""
 _ALIGNMENT_BYTES = 4096  # lets readers map tensors into memory
 
 
 def _count_nodes(graphs: Iterable[GraphProto | FunctionProto]) -> int:
-    """Nodes of graphs and of those inside of them; it ends where they are too many."""
+    """The number of nodes of graphs and of those inside of them; the count ends when they are too many."""
     count, waiting = 0, list(graphs)
     while waiting and count <= MOST_NODES:
         graph = waiting.pop()
@@ -46,7 +46,7 @@ def _count_nodes(graphs: Iterable[GraphProto | FunctionProto]) -> int:
 
 
 def load_model(path: str | os.PathLike[str]) -> ModelProto:
-    """Reads an ONNX model with its external data. Raises ModelFileError as open_model."""
+    """Reads an ONNX model with its external data. Raises ModelFileError as open_model does."""
     return open_model(path, Storage.MESSAGES).proto
 
 
@@ -99,7 +99,7 @@ def open_model(path: str | os.PathLike[str], storage: Storage = Storage.MAP) -> 
 
 
 def check_text(proto: ModelProto, where: str) -> None:
-    """Raises ModelFileError for names that are no text, which protobuf hands out as bytes."""
+    """Raises ModelFileError for names that are not text, which protobuf returns as bytes."""
     graph = proto.graph
     texts = [text for node in graph.node for text in (node.name, node.op_type, node.domain, *node.input, *node.output)]
     texts += [attribute.name for node in graph.node for attribute in node.attribute]
@@ -115,7 +115,7 @@ def check_text(proto: ModelProto, where: str) -> None:
 
 
 def check_model_data(model: Model, where: str) -> None:
-    """Raises ModelFileError where a tensor has not the data that its type and dims ask for."""
+    """Raises ModelFileError where a tensor does not have the data that its type and dims ask for."""
     functions = (node for function in model.proto.functions for node in function.node)
     check_data(itertools.chain(model_tensors(model.proto.graph), node_tensors(functions)), where, model.weights)
 
@@ -123,12 +123,12 @@ def check_model_data(model: Model, where: str) -> None:
 def save_model(
     model: ModelProto | Model, path: str | os.PathLike[str], *, external_data_bytes: int = EXTERNAL_DATA_BYTES
 ) -> None:
-    """Writes a model: all of it or nothing, the file that was there stays until the new one is complete.
+    """Writes a model, all of it or nothing: the file that was there stays until the new one is complete.
 
     Weights outside of the model's message are written from where they lie; their files are checked then (check_files).
 
-    Tensors of more than `external_data_bytes` in all go to `<name>.<digest>.data` beside the model. Of a model that was
-    there before, such files are removed, if padfree wrote it and it refers to them. The model itself is left as it is.
+    Tensors of more than `external_data_bytes` in all go to `<name>.<digest>.data` next to the model. Such files of a
+    model that was there before are removed if padfree wrote it and it refers to them. The argument is not changed.
     Raises ModelFileError when a file cannot be written (no space, no permission), or a device or a pipe stands there.
     """
     file, source = Path(path), model if isinstance(model, Model) else Model(model)
@@ -144,7 +144,7 @@ def save_model(
         if sum(_size(tensor, source.weights) for tensor in large) > external_data_bytes:
             data_stage, data_file, ranges = _write_data(large, file, source.weights)
             paths.append(data_stage)
-            if not os.path.lexists(data_file):  # else a model that is there has the same weights
+            if not os.path.lexists(data_file):  # otherwise a model that is there has the same weights
                 paths.append(data_file)
             data_stage.replace(data_file)
             pieces: Iterable[Piece] = (_outside(source, data_file.name, ranges).SerializeToString(),)
@@ -179,7 +179,7 @@ def _write_pieces(pieces: Iterable[Piece], weights: Weights, stream: BinaryIO) -
 
 
 def _write_data(tensors: list[TensorProto], file: Path, weights: Weights) -> tuple[Path, Path, list[tuple[int, int]]]:
-    """Writes the tensors' bytes beside `file`; returns where, what to rename that to, and offsets and lengths."""
+    """Writes the tensors' bytes next to `file`; returns where, what to rename that to, and offsets and lengths."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     ranges: list[tuple[int, int]] = []
 

@@ -28,15 +28,15 @@ _NAMELESS: Mapping[int, type[np.generic]] = MappingProxyType(
 )
 _FED_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _INLINED_BYTES = 1 << 26
-"""Of weights inside a message at most: it is copied."""
-SILENT = 4  # onnxruntime's log: what goes wrong comes as an exception, too
+"""The most bytes of weights inside a message that is inlined, which copies it."""
+SILENT = 4  # for onnxruntime's log: errors come as exceptions, too
 
 
 class _Session(ort.InferenceSession):  # type: ignore[misc]
     """A session that computes with weights that lie elsewhere, and keeps them.
 
-    A session copies its initializers, whoever holds them; what is given to a run it reads where it lies. So `given` are
-    inputs of the graph, which every run gets.
+    A session copies its initializers, whoever holds them, but reads the inputs of a run where they lie. So `fed_values`
+    are inputs of the graph, which every run gets.
     """
 
     def __init__(
@@ -50,20 +50,20 @@ class _Session(ort.InferenceSession):  # type: ignore[misc]
         return [item for item in super().get_inputs() if item.name not in self._fed_values]
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any], options: Any = None) -> list[Any]:
-        """As InferenceSession.run."""
+        """Runs as InferenceSession.run does."""
         return list(super().run(names, {**feeds, **self._fed_values}, options))
 
 
 def open_session(model: Model, *, optimize: bool = True) -> ort.InferenceSession:
     """A session on the CPU; messages beyond protobuf's limit go through a file.
 
-    Sessions share the weights that lie outside of the message, aligned, without a copy; a StagedSession reads some of
-    those that are deferred at a time. Without `optimize` no node is fused or moved: every
-    tensor is computed as the graph says. Raises what onnxruntime raises; its exceptions share no base class.
+    Sessions share the weights that lie outside of the message, aligned, without a copy; a StagedSession reads deferred
+    weights a part at a time. Without `optimize` no node is fused or moved: every tensor is computed as the graph says.
+    Raises what onnxruntime raises; its exceptions share no base class.
     """
     options = _options(optimize=optimize)
     if _has_deferred(model) and can_be_staged(model.proto):
-        options.enable_cpu_mem_arena = False  # which keeps what the largest run of each part took
+        options.enable_cpu_mem_arena = False  # it would keep what the largest run of each part took
         return StagedSession(model, lambda part: _open(part.SerializeToString(), options))
     return _whole_session(model, options)
 
@@ -76,7 +76,7 @@ def parts_of(session: Any) -> int:
 def results_of(
     session: Any, names: Sequence[str], feeds: Mapping[str, Any], *, at_once: int
 ) -> Iterator[tuple[str, Any]]:
-    """Results by name, as they come: of a session of parts in one run, of others in runs of some `at_once`."""
+    """Results by name, as they come: a session of parts runs once, others run for `at_once` results each time."""
     if isinstance(session, StagedSession):
         yield from session.each(names, feeds)
         return
@@ -93,9 +93,9 @@ def _has_deferred(model: Model) -> bool:
 def _options(*, optimize: bool) -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.log_severity_level = SILENT
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a thread that waits leaves its core
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # waiting threads leave their cores
     options.add_session_config_entry(*ORT_AS_WRITTEN)
-    options.enable_mem_reuse = False  # its planner takes the square of a chain's length
+    options.enable_mem_reuse = False  # its planner's time grows with the square of a chain's length
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return options
@@ -109,7 +109,7 @@ def _whole_session(model: Model, options: ort.SessionOptions) -> ort.InferenceSe
         values = {tensor.name: _ort_value(model, tensor) for tensor in tensors if tensor.name not in fed_values}
         if values:
             options.add_external_initializers(list(values), list(values.values()))
-        options.add_session_config_entry("session.disable_prepacking", "1")  # copies of all weights, for a few tokens
+        options.add_session_config_entry("session.disable_prepacking", "1")  # it copies all weights, for a few tokens
         content = _inline(_with_inputs(proto, fed_values)).SerializeToString()
         return _Session(content, options, list(values.values()), fed_values)
     size = sum(raw_bytes(tensor) for tensor in model_tensors(proto.graph))
@@ -122,13 +122,13 @@ def _whole_session(model: Model, options: ort.SessionOptions) -> ort.InferenceSe
 
 
 def _inline(proto: ModelProto) -> ModelProto:
-    """A rewritten model with bodies in the place of padfree's nodes: onnxruntime takes longer to put them there."""
+    """A rewritten model with bodies in place of padfree's nodes: onnxruntime would take longer to inline them."""
     ours = proto.functions and all(function.domain == DOMAIN for function in proto.functions)
     return inliner.inline_local_functions(proto) if ours else proto
 
 
 def _with_inputs(proto: ModelProto, names: Container[str]) -> ModelProto:
-    """A copy of a message, some of whose initializers are inputs."""
+    """A copy of a message in which the initializers of these names are inputs."""
     result = without_initializers(proto)
     inputs = {item.name for item in proto.graph.input}
     for tensor in proto.graph.initializer:
@@ -140,7 +140,7 @@ def _with_inputs(proto: ModelProto, names: Container[str]) -> ModelProto:
 
 
 def _ort_value(model: Model, tensor: TensorProto) -> ort.OrtValue:
-    """A weight's values; types that numpy has no name for go by their bytes and ONNX's number for them."""
+    """A weight's values; types that numpy does not know are passed as bits, with ONNX's number of the type."""
     kind, data = _NAMELESS.get(tensor.data_type), model.weights.data_of(tensor)
     if kind is not None and data is not None:
         bits = np.frombuffer(data, kind).reshape(tensor.dims)

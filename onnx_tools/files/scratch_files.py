@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a model whose weights lie outside of its message into a scratch folder, weight by weight.
 
-Nobody else reads there, so nothing is written aside or named after what it holds; see model_file.py for users' files.
+Nobody else reads there, so files are written in place and have plain names; see model_file.py for users' files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ALIGNMENT_BYTES = 4096  # lets readers map tensors into memory
 
 
 def write_model(model: Model, file: Path, *, external_data_bytes: int = EXTERNAL_DATA_BYTES) -> None:
-    """Writes a model; weights of more than `external_data_bytes` in all go to `<name>.data` beside it.
+    """Writes a model; weights of more than `external_data_bytes` in all go to `<name>.data` next to it.
 
     Raises:
         OSError: no space, or no permission.

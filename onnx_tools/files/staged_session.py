@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a large model in onnxruntime part by part, so that the weights of one part alone are in memory.
+"""Runs a large model in onnxruntime part by part, so that only the weights of one part are in memory.
 
-A part is some of the nodes, in their order. It gets what earlier parts have made, and its weights, which are read for
-it, as inputs. Of the tables that ids choose from, those rows alone are read.
+A part is some of the nodes, in their order. Its inputs are results of earlier parts, and its weights, which are read
+for it. Of tables that ids choose from, only the chosen rows are read.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from .model import Model, without_initializers
 from .weights import Array
 
 PART_BYTES = 1 << 27
-"""Of the weights of a part, unless a single one is larger."""
+"""The most bytes of the weights of a part, unless a single one is larger."""
 KEPT_BYTES = 1 << 29
-"""Of all weights but tables, up to which they are read once for all runs."""
+"""Bytes of all weights but tables, up to which they are read once for all runs."""
 _IDS: Mapping[str, int] = MappingProxyType({"Gather": 1, "PadfreeEmbedding": 0})
 """Operators whose first deferred input is a table, and the position of the ids that choose from it."""
 _INT64 = np.int64
@@ -33,7 +33,7 @@ _INT64 = np.int64
 
 @dataclass(frozen=True)
 class _Table:
-    """A table [V,E] that ids choose from, and what a node reads instead of both: rows, and their numbers among these.
+    """A table [V,E] that ids choose from, and what a node reads instead of both: some rows, and indices into them.
 
     kind: its element type. count: V. wraps: whether negative ids count from the end.
     """
@@ -47,7 +47,7 @@ class _Table:
     wraps: bool
 
     def choose(self, ids: Array) -> dict[str, Array]:
-        """Both; an id that is none of the table's is none of the rows' either."""
+        """The rows and the indices; an id outside of the table becomes an index outside of the rows."""
         flat = np.asarray(ids, _INT64).reshape(-1)
         flat = np.where(flat < 0, flat + self.count, flat) if self.wraps else flat
         is_row = (flat >= 0) & (flat < self.count)
@@ -61,8 +61,8 @@ class _Table:
 class _Part:
     """Nodes of a model, and the session that runs them.
 
-    reads: what they are given of inputs and of what earlier parts have made. weights: what is read for them.
-    makes: what later parts or the outputs need of them.
+    reads: the inputs and results of earlier parts that they need. weights: the weights that are read for them.
+    makes: the results that later parts or the outputs need.
     """
 
     nodes: list[NodeProto] = field(default_factory=list)
@@ -73,7 +73,7 @@ class _Part:
     session: Any = None
 
     def needs(self) -> set[str]:
-        """What has to be there before it runs."""
+        """The tensors that have to be there before it runs."""
         return {*self.reads, *(table.ids for table in self.tables)}
 
 
@@ -88,7 +88,7 @@ class StagedSession:
 
     Args:
         model: its nodes stand in the order in which they compute, and `can_be_staged`.
-        opened: makes a session of the message of a part.
+        open_part: makes a session of the message of a part.
 
     Attributes:
         keeps: whether weights are read once for all runs, as they are few.
@@ -103,7 +103,7 @@ class StagedSession:
         weights = {tensor.name: tensor for tensor in graph.initializer if tensor in model.weights}
         parts = _divide(model, weights)
         _wire(parts, graph, weights)
-        self._parts = [part for part in parts if part.makes]  # what nobody reads, onnxruntime refuses to run
+        self._parts = [part for part in parts if part.makes]  # onnxruntime refuses to run without an output
         types = _types(model.proto)
         for part in self._parts:
             part.session = open_part(_message(part, model.proto, types))
@@ -113,7 +113,7 @@ class StagedSession:
 
     @property
     def parts(self) -> int:
-        """How many there are."""
+        """The number of parts."""
         return len(self._parts)
 
     def get_inputs(self) -> Sequence[ValueInfoProto]:
@@ -121,13 +121,13 @@ class StagedSession:
         return self._inputs
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any], options: Any = None) -> list[Any]:
-        """As InferenceSession.run."""
+        """Runs as InferenceSession.run does."""
         all_names = list(self._outputs if names is None else names)
         values = dict(self.each(all_names, feeds, options))
         return [values[name] for name in all_names]
 
     def each(self, names: Sequence[str], feeds: Mapping[str, Any], options: Any = None) -> Iterator[tuple[str, Any]]:
-        """The same results, each with its name as soon as its part has run: none has to be kept for the others."""
+        """The results with their names, each as soon as its part has run: none has to be kept until the others come."""
         values = dict(feeds)
         yield from ((name, values[name]) for name in dict.fromkeys(names) if name in values)
         last = {name: at for at, part in enumerate(self._parts) for name in part.needs()}
@@ -171,7 +171,7 @@ def _divide(model: Model, weights: Mapping[str, TensorProto]) -> list[_Part]:
 
 
 def _as_early_as_possible(nodes: Sequence[NodeProto], weights: Mapping[str, TensorProto]) -> list[NodeProto]:
-    """The nodes in an order in which those that read no weights follow what they read: less waits for later parts."""
+    """The nodes, those without weights right after what they read, so that fewer results wait for later parts."""
     indices, makers = list[int](), dict[str, int]()
     for at, node in enumerate(nodes):
         read = [makers[name] for name in node.input if name in makers]
@@ -182,7 +182,7 @@ def _as_early_as_possible(nodes: Sequence[NodeProto], weights: Mapping[str, Tens
 
 
 def _with_rows(model: Model, weights: Mapping[str, TensorProto], node: NodeProto) -> tuple[NodeProto, _Table | None]:
-    """A node that reads rows of a table where ids choose from one, and which; else the node itself."""
+    """A node that reads only the chosen rows of a table, and that table; the node itself where it has no table."""
     candidates = ((at, model.weights.held_for(weights[name])) for at, name in enumerate(node.input) if name in weights)
     index, table = next(((at, item) for at, item in candidates if isinstance(item, DeferredData)), (0, None))
     is_first_axis = not any(item.name == "axis" and item.i for item in node.attribute)
@@ -197,7 +197,7 @@ def _with_rows(model: Model, weights: Mapping[str, TensorProto], node: NodeProto
 
 
 def _wire(parts: Sequence[_Part], graph: GraphProto, weights: Mapping[str, TensorProto]) -> None:
-    """Tells every part what it reads and what it makes for others."""
+    """Writes down for every part what it reads and what it makes for others."""
     constants = {tensor.name for tensor in graph.initializer}
     needs = {item.name for item in graph.output}
     for part in reversed(parts):
@@ -231,9 +231,9 @@ def _message(part: _Part, proto: ModelProto, types: Mapping[str, int]) -> ModelP
 def _types(proto: ModelProto) -> dict[str, int]:
     """The element types of all tensors."""
     skeleton = without_initializers(proto)
-    del skeleton.graph.value_info[:]  # they may be those of another precision
+    del skeleton.graph.value_info[:]  # their types may be those of another precision
     outputs = [item for item in skeleton.graph.output if item.type.tensor_type.elem_type]
-    del skeleton.graph.output[:]  # those of which nothing is said are inferred as all others
+    del skeleton.graph.output[:]  # outputs without a type are inferred like all other tensors
     skeleton.graph.output.extend(outputs)
     there = {item.name for item in skeleton.graph.input}
     for tensor in proto.graph.initializer:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights outside of their messages: in the file that they came from, mapped into memory, or in arrays.
 
-Protobuf copies what a message holds whenever it is looked at, and memory that comes anew takes longer than the copy.
+Protobuf copies the data in a message whenever somebody reads it, and fresh memory takes longer than the copy itself.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _DTYPE_BY_TYPE: Mapping[int, str] = MappingProxyType({TensorProto.FLOAT: "<f4", 
 class Storage(Enum):
     """Where the large weights of a file are once it is read.
 
-    The end of the process is what comes of a mapped file that becomes shorter (SIGBUS): whoever maps files does it in a
-    process whose end is no more than an error.
+    A mapped file that becomes shorter ends the process (SIGBUS): whoever maps files does it in a process whose end is
+    just one more error.
     """
 
     MAP = auto()
@@ -47,7 +47,7 @@ class Weights:
     """The data of initializers whose messages hold none, by their names.
 
     Args:
-        storage: of files that are read; none of them in MESSAGES is held here.
+        storage: where the weights of files that are read go; with MESSAGES, they are not held here.
     """
 
     def __init__(self, storage: Storage = Storage.MAP) -> None:
@@ -62,7 +62,7 @@ class Weights:
         return result
 
     def without_data(self) -> Weights:
-        """None yet, for a model that is made of one with these: the files are the same."""
+        """Weights without data yet, for a model that is made from one with these: they watch the same files."""
         result = Weights(self._storage)
         result._files = dict(self._files)
         return result
@@ -91,7 +91,7 @@ class Weights:
     def map_or_watch(self, stream: BinaryIO) -> memoryview | None:
         """An open file's bytes where files are mapped; None otherwise, and whoever reads parts of it calls check_files.
 
-        A file of which parts are copied anyway is not read into memory beside them.
+        Where parts of a file are copied anyway, it is not read into memory as a whole, too.
         """
         if self._storage is Storage.MAP:
             return self.map_file(stream)
@@ -99,9 +99,9 @@ class Weights:
         return None
 
     def check_files(self) -> None:
-        """For whoever is done with weights from files: raises ModelFileError where one was written to meanwhile.
+        """Raises ModelFileError where a file was written to meanwhile; to be called when its weights are done with.
 
-        A file that took its place does no harm: what is mapped is still the old one.
+        A new file in the place of the old one does no harm: the old one is still what is mapped.
         """
         for file, then in self._files.items():
             with contextlib.suppress(OSError):
@@ -112,7 +112,7 @@ class Weights:
                     )
 
     def hold(self, tensor: TensorProto, data: memoryview | DeferredData) -> None:
-        """Makes `data`, little endian, that of a tensor, whose message loses what it holds."""
+        """Makes `data`, little endian, the data of a tensor, whose message loses its own."""
         tensor.ClearField("raw_data")
         del tensor.external_data[:]
         tensor.data_location = TensorProto.EXTERNAL
@@ -125,7 +125,7 @@ class Weights:
         self.hold(tensor, bytes_of_array(values))
 
     def align(self) -> None:
-        """Copies what does not lie as processors and libraries want numbers to lie."""
+        """Copies data that is not aligned as processors and libraries need it."""
         for name, data in self._data.items():
             if isinstance(data, DeferredData):
                 continue
@@ -137,23 +137,23 @@ class Weights:
         return self.held_for(tensor) is not None
 
     def held_for(self, tensor: TensorProto) -> memoryview | DeferredData | None:
-        """What is held for a tensor, read or not: it is external, but in no file that is named. Otherwise None."""
+        """The data held for a tensor, read or not, which is external without naming a file. Otherwise None."""
         is_in_memory = tensor.data_location == TensorProto.EXTERNAL and not tensor.external_data
         return self._data.get(tensor.name) if is_in_memory else None
 
     def data_of(self, tensor: TensorProto) -> memoryview | None:
-        """A tensor's data where it is held; what is deferred is read for it. Otherwise None."""
+        """A tensor's data where it is held, read if it is deferred. Otherwise None."""
         data = self.held_for(tensor)
         return data.data() if isinstance(data, DeferredData) else data
 
     def size_of(self, tensor: TensorProto) -> int | None:
-        """Bytes of a tensor's data where it is held, read or not. Otherwise None."""
+        """The number of bytes of a tensor's data where it is held, read or not. Otherwise None."""
         data = self.held_for(tensor)
         return None if data is None else size_of(data)
 
 
 def _copy(stream: BinaryIO, size: int) -> tuple[memoryview, int]:
-    """A file's bytes in memory of their own, and how many were there. Raises ValueError for an empty file."""
+    """A copy of a file's bytes, and how many of them were read. Raises ValueError for an empty file."""
     content = mmap.mmap(-1, size)
     with contextlib.suppress(AttributeError, OSError):
         content.madvise(mmap.MADV_HUGEPAGE)  # memory comes in larger pieces, in less time
@@ -170,7 +170,7 @@ def bytes_of_array(values: Array) -> memoryview:
 
 
 def array_of(tensor: TensorProto, data: memoryview | None = None) -> Array:
-    """A tensor's values, of `data` where its message holds none; perhaps those, not to be written to."""
+    """A tensor's values, from `data` where its message holds none; they may share its memory: do not write to them."""
     if data is None:
         return np.asarray(numpy_helper.to_array(tensor))
     if tensor.data_type in _DTYPE_BY_TYPE:
@@ -179,7 +179,7 @@ def array_of(tensor: TensorProto, data: memoryview | None = None) -> Array:
 
 
 def with_data(tensor: TensorProto, data: memoryview) -> TensorProto:
-    """A message that holds its data."""
+    """A message of the tensor that holds its data."""
     return TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=bytes(data))
 
 
@@ -193,12 +193,12 @@ class HeldValues(LazyValues):  # type: ignore[misc]
 
     @property
     def data(self) -> memoryview:
-        """The bytes; what is deferred is read for them."""
+        """The bytes, read if they are deferred."""
         return self.source.data() if isinstance(self.source, DeferredData) else self.source
 
     @property
     def tensor(self) -> TensorProto:
-        """A message that holds the data: a copy, for those who know of messages alone."""
+        """A message that holds the data: a copy, for code that knows only messages."""
         return with_data(self.message, self.data)
 
     def load(self) -> Array:

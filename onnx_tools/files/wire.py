@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads and writes the weights of ONNX files one by one, in protobuf's wire format.
 
-At once, they are there twice meanwhile, in memory that comes anew: that takes longer than the copies themselves.
+Read or written all at once, they would be in memory twice, and fresh memory takes longer than the copies themselves.
 https://protobuf.dev/programming-guides/encoding describes the format.
 """
 
@@ -21,28 +21,28 @@ _GRAPH, _INITIALIZER = ModelProto.GRAPH_FIELD_NUMBER, GraphProto.INITIALIZER_FIE
 _RAW_DATA = TensorProto.RAW_DATA_FIELD_NUMBER
 _VARINT, _EIGHT_BYTES, _WITH_LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 _FIXED_BYTES = {_VARINT: 0, _EIGHT_BYTES: 8, _FOUR_BYTES: 4}
-"""What follows the head of a field, by its kind; a varint is part of it."""
+"""Bytes after the head of a field, by its kind; a varint is part of the head."""
 _MOST_VARINT_BYTES = 10
 
 
 @dataclass(frozen=True)
 class FileMap:
-    """A file's bytes, mapped into memory, and who is to hold its large weights."""
+    """A file's bytes, mapped into memory, and the Weights that are to hold its large ones."""
 
     content: memoryview
     weights: Weights
 
     @classmethod
     def of(cls, stream: BinaryIO, weights: Weights) -> FileMap | None:
-        """An open file; None where `weights` does not map it."""
+        """The map of an open file; None where `weights` does not map it."""
         content = weights.map_file(stream)
         return None if content is None else cls(content, weights)
 
 
 def read_model(stream: BinaryIO, size: int, file_map: FileMap | None = None) -> ModelProto:
-    """The model in the next `size` bytes of a stream. Raises DecodeError where these are none.
+    """The model in the next `size` bytes of a stream. Raises DecodeError where they are no model.
 
-    With `file_map` the stream is a file, of which large weights stay where they are.
+    With `file_map` the stream is a file, whose large weights stay where they are.
     """
     model = ModelProto()
 
@@ -79,7 +79,7 @@ def _read_tensor(stream: BinaryIO, size: int, tensor: TensorProto, file_map: Fil
 
 
 def _merge(stream: BinaryIO, size: int, message: Message, apart: int, read_bytes: Callable[[int], None]) -> None:
-    """Merges `size` bytes of a stream into a message but for one field, which `read_bytes` reads, given its length."""
+    """Merges `size` bytes of a stream into a message; `read_bytes` reads the field `apart`, given its length."""
     rest = bytearray()
     for number, head, length in _fields(stream, size):
         if number == apart:
@@ -90,7 +90,7 @@ def _merge(stream: BinaryIO, size: int, message: Message, apart: int, read_bytes
 
 
 def _fields(stream: BinaryIO, size: int) -> Iterator[tuple[int, bytes, int]]:
-    """Number, head and length of every field in `size` bytes; who gets one reads what follows the head.
+    """Number, head and length of every field in `size` bytes; the caller reads what follows the head.
 
     The number is 0 for fields that cannot be messages.
     """
@@ -113,7 +113,7 @@ def _fields(stream: BinaryIO, size: int) -> Iterator[tuple[int, bytes, int]]:
 
 
 def _varint(stream: BinaryIO) -> tuple[int, bytes]:
-    """A number of 7 bits a byte, and its bytes."""
+    """A number that has 7 bits in each byte, and its bytes."""
     value, content = 0, b""
     while len(content) < _MOST_VARINT_BYTES:
         content += _take(stream, 1)
@@ -131,7 +131,7 @@ def _take(stream: BinaryIO, length: int) -> bytes:
 
 
 def message_head(number: int, length: int) -> bytes:
-    """What stands before a message of `length` bytes in the field of this number."""
+    """The bytes before a message of `length` bytes in the field of this number."""
     return _number(number << 3 | _WITH_LENGTH) + _number(length)
 
 
