@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Large arrays piece by piece: what is computed on the way stays in the processor's caches."""
+"""Large arrays piece by piece, so that intermediate results stay in the processor's caches."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ Result = TypeVar("Result")
 
 
 def on_all_cores(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """The function's results in the order of the items: numpy computes without Python's lock. Raises what it raises."""
+    """The function's results in the items' order, by threads: numpy releases Python's lock. Raises what it raises."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with ThreadPoolExecutor(min(cores, _MOST_THREADS)) as pool:
         return list(pool.map(function, items))
 
 
 def blocks(values: Array) -> Iterator[Array]:
-    """Flat pieces of an array, in order; those of arrays of one shape fit each other."""
+    """Flat pieces of an array, in order; arrays of the same shape have pieces of the same sizes."""
     flat = np.ravel(values)
     for first in range(0, flat.size, _ELEMENTS):
         yield flat[first : first + _ELEMENTS]
 
 
 def largest_of(values: Array) -> float:
-    """The largest size among the finite numbers; 0 where there is none."""
+    """The largest absolute value among the finite numbers; 0 where there is none."""
     return max((float(np.abs(finite_of(part)).max(initial=0.0)) for part in blocks(values)), default=0.0)
 
 

@@ -24,11 +24,11 @@ Floats = npt.NDArray[np.float32]
 
 
 class HalfConstants:
-    """Those of one model, whose initializers have no data until all nodes have said how they read them.
+    """The float32 constants of one model; its initializers get data when all nodes have said how they read them.
 
     Args:
-        model: gets its initializers from `store`.
-        original: has their values.
+        model: gets the data of its initializers from `store`.
+        original: the model that has their values.
         precision: the new type, "fp16" or "bf16".
     """
 
@@ -40,15 +40,15 @@ class HalfConstants:
             for tensor in model.proto.graph.initializer
             if tensor.data_type == TensorProto.FLOAT
         }
-        self._trials: dict[str, npt.NDArray[Any]] = {}  # what some become, if they are read in the new type
-        self._rounded: dict[str, npt.NDArray[Any] | DeferredData] = {}  # those that are read in the new type
+        self._trials: dict[str, npt.NDArray[Any]] = {}  # what constants become if they are read in the new type
+        self._rounded: dict[str, npt.NDArray[Any] | DeferredData] = {}  # constants that are read in the new type
         self._read_as_float32: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
 
     def values(self, name: str) -> Floats:
-        """Those of a constant."""
+        """The values of a constant."""
         return to_float(self._original.array(self._tensors[name]))
 
     def survives(self, name: str) -> bool:
@@ -56,12 +56,12 @@ class HalfConstants:
         return self._exact(name) is not None or survives(self.values(name), self._precision)
 
     def add(self, tensor: TensorProto) -> None:
-        """One more, which holds its values."""
+        """Adds a constant, which holds its values itself."""
         self._model.proto.graph.initializer.append(tensor)
         self._tensors[tensor.name] = tensor
 
     def find_unfit(self, names: Iterable[str]) -> dict[str, str]:
-        """Those of these names that the new type cannot hold, with the reasons."""
+        """The constants of these names that the new type cannot hold, with the reasons."""
 
         def trial(name: str) -> tuple[npt.NDArray[Any], str]:
             values = self.values(name)
@@ -88,13 +88,13 @@ class HalfConstants:
             self._rounded[name] = exact
         elif name not in self._rounded:
             trial = self._trials.pop(name, None)
-            if trial is None or self._precision != "fp16":  # else it was found to fit
+            if trial is None or self._precision != "fp16":  # otherwise it was found to fit
                 self._refuse_overflow(name, self.values(name), reader)
             self._rounded[name] = round_values(self.values(name), self._precision) if trial is None else trial
         return f"{name}.{self._precision}"
 
     def _exact(self, name: str) -> DeferredData | None:
-        """A constant's numbers in the new type, where that is the one of the file that they come from."""
+        """A constant's numbers in the new type, where the file that they come from has them in that type."""
         data = self._original.weights.held_for(self._tensors[name])
         return data.narrow.get(ACT_TYPES[self._precision]) if isinstance(data, DeferredData) else None
 
@@ -108,7 +108,7 @@ class HalfConstants:
             )
 
     def store(self) -> None:
-        """Puts them in: in the new type under a constant's own name, unless it is read as float32 too."""
+        """Puts the constants in; those in the new type keep their names, unless they are read as float32 too."""
         graph = self._model.proto.graph
         new_names = {f"{name}.{self._precision}": name for name in self._rounded if name not in self._read_as_float32}
         for node in graph.node:
@@ -123,7 +123,7 @@ class HalfConstants:
         graph.initializer.extend(initializers)
         for name in list(self._rounded):
             copy, dims = f"{name}.{self._precision}", self._tensors[name].dims
-            content = self._rounded.pop(name)  # which is not to be there twice
+            content = self._rounded.pop(name)  # so that it is not there twice
             tensor = graph.initializer.add(
                 name=new_names.get(copy, copy), data_type=ACT_TYPES[self._precision], dims=dims
             )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the nodes of a graph anew for the types that they compute in, with every cast between them."""
+"""Rewrites the nodes of a graph for the types that they compute in, with every cast between them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Conversion:
         self._nodes.append(node)
 
     def _convert_cast(self, node: NodeProto, target: int) -> None:
-        """A cast reads what is there."""
+        """Changes the type that a cast makes; what it reads keeps its type."""
         for attribute in node.attribute:
             if attribute.name == "to" and attribute.i == _FLOAT:
                 attribute.i = target
@@ -93,7 +93,7 @@ class Conversion:
             self._constants.keep(node.input[0])
 
     def _convert_operands(self, node: NodeProto, target: int) -> None:
-        """Lets a node read and make floats of one type, but for inputs that are float32 by their description."""
+        """Lets a node read and make floats of one type, except for inputs that are float32 by their description."""
         in_float32 = _float32_inputs(node)
         for position, name in enumerate(node.input):
             if name and self._is_float(name):
@@ -124,12 +124,12 @@ class Conversion:
         return cast
 
     def _finish_outputs(self) -> None:
-        """Outputs keep their type: what is made in the new type is cast under the output's name."""
+        """Outputs keep their type: a cast makes them, under their names, of tensors in the new type."""
         for name, element_type in self._outputs.items():
             if element_type != _FLOAT or self._types[name] == _FLOAT:
                 continue
             inner, cast = f"{name}.{self._precision}", f"{name}.to_float"
-            node_name = f"{name}.output" if cast in self._casts else cast  # one that readers of the output made
+            node_name = f"{name}.output" if cast in self._casts else cast  # one made for readers of the output
             cast_output(self._nodes, name, inner, node_name, _FLOAT)
             self._types[inner] = self._types[name]
             self._types[name] = _FLOAT

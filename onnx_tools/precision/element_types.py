@@ -20,7 +20,7 @@ _SCHEMA_NAMES: Mapping[int, str] = MappingProxyType(
 
 
 def infer_element_types(model: ModelProto, precision: str) -> dict[str, int]:
-    """TensorProto types of all tensors by name, worked out from inputs and weights alone.
+    """TensorProto types of all tensors by name, inferred from inputs and weights alone.
 
     `precision` is the activation type of the padfree nodes. Raises RewriteError when a tensor's type stays unknown.
     """
@@ -74,7 +74,7 @@ def check_element_types(model: ModelProto, precision: str) -> dict[str, int]:
 
 
 def _without_weights(model: ModelProto) -> ModelProto:
-    """The graph with its initializers as inputs of the same type, without bodies and other tensors' types."""
+    """The graph with its initializers as inputs of the same type, without padfree's bodies and other tensors' types."""
     source = model.graph
     result = ModelProto(ir_version=model.ir_version)
     result.opset_import.extend(model.opset_import)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """fp16 by arithmetic on whole arrays of bits: numpy converts number by number, which takes several times as long.
 
-Rounding is to nearest, ties to even, as numpy's and the GPU's.
+Rounding is to nearest, ties to even, as in numpy and on the GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DROPPED_BITS = np.uint32(13)  # of a fraction of 23 bits
 _HALF_STEP, _ONE = np.uint32((1 << 12) - 1), np.uint32(1)
 _LEAST_NORMAL = np.uint32(0x38800000)  # 2^-14
 _LEAST_INFINITE = np.uint32(0x477FF000)  # 65520, which rounds to 65536
-_MAGIC = np.float32(0.5)  # the last bit of what is added to it is 2^-24, the step of fp16's smallest numbers
+_MAGIC = np.float32(0.5)  # sums with it have a last bit of 2^-24, the step of fp16's smallest numbers
 _REBIAS = np.uint32((127 - 15) << 23)
 _SCALE = np.float32(2.0**112)
 _HALF_INFINITY = np.uint16(0x7C00)
@@ -56,7 +56,7 @@ def _to_half(values: Floats) -> Halves:
     small -= _MAGIC.view(np.uint32)
     normal: Words = size >> _DROPPED_BITS
     normal &= _ONE
-    normal += _HALF_STEP  # and the last bit that is kept, for ties
+    normal += _HALF_STEP  # on top of the last bit that is kept, for ties
     normal += size
     normal -= _REBIAS
     normal >>= _DROPPED_BITS

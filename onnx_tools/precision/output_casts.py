@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outputs of another type than what they are made in."""
+"""Outputs of another type than the one they are computed in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onnx import NodeProto, helper
 
 
 def cast_output(nodes: MutableSequence[NodeProto], output: str, inner: str, cast: str, kind: int) -> None:
-    """Renames a tensor to `inner` wherever it stands, and adds a node `cast` that makes the output of it, in place."""
+    """Renames an output's tensor to `inner`, and adds a node `cast` that makes the output of it, in place."""
     for node in nodes:
         for names in (node.input, node.output):
             for position, name in enumerate(names):

@@ -45,7 +45,7 @@ def standard_pool(node: NodeProto) -> tuple[list[NodeProto], list[TensorProto]]:
         tokens = op("Slice", "tokens", op("Shape", "shape", x), begin, second, begin)
         last_token = op("Sub", "last_token", op("Cast", "token_count", tokens, to=TensorProto.INT32), one)
         slots = starts if mode == "first" else op("Max", "whole", op("Sub", "last_tokens", ends, one), zero)
-        indices = op("Min", "places", slots, last_token)  # empty ones may begin after all tokens
+        indices = op("Min", "places", slots, last_token)  # empty sequences may begin after all tokens
         rows = op("Gather", "rows", x, indices, axis=0)
     some = op("Unsqueeze", "some", op("Greater", "longer", lengths, zero), second)
     op("Where", "result", some, rows, constant("nothing", 0.0, np.float32), output=node.output[0])

@@ -2,7 +2,7 @@
 """Gives a rewritten float32 model another activation type, with every cast written out (strong typing).
 
 Rules, node by node in order:
-- padfree operators and GEMMs compute in the new type (their statistics and sums are float32 inside), but for
+- padfree operators and GEMMs compute in the new type (their statistics and sums are float32 inside), except for
   inputs that are float32 by their description: angles' frequencies, biases of attention;
 - reductions, softmax, norms, exponentials and logarithms that stand outside padfree operators stay float32, and so does
   what is computed element by element from their results, up to the next GEMM or padfree operator;
@@ -11,7 +11,7 @@ Rules, node by node in order:
 - products of positions and other whole numbers (rotary angles, as some exporters write them) stay float32;
 - operators that have no such type in the model's opset stay float32 (bfloat16 convolutions before opset 22);
 - nodes that make or read an activation known not to fit (see ranges.py) stay float32; PadfreeLayerNorm, and PadfreePool
-  of single rows, become standard operators for that, the other padfree operators are refused by name;
+  of single rows, become standard operators for that; the other padfree operators are refused by name;
 - graph inputs and outputs keep their type: results are float32 whatever the precision.
 """
 
@@ -37,7 +37,7 @@ def convert(model: Model, precision: str, unfit: Mapping[str, str] | None = None
 
     The model has no function bodies, and stays as it is. Precision is "fp32" (nothing changes), "fp16" or "bf16".
     `unfit` are activations that it cannot hold, with the reasons. The result is checked: every weight against the
-    original, and every node's types. Raises RewriteError for what the type cannot hold and for subgraphs,
+    original, and every node's types. Raises RewriteError for numbers that the type cannot hold and for subgraphs,
     VerificationError when the result is not consistent.
     """
     if precision not in ACT_TYPES:
@@ -62,7 +62,7 @@ def convert(model: Model, precision: str, unfit: Mapping[str, str] | None = None
 
 
 def _skeleton(model: ModelProto) -> ModelProto:
-    """A copy whose initializers have name, type and shape alone."""
+    """A copy whose initializers have only name, type and shape."""
     result = without_initializers(model)
     for tensor in model.graph.initializer:
         result.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)

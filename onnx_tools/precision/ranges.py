@@ -26,8 +26,8 @@ Feeds = Mapping[str, Array]
 LARGEST: Mapping[str, float] = MappingProxyType({"fp16": 65504.0, "bf16": 3.3895314e38})
 # Sample data are a few tokens with random ids; real data may give numbers a few times larger.
 HEADROOM = 4.0
-# Rounding to 11 bits costs about 2^-13 of a tensor's length. What lies near or below the smallest numbers loses more;
-# eight times more is too much.
+# Rounding to 11 bits costs about 2^-13 of a tensor's norm. Numbers near or below the smallest ones lose more; eight
+# times as much is too much.
 FP16_LOSS = 2.0**-10
 _SURE_MEAN_SQUARE = 2.0**-29
 
@@ -36,10 +36,10 @@ def unfit_reason(values: Array, precision: str, *, headroom: float = 1.0, rounde
     """Why a tensor does not fit a half precision type; empty where it does.
 
     Args:
-        values: fp32.
+        values: the tensor in fp32.
         precision: "fp16" or "bf16"; bf16 has the range of fp32, and everything fits.
         headroom: how much larger the numbers may become.
-        rounded: the values in that type, where they are there already.
+        rounded: the values in that type, where they have been rounded already.
     """
     if precision != "fp16" or not values.size:
         return ""
@@ -61,10 +61,11 @@ def unfit_reason(values: Array, precision: str, *, headroom: float = 1.0, rounde
 
 
 def _surely_fits(values: Array) -> bool:
-    """Whether fp16 loses little, whatever the numbers are: it is their mean square that says so.
+    """Whether the mean square of the numbers alone proves that fp16 loses little.
 
-    Rounding takes 2^-11 of a number at most, or 2^-25 where that is more. Of n numbers whose squares add up to s that
-    is 2^-22 s + 2^-50 n in squares, which FP16_LOSS allows from s = 2^-30 n / 0.75 on; s is known to a few digits here.
+    Rounding changes a number by 2^-11 of it at most, or by 2^-25 where that is more. For n numbers whose squares add up
+    to s, the squared errors add up to at most 2^-22 s + 2^-50 n, which FP16_LOSS allows from s = 2^-30 n / 0.75 on. The
+    sum s is computed here to a few digits.
     """
     total = sum(float(part @ part) for part in blocks(values))
     return bool(np.isfinite(total) and total >= _SURE_MEAN_SQUARE * values.size)
@@ -90,5 +91,5 @@ def find_unfit(model: Model, feeds: Feeds, precision: str) -> dict[str, str]:
 
 
 def run(model: Model, feeds: Feeds, names: Sequence[str]) -> list[Array]:
-    """Outputs of a model in onnxruntime on the CPU; no graph is optimised, so that every tensor is what it is."""
+    """Tensors of a model in onnxruntime on the CPU, which does not optimise the graph: each is computed as it says."""
     return list(open_session(model, optimize=False).run(list(names), dict(feeds)))

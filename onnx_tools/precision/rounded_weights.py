@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What weights become in half precision, and the check that they became it."""
+"""Weights in half precision, and the check that they are the rounded originals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float32]
 
 _ROUNDS = 2
 _ROUNDOFF: Mapping[str, float] = MappingProxyType({"fp16": 2.0**-11, "bf16": 2.0**-8})
-_SMALLEST: Mapping[str, float] = MappingProxyType({"fp16": 2.0**-25, "bf16": 2.0**-134})  # half of the last step
+_SMALLEST: Mapping[str, float] = MappingProxyType({"fp16": 2.0**-25, "bf16": 2.0**-134})  # half of the smallest step
 
 
 def round_to(values: Floats, precision: str) -> TensorProto:
@@ -35,7 +35,7 @@ def round_to(values: Floats, precision: str) -> TensorProto:
 
 
 def round_values(values: Floats, precision: str) -> npt.NDArray[Any]:
-    """What `round_to` holds, as an array: of bf16 the bits."""
+    """The values of `round_to` as an array; for bf16, their bits."""
     if precision == "fp16":
         return to_half(values)
     bits = np.ascontiguousarray(values).view(np.uint32)
@@ -45,12 +45,12 @@ def round_values(values: Floats, precision: str) -> npt.NDArray[Any]:
 
 
 def moved_to_keep_sums(exact: Floats, rounding: Callable[[Floats], Floats], axis: int) -> Floats:
-    """Numbers that have, after `rounding`, the sums along an axis that `exact` has, but for a few roundings.
+    """Numbers whose sums along an axis are those of `exact` after `rounding`, but for a few rounding errors.
 
     Where rows have a mean other than 0, a GEMM's result is off by that mean times the sum of K rounding errors of
-    random signs. So all numbers move by the same small part of themselves, which takes some of them to their other
-    neighbour: three tenths of the sum are left at K 384, one at 4096, and no number's error grows by more than that
-    part.
+    random signs. So all numbers move by the same small fraction of themselves, which makes some of them round to their
+    other neighbour: three tenths of the sum of errors are left at K = 384, one tenth at 4096, and no number's error
+    grows by more than that fraction.
     """
     sizes = np.abs(exact)
     total = sizes.sum(axis=axis, keepdims=True, dtype=np.float64)
@@ -63,15 +63,15 @@ def moved_to_keep_sums(exact: Floats, rounding: Callable[[Floats], Floats], axis
 
 
 def to_float32(tensor: TensorProto, data: memoryview | None = None) -> Floats:
-    """The values of a float tensor of any precision, of `data` where its message holds none.
+    """The values of a float tensor of any precision, from `data` where its message holds none.
 
-    They may be those that the tensor holds, not to be written to.
+    They may share the tensor's memory: do not write to them.
     """
     return to_float(array_of(tensor, data))
 
 
 def survives(values: Floats, precision: str) -> bool:
-    """Whether a constant can be rounded: nothing overflows, and single numbers keep their value but for rounding."""
+    """Whether a constant can be rounded: nothing overflows, and a single number keeps its value but for rounding."""
     if largest_of(values) > LARGEST[precision]:
         return False
     if values.size > 1:
@@ -91,7 +91,7 @@ def check_weights(original: Model, converted: Model, precision: str) -> None:
             return 0
         data = original.weights.held_for(source)
         if isinstance(data, DeferredData) and data.narrow.get(tensor.data_type) is converted.weights.held_for(tensor):
-            return 0  # it is read as the file has it
+            return 0  # it is read from the file as it is
         pairs = zip(blocks(original.array(source)), blocks(converted.array(tensor)), strict=True)
         return sum(_far(to_float(a), to_float(b), precision) for a, b in pairs)
 
@@ -105,7 +105,7 @@ def check_weights(original: Model, converted: Model, precision: str) -> None:
 
 
 def _far(expected: Floats, actual: Floats, precision: str) -> int:
-    """How many numbers are not what they are to be when rounded."""
+    """How many numbers are further from the expected ones than rounding takes them."""
     finite = np.isfinite(expected)
     if finite.all():
         tolerance = np.abs(expected) * _ROUNDOFF[precision] + _SMALLEST[precision]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Half precision on a CPU: the graph computes in fp32 and rounds every tensor to the type that it has on a GPU.
 
-onnxruntime's CPU lacks most fp16 and bf16 kernels, and where it has none it puts casts around whole groups of nodes,
-inside which nothing overflows. Here every half precision tensor is rounded right where it is made, so that what
+onnxruntime lacks most fp16 and bf16 kernels on the CPU. Where it has none it puts casts around whole groups of nodes,
+inside which nothing overflows. Here every half precision tensor is rounded right where it is made, so that whatever
 overflows or loses its digits on a GPU does so here. Sums inside one operator are still fp32, and rows that a norm
 gives in e4m3 are rounded once. Weights outside of the message stay in half precision until a node reads them, so that
-they are never all there in both types: those of large models are deferred, as float32.
+they are never all in memory in both types; those of large models are deferred, as float32.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HALF_TYPES: Mapping[str, int] = MappingProxyType({"fp16": TensorProto.FLOAT16, "
 
 
 def with_rounding(model: Model, precision: str) -> Model:
-    """A copy of a rewritten model that computes in fp32 and rounds what has the type `precision` where it is made."""
+    """A copy of a rewritten model that computes in fp32 and rounds tensors of type `precision` where they are made."""
     half = HALF_TYPES[precision]
     plain = without_functions(model.proto)
     types = infer_element_types(plain, precision)
@@ -60,7 +60,7 @@ def _without(model: ModelProto, left_out: list[TensorProto]) -> ModelProto:
 
 
 def _widen(model: ModelProto, halves: list[TensorProto], source: Weights, target: Weights) -> list[NodeProto]:
-    """Puts weights into a model; gives the nodes that make numbers in fp32 of those that keep their type."""
+    """Puts weights into a model; returns nodes that cast those weights to fp32 that keep their type."""
     nodes = list[NodeProto]()
     sizes = [4 * math.prod(tensor.dims) for tensor in halves]
     is_large = sum(sizes) > LARGE_MODEL_BYTES
@@ -87,7 +87,7 @@ def _wide(tensor: TensorProto, source: Weights) -> npt.NDArray[np.float32]:
 def _wide_rows(
     tensor: TensorProto, data: memoryview | DeferredData, numbers: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float32]:
-    """Rows of a table alone."""
+    """Only these rows of a table."""
     if isinstance(data, memoryview):
         return _numbers(tensor, np.frombuffer(data, np.uint16).reshape(tensor.dims)[numbers])
     assert data.rows is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In which type the nodes of a half precision graph compute: the rules that precision.py lists."""
+"""The type that each node of a half precision graph computes in: the rules that precision.py lists."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FLOAT32_ONLY = frozenset(
         *("LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization"),
         *("BatchNormalization", "LpNormalization", "Pow", "Sqrt", "Exp", "Log", "Reciprocal"),
         *("Range", "RandomNormal", "RandomUniform", "Resize"),
-        *("Sin", "Cos", "Tan"),  # of angles far beyond 2 pi; and no bfloat16 before opset 22
+        *("Sin", "Cos", "Tan"),  # their angles may be far beyond 2 pi; and they have no bfloat16 before opset 22
         *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"),  # their scales are exact numbers
         *("QLinearMatMul", "QLinearConv"),
     )
@@ -31,13 +31,13 @@ _FLOAT32_ONLY = frozenset(
 
 
 class TypeChoice:
-    """Chooses for one node after the other, in their order.
+    """Chooses a type for one node after the other, in their order.
 
     Args:
         precision: the new type, "fp16" or "bf16".
         opset: the model's.
-        constants: its constants.
-        types: tensors by name, as they are by now.
+        constants: the model's.
+        types: the current types of tensors, by name.
         unfit: tensors that the new type cannot hold, with the reasons.
     """
 
@@ -47,10 +47,10 @@ class TypeChoice:
         self._precision, self._opset = precision, opset
         self._constants, self._types, self._unfit = constants, types, unfit
         self._act = ACT_TYPES[precision]
-        self._counts: set[str] = set()  # float32 tensors that were whole numbers, and what is made of them alone
+        self._counts: set[str] = set()  # float32 tensors that were whole numbers, and those made of them alone
 
     def of(self, node: NodeProto, floats: Iterable[str]) -> int:
-        """The type in which a node computes that reads these tensors of floats."""
+        """The type that a node computes in, given the tensors of floats that it reads."""
         if any(name in self._unfit for name in (*node.input, *node.output)):
             self._refuse_unfit(node)
             return _FLOAT
@@ -61,7 +61,7 @@ class TypeChoice:
         if node.op_type in GEMM_OPERATORS:
             return _FLOAT if self._reads_counts_alone(floats) else self._act
         if node.op_type == "Cast":
-            # Whole numbers may be too large for the type; what was float already keeps its type.
+            # Whole numbers may be too large for the new type; floats keep their type.
             return self._act if self._types[node.input[0]] in (TensorProto.BOOL, self._act) else _FLOAT
         if node.op_type == "ConstantOfShape":
             value = [to_float32(attribute.t) for attribute in node.attribute if attribute.name == "value"]
@@ -69,18 +69,18 @@ class TypeChoice:
         return self._act if all(self._is_half(name) for name in floats) else _FLOAT
 
     def _is_half(self, name: str) -> bool:
-        """Whether what a node reads leaves it the new type."""
+        """Whether a node that reads this tensor may compute in the new type."""
         if name in self._constants:
             return self._constants.survives(name)
         return self._types[name] != _FLOAT
 
     def _reads_counts_alone(self, floats: Iterable[str]) -> bool:
-        """Whether all that a node reads, constants aside, was whole numbers: positions, whose angles need digits."""
+        """Whether a node reads only former whole numbers and constants: positions, whose angles need their digits."""
         float_names = [name for name in floats if name not in self._constants]
         return bool(float_names) and all(name in self._counts for name in float_names)
 
     def follow_counts(self, node: NodeProto, floats: Iterable[str], target: int) -> None:
-        """Notes what a node that computes in the type `target` makes of whole numbers; before its outputs have it."""
+        """Notes what a node that computes in `target` makes of whole numbers; before its outputs get that type."""
         if node.op_type == "Cast" and node.domain == "":
             source = self._types.get(node.input[0], _FLOAT)
             became_float = source not in (_FLOAT, self._act, TensorProto.BOOL) and target == _FLOAT

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Padfree nodes that have to stay float32 in a half precision graph, as standard operators, which may."""
+"""Padfree nodes that have to stay float32 in a half precision graph become standard operators, which can."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .pool_nodes import standard_pool, takes_rows
 
 
 def expand_unfit_nodes(model: ModelProto, unfit: Container[str]) -> None:
-    """Norms that make or read what does not fit, and pools that take single rows of it, are expanded in place."""
+    """Expands, in place, norms that make or read unfit tensors, and pools that take single rows of them."""
     nodes = list(model.graph.node)
     del model.graph.node[:]
     for node in nodes:
@@ -22,7 +22,7 @@ def expand_unfit_nodes(model: ModelProto, unfit: Container[str]) -> None:
 
 
 def _expand(model: ModelProto, node: NodeProto, unfit: Container[str]) -> tuple[list[NodeProto], list[TensorProto]]:
-    """Nodes and constants instead of a node; others stay as they are."""
+    """The nodes and constants in place of a node; the node itself where it may stay."""
     if node.op_type == "PadfreeLayerNorm" and any(name in unfit for name in (*node.input, *node.output)):
         return standard_norm(model, node)
     if node.op_type == "PadfreePool" and takes_rows(node) and node.input[0] in unfit:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of other float types as float32: passes and verification know one, and outputs get theirs back at the end."""
+"""Widens files of other float types to float32, the one that passes and verification know; outputs get theirs back."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def widen(model: Model) -> Model:
 
 
 def narrow_outputs(model: ModelProto, original: ModelProto) -> None:
-    """Gives the outputs of a rewritten model the half precision types that they had in the original, in place."""
+    """Gives the outputs of a rewritten model the float types that they had in the original, in place."""
     types = {item.name: item.type.tensor_type.elem_type for item in original.graph.output}
     for output in model.graph.output:
         kind = types.get(output.name)
@@ -75,7 +75,7 @@ def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
 
 
 def _is_wide_weight(tensor: TensorProto) -> bool:
-    """Whether a model computes in double: its weights are, not a number here and there."""
+    """Whether the tensor shows that a model computes in double: single numbers and vectors do not."""
     return tensor.data_type == TensorProto.DOUBLE and len(tensor.dims) > 1
 
 

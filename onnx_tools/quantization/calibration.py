@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The largest numbers that tensors of a rewritten model hold on data, in onnxruntime."""
+"""The largest numbers that tensors of a rewritten model hold on given data, in onnxruntime."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ..precision.rounding import with_rounding
 
 Feeds = Mapping[str, npt.NDArray[Any]]
 Step = Callable[[], object]
-"""Called after a step of something that shows its progress."""
+"""Called after each step of work that shows its progress."""
 BeginSteps = Callable[[int], Step]
-"""Gets how many steps there are, and gives what is called after each of them."""
+"""Called with the number of steps; returns the function to be called after each of them."""
 
 
 def largest_numbers(
@@ -31,7 +31,7 @@ def largest_numbers(
     Args:
         model: rewritten, without function bodies.
         precision: its activations' type.
-        tensors: floating point ones that its nodes make.
+        tensors: floating point tensors that its nodes make.
         batches: inputs of the model; one or more.
         done: called after each batch.
 
@@ -59,16 +59,16 @@ def largest_numbers(
 
 
 def _runnable(model: Model, precision: str) -> Model:
-    """A copy with bodies, for onnxruntime on a CPU, which lacks most kernels of bf16: that is rounded to in fp32."""
+    """A copy with bodies, for onnxruntime on a CPU, which lacks most bf16 kernels: it rounds to bf16 in fp32."""
     if precision == "bf16":
         return with_rounding(model, precision)
     return model.with_proto(with_functions(model.proto, precision))
 
 
 def _with_largest(model: ModelProto, tensor: str, index: int) -> str:
-    """Adds the largest absolute value of a tensor, in place; returns its name. NaN where one number is not finite.
+    """Adds the largest absolute value of a tensor, in place; returns its name. It is NaN where a number is not finite.
 
-    onnxruntime's ReduceMax passes NaN over, a product with zeros does not.
+    onnxruntime's ReduceMax skips NaN; a product with zeros does not.
     """
     stem = f"padfree_largest_{index}"
     wide, size, largest, zero, nothing, result = (
@@ -97,7 +97,7 @@ def fetch(model: Model, precision: str, tensors: Sequence[str], feeds: Feeds) ->
 def fetch_each(
     model: Model, precision: str, tensors: Sequence[str], feeds: Feeds, *, at_once: int
 ) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """The same by name, as they come: a large model runs once, part by part, another one for some `at_once`."""
+    """The same by name, as they come: a large model runs once, part by part, others for `at_once` tensors each time."""
     runs = _runnable(model, precision)
     there = {value.name for value in runs.proto.graph.output}
     runs.proto.graph.output.extend(ValueInfoProto(name=name) for name in tensors if name not in there)

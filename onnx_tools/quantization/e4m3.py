@@ -22,12 +22,12 @@ Bytes = npt.NDArray[Any]
 E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
 LARGEST = 448.0
 LEAST_SCALE, MOST_SCALE = 1 / MAX_SCALE, MAX_SCALE
-"""Of activations: fp16 holds them exactly, as QuantizeLinear's scale has the type of its input."""
+"""For activations: fp16 holds them exactly, which it must, as QuantizeLinear's scale has the type of its input."""
 _LEAST_WEIGHT_SCALE = 2.0**-100
 
 
 def activation_scale(largest: float, margin: float) -> float:
-    """The smallest power of two by which numbers up to margin * largest fit e4m3.
+    """The smallest power of two by which numbers up to margin * largest have to be divided to fit e4m3.
 
     Dividing by a power of two and multiplying by its reciprocal give the same bits, on every machine.
     """
@@ -36,7 +36,7 @@ def activation_scale(largest: float, margin: float) -> float:
 
 
 def round_values(values: Floats) -> Floats:
-    """The nearest numbers of e4m3, ties to even, those beyond its largest cut off; float32."""
+    """The nearest numbers of e4m3 as float32, ties to even; numbers beyond its largest are cut off."""
     return narrow(values).astype(np.float32)
 
 
@@ -46,7 +46,7 @@ def narrow(values: Floats) -> Bytes:
 
 
 def quantized_rows(weight: Floats) -> tuple[Bytes, Floats]:
-    """e4m3 [N,K] and scales [N] of rows [N,K], whose sums stay; finite, above 0.
+    """e4m3 [N,K] and scales [N] of rows [N,K], whose sums stay the same; the scales are finite and above 0.
 
     A row's largest number becomes e4m3's largest.
     """

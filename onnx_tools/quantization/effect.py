@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a whole quantised model gives beside the one that it was made of, sequence by sequence."""
+"""Compares the outputs of a whole quantised model with those of the model it was made from, sequence by sequence."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Effect:
-    """Of one output: the mean and the least cosine between a sequence's numbers before and after."""
+    """For one output, the mean and the least cosine between a sequence's numbers before and after."""
 
     mean_cosine: float
     least_cosine: float
     sequences: int
 
     def to_dict(self) -> dict[str, Any]:
-        """As the metadata hold it."""
+        """The effect as the metadata has it."""
         return asdict(self)
 
 
 def measure_effect(
     before: Model, after: Model, precision: str, metadata: Mapping[str, Any], batches: Sequence[Feeds]
 ) -> dict[str, Effect]:
-    """By output; those that are not floating point, or have other axes than tokens or sequences, are left out.
+    """The effect by output; outputs without an axis of tokens or sequences are left out.
 
     Args:
         before: a rewritten model without function bodies.
-        after: what was made of it, with the same outputs.
+        after: the model that was made from it, with the same outputs.
         precision: of their activations.
-        metadata: what describes them.
+        metadata: the metadata of both.
         batches: inputs.
     """
     items = [item for item in metadata["outputs"] if item["layout"] in ("packed", "per_sequence", "padded")]
@@ -58,7 +58,7 @@ def measure_effect(
 
 
 def cosine(a: Array, b: Array) -> float:
-    """Of two arrays of one shape, as vectors; 1 where both are zeros, 0 where one is, or holds what is not finite."""
+    """The cosine of two arrays as vectors; 1 where both are zeros, 0 where only one is or a number is not finite."""
     x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
     lengths = float(np.linalg.norm(x) * np.linalg.norm(y))
     if not np.isfinite(lengths):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GEMMs of a graph can be in e4m3, and which of them were asked for."""
+"""Chooses the GEMMs of a graph that can be in e4m3 and were asked for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_ASKED_FOR = "not asked for"
 
 @dataclass(frozen=True)
 class Layer:
-    """A GEMM of a graph: its name, and that of the tensor that it multiplies."""
+    """A GEMM of a graph: its name, that of the tensor that it multiplies, and its node."""
 
     name: str
     x: str
@@ -32,14 +32,14 @@ class Layer:
 
 @dataclass(frozen=True)
 class Layers:
-    """Products that are to be in e4m3, and the others with the reasons, by name."""
+    """GEMMs that are to be in e4m3, and the reasons of the others by their names."""
 
     chosen_layers: tuple[Layer, ...]
     kept_layers: Mapping[str, str]
 
 
 def choose_layers(graph: gs.Graph, options: QuantizationOptions) -> Layers:
-    """Raises RewriteError for a pattern that no GEMM fits, and where no GEMM is left."""
+    """Chooses GEMMs. Raises RewriteError for a pattern that fits no GEMM, and where no GEMM is left."""
     gemms = [node for node in graph.nodes if is_padfree(node, HALF_OPERATOR)]
     names = [node_name(node) for node in gemms]
     if not gemms:
@@ -68,7 +68,7 @@ def choose_layers(graph: gs.Graph, options: QuantizationOptions) -> Layers:
 
 
 def reads_stream(layer: Layer) -> bool:
-    """Whether a GEMM norms rows that others add as they are: a stream, which goes past norms ahead of layers."""
+    """Whether a GEMM norms rows that others add without a norm: a stream, where norms stand ahead of layers."""
     if not layer.node.attrs["has_x_moments"]:
         return False
     rows = layer.node.inputs[0]
@@ -76,7 +76,7 @@ def reads_stream(layer: Layer) -> bool:
 
 
 def _adds(reader: gs.Node, rows: gs.Tensor) -> bool:
-    """Whether a node adds rows as they are, or takes such of them that are added so."""
+    """Whether a node adds rows without a norm, or takes some of them for a node that does."""
     if is_padfree(reader, "PadfreePool"):
         summand = reader.outputs[0]
         return any(_sums(item) or _adds(item, summand) for item in summand.outputs)

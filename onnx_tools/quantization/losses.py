@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each GEMM loses in e4m3: its result from rounded factors, beside the one that it has, on calibration data."""
+"""The loss of each GEMM in e4m3: its result from rounded factors, compared with the exact one, on calibration data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .layers import Layer
 from .weights import QuantizedWeight, QuantizedWeights
 
 MOST_ROWS = 1024
-"""Tokens that losses are measured on."""
+"""The most tokens that losses are measured on."""
 _TENSORS_AT_ONCE = 16
 
 
@@ -29,18 +29,18 @@ def measure_losses(
     weights: QuantizedWeights,
     feeds: Feeds,
 ) -> dict[str, float]:
-    """By the names of GEMMs, how far their results are off, in parts of the results' lengths.
+    """How far the results of GEMMs are off, relative to the results' norms, by the GEMMs' names.
 
     Args:
-        model: what the GEMMs stand in, in half precision, without function bodies.
+        model: the model of the GEMMs in half precision, without function bodies.
         precision: its type.
-        layers: GEMMs, PadfreeLinear.
+        layers: the GEMMs, PadfreeLinear nodes.
         scales: of the tensors that they multiply.
         weights: theirs, in e4m3.
         feeds: one batch.
 
-    The result is what the GEMM sums up, with the norm that it applies, but without bias and what follows, which may
-    hide or repeat a loss.
+    A GEMM's result is its product, with the norm that it applies, but without the bias and the steps after it, which
+    may hide or repeat a loss.
     """
     names = list(dict.fromkeys(layer.x for layer in layers))
     losses = dict[str, float]()
@@ -53,7 +53,7 @@ def measure_losses(
 
 
 def loss(node: gs.Node, x: Floats, weight: Floats, scale: float, quantized: QuantizedWeight) -> float:
-    """Of one GEMM of rows x [T,K] by a weight [K,N]; infinite where the result is not finite."""
+    """The loss of one GEMM of rows x [T,K] by a weight [K,N]; infinite where the result is not finite."""
     narrow = round_values(x / np.float32(scale)) * np.float32(scale)
     exact, approximate = (_norm(node, x, result) for result in (x @ weight, narrow @ quantized.dequantize().T))
     length = float(np.linalg.norm(exact))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts GEMMs in e4m3 into a graph: their weights, what they multiply, and who makes that."""
+"""Puts GEMMs in e4m3 into a graph: their weights, the tensors that they multiply, and the nodes that make those."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def narrow_gemms(
         precision: fp16 or bf16.
         layers: the GEMMs.
         scales: of each tensor that they multiply, by its name: a power of two.
-        weights: theirs in e4m3, or what makes them.
+        weights: makes and keeps their weights in e4m3.
 
-    A tensor that such a GEMM, a norm or an embedding makes, or attention for it alone, comes from there in e4m3;
-    others go through QuantizeLinear. Residuals stay in half precision. A tensor has one scale, whoever reads it: no
-    maker is asked for e4m3 twice.
+    If such a GEMM, a norm or an embedding makes a tensor, that node makes it in e4m3; so does attention whose result
+    only such GEMMs read. Other tensors go through QuantizeLinear. Residuals stay in half precision. A tensor has one
+    scale, whoever reads it, so no node has to make two tensors in e4m3.
     """
     narrowing = _Narrowing(graph, precision, layers, scales, weights)
     narrowing.run()
@@ -42,7 +42,7 @@ def narrow_gemms(
 
 
 class _Narrowing:
-    """What becomes of one graph."""
+    """The changes to one graph."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class _Narrowing:
         self._rows: dict[str, gs.Constant] = {}  # by the weight's name
 
     def run(self) -> None:
-        """Decides who makes what, then changes every GEMM."""
+        """Decides which nodes make the tensors in e4m3, then changes every GEMM."""
         narrow_results = dict[int, gs.Tensor]()  # by the id of the GEMM that makes it
         for layer in self._layers:
             x = layer.node.inputs[0]
@@ -81,13 +81,13 @@ class _Narrowing:
             self._change(layer.node, narrow_results.get(id(layer.node)))
 
     def _narrow_rows(self, maker: gs.Node, x: gs.Tensor, narrow: gs.Tensor) -> None:
-        """Makes a norm's result x leave in e4m3, and in half precision only where something reads it so."""
+        """Lets a norm make its result x in e4m3, and in half precision only where something reads it so."""
         wide = self._read_wide(x)
         maker.attrs.update(results="both" if wide else "e4m3", y_scale=self._scales[x.name])
         maker.outputs = [*([x] if wide else []), narrow, *maker.outputs[1:]]
 
     def _gives(self, maker: gs.Node, x: gs.Tensor) -> bool:
-        """Whether a GEMM can make its result in e4m3: what is rotated cannot, and gates make only one result."""
+        """Whether a GEMM can make its result in e4m3: not if it is rotated, and gated GEMMs make only one result."""
         if maker.attrs["rotary_features"] or maker.outputs[0] is not x:
             return False
         return not maker.attrs["gated"] or not self._read_wide(x)
@@ -103,7 +103,7 @@ class _Narrowing:
         )
 
     def _quantize(self, x: gs.Tensor, narrow: gs.Tensor) -> None:
-        """QuantizeLinear of x. onnxruntime has none of bfloat16 on a CPU: that goes through float32."""
+        """Adds QuantizeLinear of x. On a CPU onnxruntime has none for bfloat16, which goes through float32."""
         editor, scale = self._editor, self._scales[x.name]
         stem = f"{x.name}_scale"
         if self._precision == "bf16":
@@ -115,7 +115,7 @@ class _Narrowing:
         editor.node("QuantizeLinear", [x, scale_constant, zero], stem=narrow.name, output=narrow)
 
     def _change(self, node: gs.Node, narrow: gs.Tensor | None) -> None:
-        """Gives a GEMM its weights and inputs in e4m3, and the results that are asked for."""
+        """Gives a GEMM its weights and inputs in e4m3, and the results that are needed."""
         inputs = padfree_inputs(node)
         x, weight = inputs["x"], inputs["weight"]
         result, *moments = node.outputs

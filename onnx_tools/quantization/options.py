@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be asked of a quantisation."""
+"""Options of a quantisation."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MARGIN = 2.0
 """Room above the largest number of the calibration data; scales are powers of two, so that it is 2 to 4 times.
 
 e4m3 keeps 3 bits of every number from 2^-6 to 448: room costs nothing until the smallest ones fall below that, while a
-number that is cut off ruins its row. Retrieval with MiniLM and mpnet is the same from no room to 64 times."""
+number that is cut off ruins its row. Retrieval with MiniLM and mpnet is the same with any room up to 64 times."""
 LARGEST_LOSS = 0.1
-"""Of a GEMM's result, in parts of its length. Rounding both factors to 3 bits costs 0.037 of a sum of terms that are
-as often below zero as above; MiniLM's and mpnet's GEMMs lose 0.01 to 0.047 (docs/guide/fp8.md)."""
+"""Of a GEMM's result, relative to its norm. Rounding both factors to 3 bits costs 0.037 of a sum of terms that are as
+often below zero as above; MiniLM's and mpnet's GEMMs lose 0.01 to 0.047 (docs/guide/fp8.md)."""
 
 LARGEST_STREAM_LOSS = 0.05
-"""Of a GEMM that reads a stream, before the norms ahead of layers become operators of their own, which takes longer.
+"""Of a GEMM that reads a stream; above it the norms ahead of layers stay operators of their own, which takes longer.
 A stream in e4m3 has one scale for all rows, and some rows may be so long that the others are left with fewer bits."""
 
 
@@ -31,7 +31,7 @@ class QuantizationOptions:
         margin: room above the largest number of the calibration data, 1 to 64.
         keep: patterns of names (`*`, `?`, `[...]`) of GEMMs that stay in half precision.
         quantize: patterns of names; where there are any, all other GEMMs stay in half precision.
-        largest_loss: GEMMs whose results are off by more, in parts of their length, stay in half precision.
+        largest_loss: GEMMs whose results are off by more than this, relative to their norm, stay in half precision.
 
     Raises:
         RewriteError: a number is out of range.
@@ -56,4 +56,4 @@ class QuantizationOptions:
 
 
 AS_MEASURED = QuantizationOptions()
-"""What is known to keep real models' answers."""
+"""The options with which real models were measured to keep their answers."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scales in a file: numbers that anybody may have written."""
+"""Checks the scales in a file, which anybody may have written."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..files.model import Model
 from .layers import OPERATOR
 
 _POSITIONS = {OPERATOR: 2, "QuantizeLinear": 1, "DequantizeLinear": 1}
-"""Which input of a node is its scale."""
+"""The position of the scale among a node's inputs."""
 
 
 def check_scales(model: Model) -> None:
-    """Raises RewriteError for a GEMM in e4m3, or a node around it, whose scale is not finite and above 0."""
+    """Raises RewriteError for a GEMM in e4m3, or a Q/DQ node, whose scale is not finite and above 0."""
     constants = {tensor.name: tensor for tensor in model.proto.graph.initializer}
     for node in model.proto.graph.node:
         position = _POSITIONS.get(node.op_type)

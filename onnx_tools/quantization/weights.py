@@ -26,19 +26,19 @@ class QuantizedWeight:
     scale: Floats
 
     def dequantize(self) -> Floats:
-        """float32 [N,K]."""
+        """The rows as float32 [N,K]."""
         values: Floats = self.rows.astype(np.float32) * self.scale[:, np.newaxis]
         return values
 
 
 class QuantizedWeights:
-    """Quantises constants [K,N], and keeps what became of them by their names."""
+    """Quantises constants [K,N], and keeps the results by their names."""
 
     def __init__(self) -> None:
         self._cache: dict[str, QuantizedWeight] = {}
 
     def of(self, weight: gs.Constant) -> QuantizedWeight:
-        """Raises RewriteError where the weight holds numbers that are not finite."""
+        """The weight in e4m3. Raises RewriteError where it holds numbers that are not finite."""
         if weight.name not in self._cache:
             values = values_of(weight)
             if not np.isfinite(values).all():
@@ -48,7 +48,7 @@ class QuantizedWeights:
 
 
 def e4m3_constant(editor: Editor, stem: str, values: Bytes) -> gs.Constant:
-    """A constant of e4m3, which numpy has no name for: its data lies beside a message."""
+    """A constant of e4m3, which numpy does not have: its data lies outside of its message."""
     message = TensorProto(data_type=TensorProto.FLOAT8E4M3FN, dims=values.shape)
     return gs.Constant(editor.fresh(stem), HeldValues(message, bytes_of_array(values.view(np.uint8))))
 
@@ -60,6 +60,6 @@ def half_scalar(editor: Editor, stem: str, value: float) -> gs.Constant:
 
 
 def zeros(editor: Editor, stem: str, count: int, precision: str) -> gs.Constant:
-    """[count] zeros of fp16 or bf16."""
+    """Zeros [count] of fp16 or bf16."""
     message = TensorProto(data_type=ACT_TYPES[precision], dims=[count])
     return gs.Constant(editor.fresh(stem), HeldValues(message, bytes_of_array(np.zeros(count, np.uint16))))
