@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks of the Attention operator with one row for all queries: ONNX spreads them, and onnxruntime 1.32 does not."""
+"""Masks of the Attention operator with one row for all queries: ONNX broadcasts them, onnxruntime 1.32 does not."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from onnx import ModelProto
 
 from .spreading import Spread
 
-_MASK = 3  # position among the inputs of Attention
+_MASK = 3  # its position among the inputs of Attention
 
 
 def masks_of_one_row(model: ModelProto) -> list[Spread]:
-    """The masks [..., 1, keys] of Attention nodes, as far as the file says it: every query is to have a row."""
+    """The masks [..., 1, keys] of Attention nodes, where the file tells shapes: every query is to have its own row."""
     graph = model.graph
     ranks = {item.name: list(item.type.tensor_type.shape.dim) for item in (*graph.value_info, *graph.input)}
     sizes = {name: [dim.dim_value for dim in dims] for name, dims in ranks.items()}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the inputs [B,S] of a file all have the same batch and the same sequence, which its names alone do not tell.
+"""Checks that the inputs [B,S] of a file all have the same batch and sequence, which its names alone do not tell.
 
-Exporters give axes of one size names of their own, or none, and a file may have a second sequence under any name. So
-inputs that are not named alike are tried: what runs with other sizes than the rest is another axis.
+Exporters may give equal axes different names, or none, and a file may have a second sequence under any name. So inputs
+whose names differ are tried: if the file runs when they have other sizes than the rest, they have another axis.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from .inputs import (
     unclear_inputs,
 )
 
-_SIZES = (3, 5)  # of batch and sequence; none is 1, which would broadcast
+_SIZES = (3, 5)  # of batch and sequence; neither is 1, which would broadcast
 _OTHERS = ((5, 2), (7, 3))  # sizes that another batch or sequence is tried with: a longer one, and a shorter one
 _NAMES = ("batch", "sequence")
-_MOST_GROUPS = 8  # inputs named in more ways than this are not told apart
+_MOST_GROUPS = 8  # inputs with more names than this are not tried
 
 Sizes = Mapping[str, tuple[int, int]]
 
@@ -46,7 +46,7 @@ def check_axes(model: Model, token_inputs: Sequence[str]) -> None:
     model.weights.align()
     trial = _Trial(model, token_inputs, sequence_inputs_of(model.proto))
     if not trial.runs({}):
-        return  # nothing is learnt from a file that onnxruntime does not run; its verification says why
+        return  # a file that onnxruntime does not run tells nothing; its verification says why
     for axis in (1, 0):
         groups = names[axis] if len(names[axis]) <= _MOST_GROUPS else []
         for count in range(1, len(groups)):
@@ -57,10 +57,10 @@ def check_axes(model: Model, token_inputs: Sequence[str]) -> None:
 
 
 def with_rows_marked(model: Model) -> Model:
-    """The model, of which inputs [B,N] of several integers are marked as rows of sequences where they are no tokens.
+    """The model with inputs [B,N] of several integers marked as rows of sequences where they are not tokens.
 
-    Their N may be the length that a file fixes for its tokens, or have another name than the tokens' length. Whether
-    it is another one is tried; rows whose N is open get one number.
+    Their N may be the length that a file fixes for its tokens, or have another name than the tokens' length. Running
+    the file shows whether it is another size; rows whose N is open get one number.
     """
     names = (*_rows_beside_tokens(model), *_rows_on_their_own_axis(model))
     if not names:
@@ -72,7 +72,7 @@ def with_rows_marked(model: Model) -> Model:
 
 
 def _rows_beside_tokens(model: Model) -> tuple[str, ...]:
-    """Inputs of fixed N that are no tokens: the file runs with tokens of another length."""
+    """Inputs of fixed N that are not tokens: the file runs with tokens of another length."""
     names = unclear_inputs(model.proto)
     if not names:
         return ()
@@ -86,7 +86,7 @@ def _rows_beside_tokens(model: Model) -> tuple[str, ...]:
 
 
 def _rows_on_their_own_axis(model: Model) -> tuple[str, ...]:
-    """Inputs of open N that are no tokens: the file runs with one number per sequence, and with several."""
+    """Inputs of open N that are not tokens: the file runs with one number per sequence, and with several."""
     names = inputs_of_own_axis(model.proto)
     if not names:
         return ()
@@ -97,7 +97,7 @@ def _rows_on_their_own_axis(model: Model) -> tuple[str, ...]:
 
 
 def _groups(model: ModelProto, token_inputs: Sequence[str], axis: int) -> list[list[str]]:
-    """The inputs by the name of an axis, each without one by itself; fixed sizes and what nobody reads are left out."""
+    """The inputs grouped by the name of an axis, without a name each for itself; no fixed axes, no unread inputs."""
     input_names = {name for node in model.graph.node for name in node.input}
     groups: dict[str, list[str]] = {}
     for value in model.graph.input:
@@ -137,11 +137,11 @@ class _Trial:
             for value in model.proto.graph.input
             if value.name in shapes
         }
-        self._values: Mapping[str, int] | None = None  # what the inputs hold
+        self._values: Mapping[str, int] | None = None  # what the inputs hold in the first run that succeeded
         self._model = model
 
     def runs(self, sizes: Sizes) -> bool:
-        """Whether the file runs with these sizes of some inputs, and the usual ones of the others."""
+        """Whether the file runs with these sizes for some inputs, and the usual ones for the others."""
         if self._session is None:
             return False
         for values in self._trial_values() if self._values is None else (self._values,):
@@ -156,7 +156,7 @@ class _Trial:
         return False
 
     def _trial_values(self) -> Iterator[dict[str, int]]:
-        """What inputs may hold, by name, to be tried in this order."""
+        """The values that inputs may hold, by name, to be tried in this order."""
         for value in (1, 0):
             yield dict.fromkeys((*self._inputs, *self._others), value)
         ids = _ids_to_collect(self._model)
@@ -165,7 +165,7 @@ class _Trial:
 
 
 def _ids_to_collect(model: Model) -> dict[str, int]:
-    """An id that the model collects, by input: without it there is nothing to collect."""
+    """By input, an id whose tokens the model collects: without it there is nothing to collect."""
     graph = gs.import_onnx(model.proto)
     inline_constants(graph)
     return {name: item.markers[0] for name, item in special_ids(graph).items() if item.markers}

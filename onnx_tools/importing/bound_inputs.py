@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Binds inputs of an exported model to numbers: from then on it has them no more."""
+"""Binds inputs of an exported model to numbers: it no longer has these inputs then."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ InputNumber = int | float
 
 
 def bind_inputs(model: ModelProto, values: Mapping[str, InputNumber]) -> ModelProto:
-    """A copy of an exported model in which every element of some inputs is a number, which the model notes down.
+    """A copy of an exported model in which every element of some inputs is a number; its metadata has the numbers.
 
-    Axes of an input that are not fixed are as long as those of the first input that stays and has as many.
+    Axes of an input that are not fixed get the lengths of the same axes of the first remaining input that has them.
 
     Args:
         model: the exported model.
-        values: input -> number.
+        values: numbers by input.
 
     Raises:
         RewriteError: there is no such input, its type has no such number, or nothing tells how long its axes are.
@@ -80,7 +80,7 @@ def _bound(
     staying: Sequence[ValueInfoProto],
     names: Names,
 ) -> list[NodeProto]:
-    """The nodes that make an input's tensor, under its name; its constants are added to the model."""
+    """The nodes that make an input's tensor, under its name; their constants are added to the model."""
     dims = list(value.type.tensor_type.shape.dim)
 
     def constant(array: npt.NDArray[np.generic], stem: str) -> str:
@@ -116,7 +116,7 @@ def _bound(
 
 
 def _tells(item: ValueInfoProto, dims: Sequence[TensorShapeProto.Dimension]) -> bool:
-    """Whether an input has all axes of a shape that are not fixed, and they may be as long."""
+    """Whether an input has all the open axes of a shape, and does not fix them."""
     own = item.type.tensor_type.shape.dim
     open_axes = [axis for axis, dim in enumerate(dims) if not dim.dim_value]
     return max(open_axes) < len(own) and not any(own[axis].dim_value for axis in open_axes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of a model put in line, so that its graph has operators alone."""
+"""Puts the functions of a model in line, so that its graph has only operators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .skeleton import skeleton_of, subgraphs
 
 
 def in_line(model: ModelProto, version: int) -> ModelProto:
-    """The model without functions, in the opset `version`, which is its own; its weights take no part.
+    """The model without functions, in the opset `version`, which is its own; its weights are not touched.
 
     Raises RewriteError for functions of other opsets that ONNX's converter cannot convert.
     """
@@ -30,7 +30,7 @@ def in_line(model: ModelProto, version: int) -> ModelProto:
     for function in others:
         if min(_version(function, version), version) < MIN_OPSET:
             raise _refusal(function, version, "save the model with one opset for both")
-    if others:  # the converter asks for types, so that weights become inputs
+    if others:  # the converter needs types, so weights become inputs
         result.graph.initializer.extend(model.graph.initializer)
         types_graph = skeleton_of(result)
         try:
@@ -52,7 +52,7 @@ def _version(function: FunctionProto, default: int) -> int:
 
 
 def _means_the_same(function: FunctionProto, version: int) -> bool:
-    """Whether none of a function's operators is another one in opset `version`."""
+    """Whether all of a function's operators are the same in opset `version`."""
     own = _version(function, version)
     names = {node.op_type for node in _nodes(function.node) if node.domain == ""}
     return all(
@@ -71,7 +71,7 @@ def _refusal(function: FunctionProto, version: int, fix: str) -> RewriteError:
 
 
 def _give_defaults(model: ModelProto) -> None:
-    """Writes attributes that calls leave out into them: the inliner knows nothing of functions' defaults."""
+    """Adds to calls the attributes that they leave out: the inliner does not know the defaults of functions."""
     defaults = {_key(function): list(function.attribute_proto) for function in model.functions}
     for holder in (model.graph.node, *(function.node for function in model.functions)):
         for node in _nodes(holder):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that give a message one spelling of what ONNX lets files say in many ways (importing.py lists them)."""
+"""Steps that give a message one spelling for what ONNX lets files say in many ways (importing.py lists them)."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from .rotary_tables import tables_of_one_row
 from .skeleton import Names, all_nodes, subgraphs
 from .spreading import spread
 
-_IR_VERSION = 10  # the first with overloads; initializers need not be inputs since version 4
+_IR_VERSION = 10  # the first with overloads; since version 4, initializers need not be inputs
 _STANDARD = "ai.onnx"  # the other name of the domain ''
 _MOST_SPARSE_BYTES = 1 << 31
 
 
 def name_outputs(graph: gs.Graph, model: ModelProto) -> bool:
-    """Gives the outputs of a rewritten graph the names that they have in the original model; whether any had another.
+    """Gives the outputs of a rewritten graph their names in the original model; returns whether any had another.
 
-    An output that is an input in the original is that of the rewritten graph, if it has one of that name.
+    An output that is an input in the original becomes the rewritten graph's input of that name, if it has one.
     """
     inputs = {tensor.name: tensor for tensor in graph.inputs}
     names = names_in_use(graph)
@@ -61,7 +61,7 @@ def name_outputs(graph: gs.Graph, model: ModelProto) -> bool:
 
 
 def name_standard_domain(model: ModelProto) -> ModelProto:
-    """Only one name for the domain of the standard operators."""
+    """Gives the domain of the standard operators only one name."""
     for holder in (model, *model.functions):
         for item in holder.opset_import:
             if item.domain == _STANDARD:
@@ -80,7 +80,7 @@ def _write_domain(nodes: Any) -> None:
 
 
 def unify_versions(model: ModelProto) -> ModelProto:
-    """One version per domain. Raises RewriteError where two contradict each other, or the standard has none."""
+    """Lists one version per domain. Raises RewriteError where two contradict each other, or the standard has none."""
     versions: dict[str, int] = {}
     for item in model.opset_import:
         if versions.setdefault(item.domain, item.version) != item.version:
@@ -96,7 +96,7 @@ def unify_versions(model: ModelProto) -> ModelProto:
 
 
 def put_functions_in_line(model: ModelProto) -> ModelProto:
-    """The nodes of functions instead of their calls."""
+    """Replaces calls of functions by their nodes."""
     if not model.functions:
         return model
     check_expansion(model)
@@ -104,7 +104,7 @@ def put_functions_in_line(model: ModelProto) -> ModelProto:
 
 
 def convert_opset(model: ModelProto) -> ModelProto:
-    """An opset that padfree writes, and the format's version that goes with it."""
+    """Converts the model to an opset that padfree writes, and the format's version that goes with it."""
     version = to_known_opset(model, _standard_version(model))
     for item in model.opset_import:
         if item.domain == "":
@@ -118,7 +118,7 @@ def _standard_version(model: ModelProto) -> int:
 
 
 def densify(model: ModelProto) -> ModelProto:
-    """Sparse initializers and constants become dense ones."""
+    """Makes sparse initializers and constants dense."""
     dense = [_dense(item) for item in model.graph.sparse_initializer]
     del model.graph.sparse_initializer[:]
     model.graph.initializer.extend(dense)
@@ -136,7 +136,7 @@ def densify(model: ModelProto) -> ModelProto:
 
 
 def _dense(sparse: SparseTensorProto) -> TensorProto:
-    """Indices count in the flattened tensor [N], or one index an axis [N, rank]."""
+    """The dense tensor; indices are [N] in the flattened tensor, or [N, rank] with one for each axis."""
     name, dims = sparse.values.name, list(sparse.dims)
     try:
         values: npt.NDArray[Any] = numpy_helper.to_array(sparse.values)
@@ -165,7 +165,7 @@ def _dense(sparse: SparseTensorProto) -> TensorProto:
 
 
 def drop_weight_inputs(model: ModelProto) -> ModelProto:
-    """Inputs that have values are weights."""
+    """Removes inputs that have values: they are weights."""
     weight_names = {tensor.name for tensor in model.graph.initializer}
     remaining = [value for value in model.graph.input if value.name not in weight_names]
     del model.graph.input[:]
@@ -176,8 +176,8 @@ def drop_weight_inputs(model: ModelProto) -> ModelProto:
 def runnable(model: ModelProto) -> ModelProto:
     """The model as onnxruntime and others take it; itself where nothing is to be done.
 
-    Nodes whose name another has get new ones, integer inputs of unknown rank two axes, [batch, sequence], masks of the
-    Attention operator a row for every query, and tables of RotaryEmbedding one for every sequence.
+    Nodes that share a name get new names, integer inputs of unknown rank get two axes, [batch, sequence], masks of the
+    Attention operator get a row for every query, and tables of RotaryEmbedding get one for every sequence.
     """
     node_names = [node.name for node in all_nodes(model.graph) if node.name]
     weights = {tensor.name for tensor in model.graph.initializer}
@@ -207,7 +207,7 @@ def _has_no_rank(value: ValueInfoProto) -> bool:
 
 
 def separate_outputs(model: ModelProto) -> ModelProto:
-    """Inputs, weights and constants that are outputs become outputs of their own; one that is there again goes."""
+    """Gives inputs, weights and constants that are outputs an Identity for the output; removes repeated outputs."""
     graph = model.graph
     unique = {value.name: value for value in reversed(graph.output)}
     values = [unique[name] for name in dict.fromkeys(value.name for value in graph.output)]
@@ -220,7 +220,7 @@ def separate_outputs(model: ModelProto) -> ModelProto:
         source = value.name
         if source in used_names:
             value.name = names.fresh(f"{source}_output")
-        elif source in constants:  # its name is the output's, which readers need not know
+        elif source in constants:  # the output keeps the name, readers get the new one
             source = names.fresh(f"{source}_value")
             for node in all_nodes(graph):
                 for names_of_node in (node.input, node.output):

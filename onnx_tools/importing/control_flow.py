@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops and branches that depend on the inputs: what no output needs is left out, and for the rest what to do."""
+"""Loops and branches that depend on the inputs: those that no output needs are left out, others refused with advice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Lookup = Callable[[gs.Tensor], Facts]
 
 
 def drop_unneeded(model: ModelProto) -> ModelProto:
-    """The model, in place without nodes that lead to no output if it has subgraphs, which might be refused."""
+    """Takes nodes that lead to no output out of a model with subgraphs, in place, as those might be refused."""
     if any(subgraphs(node) for node in model.graph.node):
         keep_needed(model)
     return model
@@ -45,7 +45,7 @@ def keep_needed(model: ModelProto) -> None:
 
 
 def refusal(node: gs.Node, graph: gs.Graph, lookup: Lookup) -> RewriteError:
-    """The error for a node whose subgraph is not taken, in a graph of the nodes before it."""
+    """The error for a node whose subgraph cannot be taken, in a graph of the nodes before it."""
     name = f"node '{node_name(node)}' ({node.op})"
     squeezed = _squeezed_axis(node)
     if squeezed is not None:
@@ -76,7 +76,7 @@ def refusal(node: gs.Node, graph: gs.Graph, lookup: Lookup) -> RewriteError:
 
 
 def _squeezed_axis(node: gs.Node) -> int | None:
-    """The axis of an If that takes an axis away in one branch, -1 where it names none; None for any other."""
+    """The axis that an If removes in one branch, -1 where it names none; None for any other node."""
     branches = [value for value in node.attrs.values() if isinstance(value, gs.Graph)]
     operators = sorted([inner.op for inner in branch.nodes if inner.op != "Constant"] for branch in branches)
     if node.op != "If" or operators not in ([["Identity"], ["Squeeze"]], [[], ["Squeeze"]]):
@@ -96,7 +96,7 @@ def _values(tensor: gs.Tensor) -> Sequence[int] | None:
 
 
 def _reads(node: gs.Node) -> Iterator[gs.Tensor]:
-    """The tensors that a node reads, in its subgraphs too."""
+    """The tensors that a node reads, also in its subgraphs."""
     yield from node.inputs
     values = (value if isinstance(value, list) else [value] for value in node.attrs.values())
     for inner in [item for items in values for item in items if isinstance(item, gs.Graph)]:
@@ -106,7 +106,7 @@ def _reads(node: gs.Node) -> Iterator[gs.Tensor]:
 
 
 def _depends(tensor: gs.Tensor, node: gs.Node) -> bool:
-    """Whether a tensor is made of what a node makes."""
+    """Whether a tensor depends on a node."""
     waiting, seen = [tensor], set[int]()
     while waiting:
         for maker in waiting.pop().inputs:
@@ -119,7 +119,7 @@ def _depends(tensor: gs.Tensor, node: gs.Node) -> bool:
 
 
 def _before(node: gs.Node, graph: gs.Graph, lookup: Lookup) -> gs.Tensor | None:
-    """The nearest tensor [B,S,...] of numbers that a node is given, however indirectly."""
+    """The nearest float tensor of three axes, as [B,S,E], that a node depends on."""
     inside = {id(item) for item in graph.nodes}
     waiting, seen = list(_reads(node)), set[int]()
     while waiting:

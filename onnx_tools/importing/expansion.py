@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many nodes a model has when its functions are written out: thirty that each call the next twice make 10^9."""
+"""How many nodes a model has with its functions in line: thirty functions that each call the next twice make 10^9."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Key = tuple[str, str, str]
 
 
 def check_expansion(model: ModelProto) -> None:
-    """Raises RewriteError where functions call themselves, or make more than MOST_NODES nodes."""
+    """Raises RewriteError where functions call themselves, or the model gets more than MOST_NODES nodes."""
     functions = {(item.domain, item.name, getattr(item, "overload", "")): item for item in model.functions}
     sizes: dict[Key, int] = {}
     for key in functions:
@@ -32,7 +32,7 @@ def check_expansion(model: ModelProto) -> None:
 
 def _measure(first: Key, functions: dict[Key, FunctionProto], sizes: dict[Key, int]) -> None:
     """Adds the sizes of a function and of all that it calls; without recursion, which hostile nesting would exhaust."""
-    open_keys: dict[Key, None] = {}  # a function calls the next
+    open_keys: dict[Key, None] = {}  # each calls the next
     waiting = [first]
     while waiting:
         key = waiting[-1]
@@ -56,7 +56,7 @@ def _measure(first: Key, functions: dict[Key, FunctionProto], sizes: dict[Key, i
 
 
 def _calls(nodes: Iterable[NodeProto]) -> Iterator[Key]:
-    """What every node calls, those in subgraphs included; most are operators."""
+    """What each node calls, nodes in subgraphs included; mostly operators."""
     stack: list[Any] = [iter(nodes)]
     while stack:
         node = next(stack[-1], None)

@@ -41,7 +41,7 @@ ORIGINAL_STEPS: tuple[Callable[[Original], Original], ...] = (
     make_runnable,
     mark_rows,
 )
-"""From a file to the model that the rewritten one is compared with; onnxruntime runs it."""
+"""Steps from a file to the model that the rewritten one is compared with; onnxruntime runs it."""
 
 MESSAGE_STEPS: tuple[Callable[[ModelProto], ModelProto], ...] = (
     refuse_foreign,
@@ -56,7 +56,7 @@ MESSAGE_STEPS: tuple[Callable[[ModelProto], ModelProto], ...] = (
     separate_outputs,
     runnable,
 )
-"""To one spelling of what ONNX lets files say in many ways."""
+"""Steps to one spelling for what ONNX lets files say in many ways."""
 
 GRAPH_STEPS: tuple[Callable[[TypedGraph], None], ...] = (
     expand_and_choose,
@@ -64,11 +64,11 @@ GRAPH_STEPS: tuple[Callable[[TypedGraph], None], ...] = (
     refuse_what_batches_share,
     free_fixed_sizes,
 )
-"""On the graph that the message has become."""
+"""Steps on the graph that the message has become."""
 
 
 def original_of(model: Model) -> Original:
-    """What verification compares the rewritten model with, and what is imported. Raises RewriteError."""
+    """The model that is imported, and that verification compares the rewritten one with. Raises RewriteError."""
     original = Original(model, model.proto)
     for step in ORIGINAL_STEPS:
         logger.debug("importing: %s", step.__name__)
@@ -100,7 +100,7 @@ def import_model(model: Model) -> gs.Graph:
 def canonical(model: ModelProto) -> ModelProto:
     """The same model in one spelling; outputs are in their places, perhaps under other names (see `name_outputs`).
 
-    Afterwards there are no functions and no sparse tensors, every node has a name of its own or none, weights are no
+    Afterwards there are no functions and no sparse tensors, every node has a name of its own or none, weights are not
     inputs, every output is made by a node under a name that nothing else has, nodes stand after those that they read,
     and the opset is one that padfree writes. Weights are shared where they are held elsewhere.
 
@@ -116,9 +116,9 @@ def canonical(model: ModelProto) -> ModelProto:
 
 
 def standard_model(model: ModelProto) -> ModelProto:
-    """The model in standard operators alone, in float32 inside, for tools that know no others, as TensorRT.
+    """The model in standard operators alone, float32 inside, for tools that know no others, such as TensorRT.
 
-    That is the model itself where it holds no fused operator. Raises RewriteError as import_model.
+    That is the model itself where it holds no fused operator. Raises RewriteError as import_model does.
     """
     if not holds_fused(model):
         return model
@@ -129,10 +129,10 @@ def standard_model(model: ModelProto) -> ModelProto:
 
 
 def _invalid(model: ModelProto) -> str | None:
-    """What is wrong with a model that an importer stumbled over; None for a valid one."""
+    """What is wrong with a model that could not be imported; None for a valid one."""
     try:
         onnx.checker.check_model(skeleton_of(model))
-    except UnicodeDecodeError as error:  # of the checker's own message
+    except UnicodeDecodeError as error:  # the checker's message has the name's bytes
         return f"a name in it is no text ({words_of(error)})"
     except Exception as error:
         return words_of(error)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the inputs of an exported model are: values of tokens, of sequences, or of the batch; others are refused."""
+"""Tells what the inputs of an exported model hold: values of tokens, sequences, or the batch; others are refused."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _INPUT_TYPES = frozenset(
     getattr(TensorProto, f"{sign}INT{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64)
 ) | {TensorProto.BOOL, TensorProto.FLOAT}  # fmt: skip
 
-_ROW = "padfree.row "  # begins the denotation of an axis of a row's numbers; the name that the axis had follows
+_ROW = "padfree.row "  # begins the denotation of a row's axis; the name that the axis had follows
 
 
 def token_inputs_of(model: ModelProto) -> tuple[str, ...]:
     """The names of the inputs [B,S], of which floats may be masks, and [B,S,N], of N numbers per token.
 
-    Raises RewriteError for inputs that are neither these nor of sequences or batches, or where there is none [B,S].
+    Raises RewriteError for inputs that are neither these nor of sequences or batches, or if no input is [B,S].
     """
     values = _inputs(model)
     tokens = [value for value in values if not _is_of_sequences(value, values) and not _is_shared(value, values)]
@@ -33,7 +33,7 @@ def token_inputs_of(model: ModelProto) -> tuple[str, ...]:
 
 
 def unclear_inputs(model: ModelProto) -> tuple[str, ...]:
-    """The inputs [B,N] of N integers beside token inputs of another length, which their shapes alone do not tell."""
+    """The inputs [B,N] of N integers, next to token inputs of open length, that may be tokens or rows of sequences."""
     values = _inputs(model)
     is_open = any(len(_dims(item)) == 2 and not _dims(item)[1].dim_value for item in values)
     return tuple(
@@ -48,7 +48,7 @@ def unclear_inputs(model: ModelProto) -> tuple[str, ...]:
 
 
 def inputs_of_own_axis(model: ModelProto) -> tuple[str, ...]:
-    """The inputs [B,N] of integers whose N is open and has a name of its own, where others share that of sequences."""
+    """The inputs [B,N] of integers whose N is open and has a name of its own, where other inputs share a name."""
     values = [value for value in _inputs(model) if len(_dims(value)) == 2 and _dims(value)[1].dim_param]
     names = [_dims(value)[1].dim_param for value in values]
     if max(map(names.count, names), default=0) < 2:
@@ -59,7 +59,7 @@ def inputs_of_own_axis(model: ModelProto) -> tuple[str, ...]:
 
 
 def mark_rows(model: ModelProto, names: Collection[str]) -> None:
-    """Writes at inputs [B,N], in place, that they have a row for every sequence: of one number where N is open."""
+    """Marks inputs [B,N], in place, as having a row for every sequence: of one number where N is open."""
     for value in model.graph.input:
         if value.name in names and len(_dims(value)) == 2:
             axis = _dims(value)[1]
@@ -69,7 +69,7 @@ def mark_rows(model: ModelProto, names: Collection[str]) -> None:
 
 
 def rows_of_one_number(model: ModelProto) -> dict[str, str]:
-    """By input whose open N was taken to be 1, the name that its axis had."""
+    """The inputs whose open N was taken to be 1, with the name that the axis had."""
     axes = {value.name: _dims(value)[1] for value in _inputs(model) if len(_dims(value)) == 2}
     names = {name: axis.denotation.removeprefix(_ROW) for name, axis in axes.items() if _is_row(axis.denotation)}
     return {name: axis for name, axis in names.items() if axis}
@@ -78,7 +78,7 @@ def rows_of_one_number(model: ModelProto) -> dict[str, str]:
 def sequence_inputs_of(model: ModelProto, *, unclear: bool = False) -> dict[str, tuple[int, ...]]:
     """The inputs with a row for every sequence, [B] or [B,N]: the sizes of their axes after the batch.
 
-    With `unclear` it does not matter whether others fix sizes; otherwise raises RewriteError where token inputs do.
+    Raises RewriteError where token inputs fix sizes, except with `unclear`.
     """
     values = _inputs(model)
     sequence_inputs = {
@@ -104,21 +104,21 @@ def shared_inputs_of(model: ModelProto) -> dict[str, tuple[int, ...]]:
 
 
 def numbers_of(value: ValueInfoProto) -> tuple[int, ...]:
-    """How many numbers an input has of every token: () for one, as ids are, (N,) for an input [B,S,N]."""
+    """How many numbers an input has for each token: () for one, such as ids, (N,) for an input [B,S,N]."""
     return tuple(int(dim.dim_value) for dim in _dims(value)[2:])
 
 
 def _inputs(model: ModelProto) -> list[ValueInfoProto]:
-    """The inputs that no initializer gives a value."""
+    """The inputs that have no initializer."""
     initializers = {tensor.name for tensor in model.graph.initializer}
     return [value for value in model.graph.input if value.name not in initializers]
 
 
 def _is_of_sequences(value: ValueInfoProto, values: Sequence[ValueInfoProto]) -> bool:
-    """Whether an input has one axis, the batch, or beside it one of fixed size where tokens have another one.
+    """Whether an input has one axis, the batch, or a second one of fixed size where that of tokens is open.
 
-    A single integer is always such a row; several are where they are no integers, for a file may fix the length of one
-    of its token inputs alone.
+    A single number is such a row, and so are several floats; several integers are not, as a file may fix the length of
+    only one of its token inputs.
     """
     dims = _dims(value)
     if value.type.tensor_type.elem_type not in _INPUT_TYPES or not dims or dims[0].dim_value == 1:
@@ -134,7 +134,7 @@ def _is_of_sequences(value: ValueInfoProto, values: Sequence[ValueInfoProto]) ->
 
 
 def _is_shared(value: ValueInfoProto, values: Sequence[ValueInfoProto]) -> bool:
-    """Whether an input has no axis, or one of fixed size that is not that of batches: those are open."""
+    """Whether an input has no axis, or one of fixed size that is not the batch, as batches are open."""
     dims = _dims(value)
     if value.type.tensor_type.elem_type not in _INPUT_TYPES or not value.type.tensor_type.HasField("shape"):
         return False
@@ -148,7 +148,7 @@ def _is_fixed(value: ValueInfoProto) -> bool:
 
 
 def _check(value: ValueInfoProto) -> None:
-    """Raises RewriteError for an input that is no token input."""
+    """Raises RewriteError for an input that is not a token input."""
     tensor, dims = value.type.tensor_type, _dims(value)
     has_values = len(dims) == 3 and dims[2].dim_value > 0
     is_known = tensor.elem_type in _INPUT_TYPES

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lengths instead of a mask, as MXNet's `valid_length`: an input [B] that positions are compared with.
+"""Lengths instead of a mask, such as MXNet's `valid_length`: an input [B] that positions are compared with.
 
-What the passes know are masks. So a mask replaces these comparisons, and its sum that of the lengths; where
-it is proved to be the padding mask, the packed interface has its lengths anyway, and the padded one makes it of the
-input again.
+The passes only know masks. So a mask replaces these comparisons, and its sum replaces the lengths. Where it is proved
+to be the padding mask, the packed interface has its lengths anyway, and the padded one makes it from the input again.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ..analysis.layout import B, S, is_token_input
 from ..analysis.symbolic import Analysis, Apply, Element, Expr, Index
 from ..analysis.symbolic.expr import axis_index
 
-# Comparisons of a position, or of the one after it (1), with its sequence's length: whether they are true at tokens.
+# Comparisons of a position, or of the next one (1), with its sequence's length, and whether they are true at tokens.
 _KEEPS: Mapping[tuple[str, int], bool] = MappingProxyType(
     {("Less", 0): True, ("GreaterOrEqual", 0): False, ("LessOrEqual", 1): True, ("Greater", 1): False}
 )
@@ -42,12 +41,12 @@ class LengthsInput:
 
 
 def lengths_among(graph: gs.Graph, analysis: Analysis) -> list[str]:
-    """The inputs with a row for every sequence that positions of tokens are compared with."""
+    """The inputs, with a row for every sequence, that positions of tokens are compared with."""
     return list(dict.fromkeys(source for _, source, _ in _comparisons(graph, analysis)))
 
 
 def put_mask(graph: gs.Graph, analysis: Analysis, name: str) -> LengthsInput:
-    """Puts a new mask int64 [B,S] for an input of lengths, in place: of comparisons, and as their sum."""
+    """Puts a new mask, int64 [B,S], in place of an input of lengths: for comparisons, and its sum for the lengths."""
     editor = Editor(graph)
     lengths_input = next(tensor for tensor in graph.inputs if tensor.name == name)
     mask = gs.Variable(editor.fresh(f"{name}_mask"), _INT64, ["B", "S"])
@@ -67,7 +66,7 @@ def put_mask(graph: gs.Graph, analysis: Analysis, name: str) -> LengthsInput:
 def _comparisons(
     graph: gs.Graph, analysis: Analysis, inputs: Sequence[gs.Tensor] | None = None
 ) -> list[tuple[gs.Node, str, bool]]:
-    """Nodes that make bool [B,...,S] of positions and an input, that input, and whether they are true at tokens."""
+    """Nodes that make bool [B,...,S] from positions and an input, that input, and whether they are true at tokens."""
     graph_inputs = graph.inputs if inputs is None else inputs
     rows = [tensor.name for tensor in graph_inputs if list(tensor.shape) in (["B"], ["B", 1])]
     comparisons = list[tuple[gs.Node, str, bool]]()
@@ -88,7 +87,7 @@ def _comparisons(
 
 
 def _put_in_place(editor: Editor, mask: gs.Tensor, node: gs.Node, keeps: bool, rank: int) -> None:
-    """Makes the result of a comparison of the mask."""
+    """Makes the result of a comparison from the mask."""
     result, boolean = node.outputs[0], np.dtype(np.bool_)
     node.inputs.clear()
     node.outputs.clear()
@@ -100,7 +99,7 @@ def _put_in_place(editor: Editor, mask: gs.Tensor, node: gs.Node, keeps: bool, r
 
 
 def take_lengths(graph: gs.Graph, lengths: LengthsInput) -> None:
-    """Makes the mask of the input of lengths, in place: 1 in the first slots of every sequence."""
+    """Makes the mask from the input of lengths, in place: 1 in the slots of each sequence's tokens."""
     editor = Editor(graph)
     mask = next(tensor for tensor in graph.inputs if tensor.name == lengths.mask)
     like = next(tensor for tensor in graph.inputs if is_token_input(tensor) and tensor is not mask)
@@ -120,5 +119,5 @@ def take_lengths(graph: gs.Graph, lengths: LengthsInput) -> None:
 
 
 def _inner(expr: Expr | None) -> Expr | None:
-    """The expression before casts."""
+    """The expression inside of casts."""
     return _inner(expr.args[0]) if isinstance(expr, Apply) and expr.op == "Cast" else expr

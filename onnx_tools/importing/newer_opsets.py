@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raises the opset of a rewritten model, whose graph needs types that its own opset has not (e4m3: 19)."""
+"""Raises the opset of a rewritten model whose graph needs types that its own opset does not have (e4m3: 19)."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def raise_opset(model: ModelProto, target: int) -> None:
 
 
 def _schema(node: NodeProto, version: int) -> tuple[int, bool]:
-    """Since which opset an operator is what it is in `version`, and whether it is there."""
+    """The opset since which an operator is what it is in `version`, and whether `version` has it."""
     there = defs.has(node.op_type, version)
     return (defs.get_schema(node.op_type, version).since_version if there else 0, there)
 
 
 def _raise_version(node: NodeProto, version: int, target: int, names: Names) -> list[NodeProto]:
-    """The nodes that do in `target` what the node does in `version`."""
+    """The nodes that do in opset `target` what the node does in `version`."""
     if node.op_type in _CHANGED or not defs.has(node.op_type, target):
         raise _refusal(node, version, target, "it means something else there")
     before: list[NodeProto] = []

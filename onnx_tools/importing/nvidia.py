@@ -2,7 +2,7 @@
 """Files with nodes of NVIDIA's variable-length BERT plugins, as padded models in standard operators.
 
 The plugins read tokens as [T,E,1,1], linear layers are 1 x 1 convolutions or plugins, and Q, K and V are interleaved by
-heads, [T,H,3,D,1,1]. Here tokens become [B,S,E], and cu_seqlens a mask: what any other export looks like.
+heads, [T,H,3,D,1,1]. Here tokens become [B,S,E], and cu_seqlens becomes a mask, as in any other export.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SKIP, LINEAR, GELU = "CustomSkipLayerNormPluginDynamic", "CustomFCPluginDynamic"
 PLUGINS = frozenset({EMBEDDING, ATTENTION, SKIP, LINEAR, GELU})
 """Operators that are plugins of TensorRT's demo BERT, in whatever domain a file has them."""
 IDS, TYPES, MASK = "input_ids", "token_type_ids", "attention_mask"
-_INT8 = 2  # as the plugins' field type_id has it
-_SCALE = "dq_probs"  # the field of attention in int8: scales of the probabilities
-_EPSILON = 1e-12  # the plugins add nothing to a variance; BERT's own number is this
+_INT8 = 2  # in the plugins' field type_id
+_SCALE = "dq_probs"  # the field of scales of probabilities, which attention in int8 has
+_EPSILON = 1e-12  # BERT's own; the plugins add nothing to a variance
 _OPSET = 17
 _ELEMENTWISE = frozenset(
     {"Abs", "Add", "Cast", "Div", "Erf", "Exp", "Identity", "LeakyRelu", "Mul", "Neg", "Pow", "Relu", "Sigmoid"}
@@ -44,7 +44,7 @@ def holds_plugins(model: ModelProto) -> bool:
 def without_plugins(model: Model) -> Model:
     """The model with inputs [B,S] (ids, token types, mask) and without plugins.
 
-    Raises RewriteError for nodes in int8, for plugins of padded tensors, and for nodes between them that are no linear
+    Raises RewriteError for nodes in int8, for plugins of padded tensors, and for nodes between them that are not linear
     layers, activations or additions.
     """
     return Model.of(_PluginConversion(model).run())
@@ -56,7 +56,7 @@ def _error(node: NodeProto, reason: str) -> RewriteError:
 
 
 def _fields(node: NodeProto) -> dict[str, Any]:
-    """Attributes as numbers and arrays; tensors and lists of numbers alike."""
+    """Attributes as numbers, arrays and lists. Raises RewriteError for a node in int8."""
     fields: dict[str, Any] = {}
     for attribute in node.attribute:
         value = helper.get_attribute_value(attribute)
@@ -82,7 +82,7 @@ class _PluginConversion:
         self._types_read = False
 
     def run(self) -> ModelProto:
-        """The whole model."""
+        """Makes the whole model."""
         for node in self._graph.node:
             if node.op_type == "Constant":
                 self._arrays[node.output[0]] = numpy_helper.to_array(helper.get_attribute_value(node.attribute[0]))
@@ -103,7 +103,7 @@ class _PluginConversion:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8)
 
     def embedding(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
-        """Rows of three tables, and their norm. The second output is the attention's mask, which is made anew."""
+        """Writes the norm of three tables' rows, summed. The second output, attention's mask, is made anew."""
         if len(node.input) != 4:
             raise _error(node, f"has {len(node.input)} inputs; the one of variable-length engines has four")
         tables = [self._matrix(node, fields, f"bert_embeddings_{name}_embeddings", None)
@@ -117,7 +117,7 @@ class _PluginConversion:
         self._norm(node, total, fields, "bert_embeddings_layernorm_")
 
     def attention(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
-        """Heads of [B,S,H,3,D], softmax under the mask, and [B,S,E] again."""
+        """Writes attention: heads of [B,S,H,3,D], softmax under the mask, and [B,S,E] again."""
         if not fields.get("var_seqlen", 0):
             raise _error(node, "has var_seqlen 0: it reads padded tensors")
         width, heads = int(fields["hidden_size"]), int(fields["num_heads"])
@@ -137,19 +137,19 @@ class _PluginConversion:
         self._op("Reshape", rows, self._constant(np.array([0, 0, width])), output=node.output[0])
 
     def skip_norm(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
-        """The norm of a sum, with a bias or without."""
+        """Writes the norm of a sum, with a bias or without."""
         total = self._op("Add", self._read(node, 0), self._read(node, 1))
         if np.size(fields.get("bias", ())):
             total = self._op("Add", total, self._constant(np.asarray(fields["bias"], np.float32).ravel()))
         self._norm(node, total, fields, "")
 
     def linear(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
-        """A linear layer whose weights are fields, [N,K]."""
+        """Writes a linear layer whose weights are fields, [N,K]."""
         bias = np.asarray(fields["B"], np.float32).ravel() if np.size(fields.get("B", ())) else None
         self._gemm(node, self._matrix(node, fields, "W", int(fields["out_dims"])), bias)
 
     def convolution(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
-        """A linear layer as a convolution of one element."""
+        """Writes a linear layer that is a 1 x 1 convolution."""
         weight, bias = self._arrays.get(node.input[1]), None
         if weight is None or weight.ndim != 4 or weight.shape[2:] != (1, 1) or fields.get("group", 1) != 1:
             raise _error(node, "is no convolution of 1 x 1 with constant weights")
@@ -160,7 +160,7 @@ class _PluginConversion:
         self._gemm(node, weight[:, :, 0, 0], bias)
 
     def gelu(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
-        """The plugin's formula, by tanh, with a bias before it or without."""
+        """Writes the plugin's formula, by tanh, with a bias before it or without."""
         x = self._read(node, 0)
         if np.size(fields.get("bias", ())):
             x = self._op("Add", x, self._constant(np.asarray(fields["bias"], np.float32).ravel()))
@@ -171,7 +171,7 @@ class _PluginConversion:
         self._op("Mul", half, gate, output=node.output[0])
 
     def squeeze(self, node: NodeProto, _: Mapping[str, Any]) -> None:
-        """[T,E,1,1] to [T,E] changes nothing here."""
+        """Writes an Identity: [T,E,1,1] to [T,E] changes nothing here."""
         self._op("Identity", self._read(node, 0), output=node.output[0])
 
     def _elementwise(self, node: NodeProto) -> None:
@@ -193,7 +193,7 @@ class _PluginConversion:
         self._nodes.append(copy)
 
     def _matrix(self, node: NodeProto, fields: Mapping[str, Any], name: str, rows: int | None) -> Any:
-        """A field as a matrix: of so many rows, or as wide as the norm after it."""
+        """A field as a matrix that has this many rows or, with None, is as wide as the norm after it."""
         value = np.asarray(fields.get(name, ()), np.float32).ravel()
         width = (
             np.size(fields.get("bert_embeddings_layernorm_gamma", ())) if rows is None else value.size // max(rows, 1)

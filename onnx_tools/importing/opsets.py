@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opsets other than those that padfree writes: old ones are raised node by node, new ones lowered where nothing is new.
 
-The weights take no part, and every rule is exact: what it cannot express is refused. ONNX's own converter copies the
-weights, and writes every old Softmax over a flattened tensor, whose sizes are then lost.
+The weights are not touched, and every rule is exact: a node that it cannot express is refused. ONNX's own converter
+copies the weights, and writes every old Softmax over a flattened tensor, whose sizes are then lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..errors import RewriteError
 from ..operators import MAX_OPSET, MIN_OPSET
 from .skeleton import Names, Types, infer, skeleton_of, subgraphs
 
-FLOOR = 7  # below it, operators broadcast by attributes and know training from inference
+FLOOR = 7  # below it, operators have attributes for broadcasting, and for training or inference
 
 Nodes = list[NodeProto]
 
@@ -44,7 +44,7 @@ def to_known_opset(model: ModelProto, version: int) -> int:
 
 
 def _lists(outer: Sequence[Any]) -> Iterator[Any]:
-    """Messages' lists of nodes, those of the graphs inside first."""
+    """Lists of nodes, those of the graphs inside of them first."""
     for nodes in outer:
         for node in nodes:
             yield from _lists([inner.node for inner in subgraphs(node)])
@@ -64,18 +64,18 @@ def _types(model: ModelProto) -> Types:
     try:
         return types | infer(skeleton)
     except onnx.shape_inference.InferenceError:
-        return types  # what is wrong is said by the check that comes later
+        return types  # a later check says what is wrong
 
 
 def _lower(model: ModelProto, version: int) -> None:
-    """Makes nodes of a newer opset MAX_OPSET's, where those mean the same. Raises RewriteError where none does."""
+    """Makes nodes of a newer opset those of MAX_OPSET that mean the same. Raises RewriteError where there is none."""
     names = Names(model.graph)
     for nodes in _lists([model.graph.node, *(function.node for function in model.functions)]):
         _replace(nodes, lambda node: _lower_version(node, version, names))
 
 
 def _lower_version(node: NodeProto, version: int, names: Names) -> Nodes:
-    """Up to opset 28, all that is new in known operators is types, and inputs and attributes that may be left out."""
+    """Up to opset 28, known operators only have new types, and new inputs and attributes that may be left out."""
     newest, older = _schema(node.op_type, version), _schema(node.op_type, MAX_OPSET)
     if node.domain or newest is None:
         return [node]
@@ -95,7 +95,7 @@ def _lower_version(node: NodeProto, version: int, names: Names) -> Nodes:
 
 
 def _swish(node: NodeProto, names: Names) -> Nodes:
-    """x sigmoid(alpha x)."""
+    """Swish with alpha 1: x sigmoid(x)."""
     x, result = node.input[0], node.output[0]
     alpha = next((item.f for item in node.attribute if item.name == "alpha"), 1.0)
     if alpha != 1.0 or any(item.ref_attr_name for item in node.attribute):
@@ -124,7 +124,7 @@ class _Converter:
     names: Names
 
     def raise_version(self, node: NodeProto) -> Nodes:
-        """The nodes that do in MIN_OPSET what the node did."""
+        """The nodes that do in MIN_OPSET what the node does in `version`."""
         nodes = [node]
         if node.domain:
             return nodes
@@ -137,7 +137,7 @@ class _Converter:
         return [node] if rule is None or node.domain else rule(self, node)
 
     def constant(self, stem: str, values: np.ndarray) -> NodeProto:
-        """A Constant node under new names."""
+        """A Constant node with new names."""
         name = self.names.fresh(stem)
         return helper.make_node("Constant", [], [name], name=name, value=numpy_helper.from_array(values))
 
@@ -147,7 +147,7 @@ class _Converter:
         return helper.tensor_dtype_to_np_dtype(kind) if kind else np.dtype(np.float32)
 
     def attribute_to_input(self, node: NodeProto, attribute: str, position: int, dtype: Any = np.int64) -> Nodes:
-        """The node with an attribute as its input `position`; itself where it has no such attribute."""
+        """The node with an attribute as its input `position`, after a Constant; itself where it has no such attribute."""
         value = take_attribute(node, attribute)
         if value is None:
             return [node]
@@ -234,7 +234,7 @@ def _upsample_10(_: _Converter, node: NodeProto) -> Nodes:
 
 
 def _resize_11(_: _Converter, node: NodeProto) -> Nodes:
-    """Coordinates are rounded down and counted from the corner, as they were."""
+    """Keeps coordinates as they were: counted from the corner, and rounded down."""
     scales = node.input[1]
     del node.input[1:]
     node.input.extend(["", scales])
@@ -262,7 +262,7 @@ def _scatter(_: _Converter, node: NodeProto) -> Nodes:
 
 
 def _dropout(_: _Converter, node: NodeProto) -> Nodes:
-    """In inference it changes nothing, whatever its ratio."""
+    """Drops the ratio, which changes nothing in inference."""
     take_attribute(node, "ratio")
     return [node]
 
@@ -282,7 +282,7 @@ def _split(converter: _Converter, node: NodeProto) -> Nodes:
 
 
 def _softmax(converter: _Converter, node: NodeProto) -> Nodes:
-    """It ran over all axes from `axis` on, as one."""
+    """The old operator treats all axes from `axis` on as one."""
     if any(item.ref_attr_name for item in node.attribute):
         raise _refusal(node, converter.version, "its axis comes from a function's attribute")
     axis, input_type = _integer(node, "axis", 1), converter.types.get(node.input[0])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes after those that they read, as ONNX asks for; some tools add nodes at the end, and onnxruntime sorts them."""
+"""Sorts nodes after those that they read, as ONNX asks for: some tools append nodes, which onnxruntime sorts itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .skeleton import subgraphs
 def in_order(model: ModelProto) -> ModelProto:
     """The model with sorted nodes; itself where they are sorted, or where some read each other in a circle.
 
-    Weights are shared where they are held elsewhere. Nodes that may stand in any order keep theirs.
+    Weights are shared where they are held elsewhere. Nodes whose order does not matter keep theirs.
     """
     order = _order(model.graph)
     if order == list(range(len(order))):
@@ -28,7 +28,7 @@ def in_order(model: ModelProto) -> ModelProto:
 
 
 def _order(graph: GraphProto) -> list[int]:
-    """The numbers of a graph's nodes in an order in which each comes after those that it reads."""
+    """The indices of a graph's nodes, each after those of the nodes that it reads."""
     makers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
     waiting, readers = dict[int, int](), defaultdict[int, list[int]](list)
     for index, node in enumerate(graph.node):

@@ -22,8 +22,8 @@ from .quantized.removal import UnquantizedModel, holds_quantization, without_qua
 class Original:
     """A file's model after some of the steps.
 
-    `half` is the model before its floats were widened, whose types the results have. `unquantized` is what was taken
-    out, None for nothing.
+    `half` is the model before its floats were widened, whose types the results have. `unquantized` tells what rounding
+    was taken out, None where there was none.
     """
 
     model: Model
@@ -32,7 +32,7 @@ class Original:
 
 
 def replace_plugins(original: Original) -> Original:
-    """Standard operators instead of NVIDIA's plugins for engines of variable length."""
+    """Replaces NVIDIA's plugins for variable-length engines by standard operators."""
     if not holds_plugins(original.model.proto):
         return original
     model = without_plugins(original.model)
@@ -40,7 +40,7 @@ def replace_plugins(original: Original) -> Original:
 
 
 def remove_quantization(original: Original) -> Original:
-    """No rounding of activations and weights to integers or e4m3."""
+    """Removes the rounding of activations and weights to integers or e4m3."""
     if not holds_quantization(original.model.proto):
         return original
     unquantized = without_quantization(original.model)
@@ -48,15 +48,15 @@ def remove_quantization(original: Original) -> Original:
 
 
 def widen_floats(original: Original) -> Original:
-    """Only float32: passes and verification know no other float type."""
+    """Widens floats to float32: passes and verification know no other float type."""
     return replace(original, model=widen(original.model))
 
 
 def make_runnable(original: Original) -> Original:
-    """What onnxruntime refuses, although ONNX allows it, in a form that it takes."""
+    """Brings what onnxruntime refuses, although ONNX allows it, into a form that it takes."""
     return replace(original, model=original.model.with_proto(runnable(original.model.proto)))
 
 
 def mark_rows(original: Original) -> Original:
-    """Inputs [B,N] that are rows of sequences and no tokens, marked as such."""
+    """Marks inputs [B,N] that are rows of sequences, not tokens."""
     return replace(original, model=with_rows_marked(original.model))

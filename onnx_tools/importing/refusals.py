@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that change nothing: they refuse what no packed graph can compute."""
+"""Steps that change nothing, but refuse what no packed graph can compute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "Rand
 
 
 def refuse_foreign(model: ModelProto) -> ModelProto:
-    """The model itself. Raises RewriteError for one that is rewritten already, TensorRT's own nodes and unfit names."""
+    """The model itself. Raises RewriteError if it is rewritten already, or has TensorRT's own nodes or unfit names."""
     if any(node.domain == DOMAIN for node in model.graph.node):
         raise RewriteError(
             f"the model holds operators of the domain '{DOMAIN}' already; it has been rewritten: build or run it, or "
@@ -42,7 +42,7 @@ def refuse_foreign(model: ModelProto) -> ModelProto:
 
 
 def refuse_what_batches_share(draft: TypedGraph) -> None:
-    """Raises RewriteError for scales that are taken from a whole batch, and for random numbers."""
+    """Raises RewriteError for scales that are computed from a whole batch, and for random numbers."""
     for node in draft.graph.nodes:
         if is_standard(node, "DynamicQuantizeLinear") and not isinstance(node.inputs[0], gs.Constant):
             raise RewriteError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of tensors (SplitToSequence, SequenceConstruct) that are taken apart at known positions are plain tensors."""
+"""Replaces lists of tensors (SplitToSequence, SequenceConstruct) that are taken apart at known positions by tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def holds_sequences(graph: gs.Graph) -> bool:
 
 
 def take_apart(editor: Editor, lookup: Lookup, node: gs.Node) -> bool:
-    """Puts plain nodes for one that reads a list, whose facts `lookup` knows; whether that was possible."""
+    """Puts plain nodes in place of one that reads a list; `lookup` gives facts. Returns whether that was possible."""
     if not is_standard(node, *_TAKEN_APART):
         return False
     source, before = node.inputs[0], len(editor.graph.nodes)
@@ -66,7 +66,7 @@ def _element(editor: Editor, lookup: Lookup, node: gs.Node, result: gs.Tensor) -
 
 
 def _limits(lookup: Lookup, x: gs.Tensor, axis: int, split: gs.Tensor, index: int) -> tuple[int, int] | None:
-    """Where part number `index` begins and ends."""
+    """The begin and end of part `index`."""
     sizes, shape = lookup(split).plain_integers(), lookup(x).shape
     if sizes is None:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model without its weights, for tools that look at types and shapes alone; and names that nothing else has."""
+"""A model without its weights, for tools that only look at types and shapes; and names that nothing else has."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from .fused import declare_fused
 
-_SMALL = 1024  # elements; smaller constants may hold shapes, which the inference of types needs
-_MOST_PROPAGATED = 1 << 16  # elements of a shape, and far more than any shape has
+_SMALL = 1024  # elements; constants up to this may hold shapes, which the inference of types needs
+_MOST_PROPAGATED = 1 << 16  # values, far more than any shape has
 
 Types = dict[str, onnx.TypeProto.Tensor]
 
@@ -20,7 +20,7 @@ Types = dict[str, onnx.TypeProto.Tensor]
 def skeleton_of(model: ModelProto, sizes: Mapping[str, Sequence[int | str]] | None = None) -> ModelProto:
     """The model without its large weights, of which only type and shape are left.
 
-    `sizes` are shapes of inputs that replace the declared ones. Outputs have their types, no shapes.
+    `sizes` are shapes of inputs that replace the declared ones. Outputs have only their types.
     """
     skeleton = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
     skeleton.graph.name = "skeleton"
@@ -46,11 +46,11 @@ def skeleton_of(model: ModelProto, sizes: Mapping[str, Sequence[int | str]] | No
 
 
 def infer(skeleton: ModelProto) -> Types:
-    """Types and shapes of what nodes make. Raises onnx.shape_inference.InferenceError."""
+    """Types and shapes of the tensors that nodes make. Raises onnx.shape_inference.InferenceError."""
     whole = ModelProto()
     whole.CopyFrom(skeleton)
     for value in whole.graph.output:
-        value.type.tensor_type.ClearField("shape")  # the checker wants one; it is inferred, not believed
+        value.type.tensor_type.ClearField("shape")  # the checker needs one, but only the inferred one counts
     _hide_limits(whole.graph)
     data_prop = _most_propagated(whole.graph) <= _MOST_PROPAGATED
     graph = onnx.shape_inference.infer_shapes(whole, strict_mode=False, data_prop=data_prop).graph
@@ -58,19 +58,19 @@ def infer(skeleton: ModelProto) -> Types:
 
 
 def _hide_limits(graph: GraphProto) -> None:
-    """Lets no value reach the limit of a Range: the inference would write down all numbers up to it, 2^40 for one."""
+    """Hides values from the limits of Range: the inference would write down all numbers up to it, perhaps 2^40."""
     nodes = list(graph.node)
     del graph.node[:]
     for count, node in enumerate(nodes):
         if node.op_type == "Range" and len(node.input) > 1:
             hidden = f"{node.input[1]}, limit of Range {count}"
-            graph.node.append(onnx.helper.make_node("Abs", [node.input[1]], [hidden]))  # it propagates none
+            graph.node.append(onnx.helper.make_node("Abs", [node.input[1]], [hidden]))  # it propagates no values
             node.input[1] = hidden
         graph.node.append(node)
 
 
 def _most_propagated(graph: GraphProto) -> int:
-    """The most values that the inference would follow through one tensor: chains of Concat can double them for ever."""
+    """The most values that the inference would follow through one tensor: each Concat of a chain can double them."""
     sizes = {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer}
     for node in graph.node:
         counts = [sizes.get(name, 1) for name in node.input]
@@ -92,7 +92,7 @@ def subgraphs(node: NodeProto) -> Sequence[GraphProto]:
 
 
 def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    """The nodes of a graph, those of subgraphs after the node that holds them."""
+    """The nodes of a graph, those of subgraphs right after the node that holds them."""
     for node in graph.node:
         yield node
         for inner in subgraphs(node):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs with one row for all, given a row for each: ONNX spreads them as it runs a node, and onnxruntime does not."""
+"""Gives a row for each to inputs that have one row for all: ONNX broadcasts them in a node, onnxruntime does not."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .skeleton import Names
 
 @dataclass(frozen=True)
 class Spread:
-    """An input of a node that gets as many rows as an axis of another tensor has, the last axes after them kept.
+    """An input of a node that gets as many rows as an axis of another tensor has elements; axes after them stay.
 
     Attributes:
-        node: the name of its first result.
+        node: the name of the node's first output.
         position: position among the node's inputs.
-        like: a tensor that is there ahead of the node.
-        axis: of `like`; from the end where it is below 0, and not the last one then.
-        trailing_axes: axes after the rows.
+        like: the other tensor, which is there before the node.
+        axis: of `like`; from the end where it is below 0, and then not the last one.
+        trailing_axes: the number of axes after the rows.
     """
 
     node: str
@@ -33,7 +33,7 @@ class Spread:
 
 
 def spread(graph: GraphProto, spreads: Iterable[Spread], names: Names) -> None:
-    """Puts an Expand ahead of these inputs, one for all nodes that ask for the same."""
+    """Puts an Expand before these inputs, a single one for nodes that need the same."""
     spreads_by_source = defaultdict[str, list[Spread]](list)
     for item in spreads:
         spreads_by_source[item.node].append(item)
@@ -53,7 +53,7 @@ def spread(graph: GraphProto, spreads: Iterable[Spread], names: Names) -> None:
 
 
 def _expand(graph: GraphProto, item: Spread, source: str, result: str, names: Names) -> list[NodeProto]:
-    """Nodes that make the rows of a tensor."""
+    """The nodes that make the rows of a tensor."""
     count, shape, ones = (names.fresh(f"{result}_{what}") for what in ("count", "shape", "ones"))
     graph.initializer.append(numpy_helper.from_array(np.ones(item.trailing_axes, np.int64), ones))
     axis, node = item.axis, names.fresh(f"{count}_node")

@@ -35,7 +35,7 @@ def standardise(graph: gs.Graph) -> bool:
 
 
 class _StandardWalk:
-    """Puts nodes into the graph one by one, and learns about their tensors on the way."""
+    """Puts nodes into the graph one by one, and collects facts about their tensors on the way."""
 
     def __init__(self, graph: gs.Graph, version: int) -> None:
         self._graph, self._version = graph, version
@@ -43,10 +43,10 @@ class _StandardWalk:
         self._facts: dict[str, Facts] = facts_of_inputs(graph)
 
     def add(self, nodes: list[gs.Node]) -> None:
-        """Adds sorted nodes, or what takes their place."""
+        """Adds sorted nodes, or the nodes that take their place."""
         for node in nodes:
             if not node.outputs:
-                continue  # a constant that stands at its tensor now
+                continue  # a constant whose values the tensor holds now
             if _subgraphs(node):
                 self._choose(node)
                 continue
@@ -55,14 +55,14 @@ class _StandardWalk:
                 for new_node in self._graph.nodes[count:]:
                     learn(self._facts, new_node)
                 continue
-            learn(self._facts, node)  # of a fused one, its constants
+            learn(self._facts, node)  # for a fused node, about its constants
             if is_fused(node, self._version):
                 expand_fused(self._editor, self._facts, node)
             else:
                 self._graph.nodes.append(node)
 
     def _choose(self, node: gs.Node) -> None:
-        """Puts the nodes of an If's branch in its place; an If inside that branch is chosen in its turn."""
+        """Puts the nodes of an If's branch in its place; an If inside that branch is resolved in its turn."""
         condition = self._condition(node) if node.op == "If" else None
         if condition is None:
             raise refusal(node, self._graph, self._facts_of)
@@ -78,7 +78,7 @@ class _StandardWalk:
         node.outputs.clear()
         inline_constants(branch)
         for tensor in branch.tensors().values():
-            if isinstance(tensor, gs.Constant):  # another branch may have one of its name
+            if isinstance(tensor, gs.Constant):  # another branch may have one of the same name
                 tensor.name = self._editor.fresh(tensor.name)
         for inner in branch.nodes:
             for tensor in inner.outputs:
@@ -104,7 +104,7 @@ def _subgraphs(node: gs.Node) -> list[gs.Graph]:
 
 
 def _detach(graph: gs.Graph) -> None:
-    """Lets the nodes of a branch that is not taken read nothing."""
+    """Disconnects the nodes of a branch that is not taken."""
     for node in _all_nodes(graph):
         node.inputs.clear()
         node.outputs.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a message to a graph with typed tensors, and the steps that the graph then takes to the form of the passes."""
+"""From a message to a graph with typed tensors, and the steps from there to the form that the passes work on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .standard_form import standardise
 class TypedGraph:
     """A graph whose inputs are [B,S,...], [B,...] or shared, and whose tensors have the types that ONNX infers.
 
-    `skeleton` is the message that they were inferred from, `fixed` are the sizes that the file fixes.
+    `skeleton` is the message that the types were inferred from, `fixed` are the sizes that the file fixes.
     """
 
     graph: gs.Graph
@@ -60,19 +60,19 @@ def typed_graph(model: Model) -> TypedGraph:
 
 
 def expand_and_choose(draft: TypedGraph) -> None:
-    """Standard operators instead of fused ones and of sequences, and of every If the branch that is taken."""
+    """Replaces fused operators and sequences by standard operators, and every If by the branch that is taken."""
     if standardise(draft.graph):
         _write_types(draft.graph, _infer(_with_nodes_of(draft.graph, draft.skeleton)))
 
 
 def inline_and_tidy(draft: TypedGraph) -> None:
-    """Constants without nodes, and no node that leads to no output."""
+    """Makes Constant nodes constants, and removes nodes that lead to no output."""
     inline_constants(draft.graph)
     tidy(draft.graph)
 
 
 def free_fixed_sizes(draft: TypedGraph) -> None:
-    """B and S instead of the sizes that the file fixes for batch and sequence."""
+    """Replaces the sizes that the file fixes for batch and sequence by B and S."""
     if draft.fixed:
         generalise(draft.graph, draft.fixed)
 
@@ -83,7 +83,7 @@ def words_of(error: Exception) -> str:
 
 
 def _write_types(graph: gs.Graph, types: Mapping[str, onnx.TypeProto.Tensor]) -> None:
-    """Writes what was inferred at the tensors that nodes make."""
+    """Writes inferred types into the tensors that nodes make."""
     for name, tensor in graph.tensors().items():
         if isinstance(tensor, gs.Variable) and name in types and tensor.inputs:
             value_type = types[name]
