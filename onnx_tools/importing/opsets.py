@@ -147,7 +147,7 @@ class _Converter:
         return helper.tensor_dtype_to_np_dtype(kind) if kind else np.dtype(np.float32)
 
     def attribute_to_input(self, node: NodeProto, attribute: str, position: int, dtype: Any = np.int64) -> Nodes:
-        """The node with an attribute as its input `position`, after a Constant; itself where it has no such attribute."""
+        """The node with an attribute turned into its input `position`, after a Constant; itself where it has none."""
         value = take_attribute(node, attribute)
         if value is None:
             return [node]

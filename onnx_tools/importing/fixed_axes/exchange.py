@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts sizes of the inputs for the numbers and constants that stand for them."""
+"""Replaces the numbers and constants that stand for sizes of the inputs by these sizes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Exchange:
         self._tensors: dict[object, gs.Tensor] = {}
 
     def numbers(self, tensor: gs.Tensor, sizes: list[Poly]) -> gs.Tensor:
-        """The sizes in the form of an integer tensor."""
+        """The sizes as an integer tensor in place of the given one."""
         plain = [size.constant() for size in sizes]
         if isinstance(tensor, gs.Constant) and tensor.values.reshape(-1).tolist() == plain:
             return tensor
@@ -62,7 +62,7 @@ class _Exchange:
         return result if dtype == _INT64 else self._editor.cast(result, dtype, "number")
 
     def constant(self, node: gs.Node, tensor: gs.Constant, shape: Shape) -> gs.Tensor:
-        """The constant with its axes as long as they should be: slots 0 to S, and the same for every sequence."""
+        """The constant with its axes resized: slots from 0 up to S, and the same values for every sequence."""
         lengths = [axis for axis, size in enumerate(shape) if size == S]
         batches = [axis for axis, size in enumerate(shape) if size == B]
         others = [size for axis, size in enumerate(shape) if axis not in lengths + batches and size.constant() is None]
@@ -113,7 +113,7 @@ class _Exchange:
         return result
 
     def _is_table(self, node: gs.Node, values: np.ndarray, lengths: list[int]) -> bool:
-        """Whether slots choose rows of numbers: as a look-up, they are packed like position embeddings."""
+        """Whether slots choose rows of numbers: written as a look-up, these are packed like position embeddings."""
         if len(lengths) != 1 or not np.issubdtype(values.dtype, np.floating) or not is_standard(node, *ELEMENTWISE):
             return False
         ahead = values.shape[: lengths[0]]
@@ -142,7 +142,7 @@ class _Exchange:
         return result if values.dtype == _INT64 else editor.cast(result, values.dtype, "batch_rows")
 
     def _shape_of(self, tensor: gs.Tensor) -> Shape:
-        """The shape; none for tensors that were made here, which are constants at heart."""
+        """The shape; empty for tensors that were made here, which replace constants."""
         facts = self._facts.get(tensor.name, Facts())
         shape = () if facts.constant else facts.shape or ()
         return tuple(self._unknowns.final(size) for size in shape)

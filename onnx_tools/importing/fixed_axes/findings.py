@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a walk through a graph has found: sizes that are equal, and what is to be exchanged."""
+"""The findings of a walk through a graph: sizes that are equal, and constants and numbers to be exchanged."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ...analysis.symbolic.facts import Shape
 from ...analysis.symbolic.poly import Poly
 from .unknowns import Unknowns, ambiguous
 
-Operand = tuple[int, int]  # node's id and number of its input
+Operand = tuple[int, int]  # the node's id, and the position among its inputs
 
 
 class Findings:
-    """What is to be exchanged, in terms of sizes that may still be unknowns, and what binds these."""
+    """What is to be exchanged, with sizes that may still be unknowns, and methods that bind these."""
 
     def __init__(self, unknowns: Unknowns) -> None:
         self.unknowns = unknowns
-        self.axes: dict[Operand, Shape] = {}  # shapes of constants
-        self.numbers: dict[Operand, tuple[Poly, ...]] = {}  # elements of small integer tensors
-        self.views: dict[int, Shape] = {}  # gathers that move nothing, and the shapes they give
+        self.axes: dict[Operand, Shape] = {}  # new shapes of constants
+        self.numbers: dict[Operand, tuple[Poly, ...]] = {}  # new elements of small integer tensors
+        self.views: dict[int, Shape] = {}  # shapes that gathers make which move nothing
 
     def unify(self, node: gs.Node, first: Poly, second: Poly) -> None:
         """Notes that a node needs two sizes to be the same. Raises RewriteError where they cannot be."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nodes read: facts of tensors, and constants whose sizes and numbers may be those of fixed axes."""
+"""The inputs of nodes: facts about tensors, and constants whose sizes and numbers may be those of fixed axes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ...analysis.symbolic.facts import Facts
 from ...analysis.symbolic.poly import Poly
 from .findings import Findings
 
-_FEW = 8  # elements; longer integer tensors are no shapes
+_FEW = 8  # elements; longer integer tensors are not shapes
 
 # Operators through which numbers reach shapes and indices.
 _NUMBERS = ELEMENTWISE | RESHAPES | {"Concat", "ConstantOfShape", "Expand", "Range"}
 
 
 class Inputs:
-    """The inputs of nodes, with what is known by now of their sizes."""
+    """The inputs of nodes, with what is known so far about their sizes."""
 
     def __init__(self, graph: gs.Graph, findings: Findings) -> None:
         self.facts: dict[str, Facts] = facts_of_inputs(graph)  # of tensors, by name
@@ -28,22 +28,22 @@ class Inputs:
         self._unknowns = findings.unknowns
 
     def facts_of(self, tensor: gs.Tensor) -> Facts:
-        """What is known of a tensor."""
+        """What is known about a tensor."""
         return self._unknowns.with_resolved(self.facts.get(tensor.name, Facts()))
 
     def read(self, node: gs.Node, position: int, tensor: gs.Tensor) -> Facts:
-        """What is known of an input of a node; the sizes and numbers of a constant become unknowns."""
+        """What is known about an input of a node; the sizes and numbers of a constant become unknowns."""
         if not isinstance(tensor, gs.Constant):
             return self.facts_of(tensor)
         facts, unknowns = constant_of(tensor), self._unknowns
-        if node.op in OPERATORS and position in OPERATORS[node.op].parameters:  # a number is read as it is
+        if node.op in OPERATORS and position in OPERATORS[node.op].parameters:  # parameters keep their numbers
             return facts
         integers = facts.integers()
         counts = isinstance(facts.expr, Index) and facts.expr.poly.constant() is None
         if integers is not None and len(integers) <= _FEW and not counts:
             plain = [item.constant() or 0 for item in integers]
             if node.op not in _NUMBERS or (node.op == "ConstantOfShape" and len(plain) == 1 and plain[0] <= _FEW):
-                return facts  # the latter makes numbers for shapes too
+                return facts  # short results of ConstantOfShape may be shapes too
             polys = [unknowns.fresh(i) if unknowns.may_be_axis(i) else Poly.of(i) for i in plain]
             self._findings.numbers[id(node), position] = tuple(polys)
             elements = np.empty(len(polys), dtype=object)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators require of sizes: equal ones are bound; a batch or sequence is refused where it changes results."""
+"""What operators require of sizes: equal sizes are bound; a batch or sequence is refused where it changes results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Requirements:
         }  # fmt: skip
 
     def broadcast(self, node: gs.Node, shapes: list[Shape | None]) -> None:
-        """Sizes of operands along one axis are equal, but for those of one."""
+        """Binds the sizes of operands along each axis: they are equal, except for sizes of 1."""
         full_shapes = [shape for shape in shapes if shape is not None]
         for axis in range(1, max((len(shape) for shape in full_shapes), default=0) + 1):
             sizes = [shape[-axis] for shape in full_shapes if len(shape) >= axis]

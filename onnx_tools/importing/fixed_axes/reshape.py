@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which sizes the numbers in a Reshape's target stand for: the elements keep their order, so that the axes do too."""
+"""Tells which sizes the numbers in a Reshape's target stand for: elements keep their order, and so do the axes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Value = Callable[[Poly], int]
 
 
 def align(shape: Shape, target: Sequence[int], value: Value) -> Shape | None:
-    """The sizes of axes that hold `target` elements each; None where that would cut an axis, or is ambiguous.
+    """The sizes that the numbers in `target` stand for; None where a number would cut an axis, or is ambiguous.
 
-    Batch and sequence are handed on whole and in order: [B,S,16] to [3,7,2,8] is [B,S,2,8], also where B or S is 2 or
-    8. `value` gives the number that a size is in the file; a batch of 1 goes to the first axis of 1.
+    Batch and sequence stay whole and in order: [B,S,16] to [3,7,2,8] is [B,S,2,8], even if B or S is 2 or 8. `value`
+    gives the number that a size is in the file; a batch of 1 goes to the first axis of 1.
     """
     if math.prod(target) != math.prod(value(size) for size in shape):
         return None

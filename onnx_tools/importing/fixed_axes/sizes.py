@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which axes of a file's inputs are fixed, and how a batch is run on such a file."""
+"""The axes of a file's inputs that are fixed, and how to run a batch on such a file."""
 
 from __future__ import annotations
 
@@ -47,10 +47,9 @@ class FixedSizes:
     ) -> list[Array]:
         """Results of a file of these sizes on inputs [B,S] of any B, and of any S up to the file's.
 
-        The sequences are padded with zeros, mask included, or with what `fillers` says of an input, and come in as many
-        batches as it takes; the last one is filled up with its first sequence. `dims` are the sizes of each result: it
-        is put together along the batch and cut back to S along every axis of the sequence; [B,...] where they are not
-        known.
+        The sequences are padded with zeros, mask included, or with what `fillers` has for an input, and run in as many
+        batches as it takes; the last one is filled up with its first sequence. `dims` are the sizes of each result,
+        which is joined along the batch and cut back to S along every axis of the sequence; None counts as [B,...].
         """
         if not self:
             return list(run(feeds))
@@ -73,7 +72,7 @@ class FixedSizes:
 
 
 def join(parts: Sequence[Array], dims: Dims, extent: tuple[int, int], full: int) -> Array:
-    """One result of all parts, for the sequences and the length that are `extent`; `full` is the file's length."""
+    """One result of all parts; `extent` has the number of sequences and their length, `full` is the file's length."""
     count, length = extent
     if BOTH in dims:
         axis = dims.index(BOTH)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that take sizes as numbers: what Reshape, Expand and Slice make tells which numbers are sizes."""
+"""Operators that take sizes as numbers: the results of Reshape, Expand and Slice tell which numbers are sizes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TO_THE_END = (1 << 63) - 1
 
 
 class Targets:
-    """Rules by operator: what a node makes, with the numbers that its target gets for every size."""
+    """Rules by operator: the facts about a node's result; they note the numbers that its target gets for every size."""
 
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
@@ -61,7 +61,7 @@ class Targets:
         return None
 
     def _target(self, node: gs.Node, sizes: list[Poly], shape: Shape) -> None:
-        """Notes what the target of a Reshape or Expand must be, where its numbers are not that by themselves."""
+        """Notes the target that a Reshape or Expand must get, where its own numbers are not the right sizes."""
         for size, target_size in zip(sizes, shape, strict=True):
             if size not in (Poly.of(-1), Poly.of(1)) and size.constant() is None:
                 self._findings.unify(node, size, target_size)

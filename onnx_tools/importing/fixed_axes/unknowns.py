@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that may stand for the batch or the sequence, and what follows for them from being equal to other sizes."""
+"""Numbers that may stand for the batch or the sequence, and their values as far as equal sizes tell them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ...errors import RewriteError
 from .sizes import EXPORT_AGAIN, FixedSizes
 
 B, S = Poly.atom("B"), Poly.atom("S")
-_PRIMES = (61, 127, 131, 137)  # stand for dynamic sizes: no model has them, and products tell them apart
+_PRIMES = (61, 127, 131, 137)  # for dynamic sizes: models hardly have them, and products of them are unique
 
 
 class Unknowns:
-    """Atoms '?0', '?1', ... with the value that each has in the file, and what is known of them by now."""
+    """Atoms '?0', '?1', ... with the value that each has in the file, and the sizes that they are bound to so far."""
 
     def __init__(self, sizes: FixedSizes) -> None:
         self.sizes = sizes
@@ -27,7 +27,7 @@ class Unknowns:
         self._bound: dict[Atom, Poly] = {}
 
     def may_be_axis(self, value: int) -> bool:
-        """Whether a number of the file could stand for a fixed axis. 1 broadcasts, so that it need not."""
+        """Whether a number of the file could stand for a fixed axis. 1 broadcasts, and need not become one."""
         return value > 1 and value in (self.sizes.batch, self.sizes.sequence)
 
     def fresh(self, value: int) -> Poly:
@@ -41,19 +41,19 @@ class Unknowns:
         return size.evaluate(self._values.__getitem__)
 
     def resolve(self, size: Poly) -> Poly:
-        """The size with what is known of its unknowns."""
+        """The size with its bound unknowns replaced."""
         while any(atom in self._bound for atom in size.atoms()):
             size = size.substitute(self._bound, {})
         return size
 
     def final(self, size: Poly) -> Poly:
-        """The size where every unknown that nothing has bound is the plain number."""
+        """The size with all unknowns replaced; those that nothing has bound are plain numbers."""
         size = self.resolve(size)
         rest: dict[Atom, Poly] = {atom: Poly.of(self._values[str(atom)]) for atom in size.atoms() if is_unknown(atom)}
         return size.substitute(rest, {}) if rest else size
 
     def with_resolved(self, facts: Facts) -> Facts:
-        """The facts with what is known by now of their unknowns."""
+        """The facts with their bound unknowns replaced."""
         shape = None if facts.shape is None else tuple(self.resolve(size) for size in facts.shape)
         expr, elements = facts.expr, facts.elements
         if expr is not None and self._bound:
@@ -100,7 +100,7 @@ class Unknowns:
 
 
 def is_unknown(atom: Atom) -> bool:
-    """Whether the atom is neither a size nor an index."""
+    """Whether the atom is an unknown, not a size or an index."""
     return isinstance(atom, str) and atom.startswith("?")
 
 

@@ -19,7 +19,7 @@ from .reshape import align
 
 
 class ViewRules:
-    """Rules by operator: the view that a gather is of its tensor, if it is one."""
+    """Rules by operator: the facts about a gather's result if it is a view of its tensor, otherwise None."""
 
     def __init__(self, findings: Findings, inputs: Inputs) -> None:
         self._findings = findings
@@ -64,7 +64,7 @@ class ViewRules:
         return self._view(node, x, shape[:-1], tuple(target)) if numbers == list(columns[0].shape) else None
 
     def _columns(self, node: gs.Node, index: Facts) -> list[np.ndarray] | None:
-        """The indices along each axis: of a constant, or of what a Concat put together."""
+        """The indices along each axis, of a constant or of the parts of a Concat."""
         tensor, shape = node.inputs[1], index.shape
         if isinstance(tensor, gs.Constant):
             return [tensor.values[..., column] for column in range(tensor.shape[-1])]

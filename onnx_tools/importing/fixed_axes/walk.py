@@ -2,7 +2,7 @@
 """Follows sizes through a graph with fixed axes, and finds out which of its numbers stand for batch or sequence.
 
 Every constant whose size or value could be that of a fixed axis gets an unknown. Operators that need equal sizes bind
-them: [B,S,16] + [1,7,16] makes the 7 an S. What nothing binds is a plain number.
+them: [B,S,16] + [1,7,16] makes the 7 an S. An unknown that nothing binds is a plain number.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SizeWalk:
 
     @property
     def facts(self) -> Mapping[str, Facts]:
-        """What is known of tensors, by name."""
+        """What is known about tensors, by name."""
         return self._inputs.facts
 
     def _visit(self, node: gs.Node) -> None:
@@ -64,7 +64,7 @@ class SizeWalk:
             self._inputs.facts[tensor.name] = self._check(node, tensor, facts)
 
     def _check(self, node: gs.Node, tensor: gs.Tensor, facts: Facts) -> Facts:
-        """The facts; the shape must be the file's own at the file's sizes, and is taken from there if not known."""
+        """The facts; their shape must fit the file's at the file's sizes, and is taken from the file if not known."""
         file_sizes = [size if isinstance(size, int) else None for size in tensor.shape or ()]
         if facts.shape is None:
             if tensor.shape is None or None in file_sizes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention and MultiHeadAttention: softmax(Q K^T * scale + mask + bias) V, and all forms of their masks."""
+"""Attention and MultiHeadAttention: softmax(Q K^T * scale + mask + bias) V; masks are lengths [B], [B,S] or [B,S,S]."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def attention(e: Expansion) -> Sequence[gs.Tensor]:
 
 
 def multi_head_attention(e: Expansion) -> Sequence[gs.Tensor]:
-    """MultiHeadAttention: Q, K and V [B,S,E] apart, K and V together [B,S,H,2,D], or all three [B,S,H,3,D]."""
+    """MultiHeadAttention: Q, K and V [B,S,E] apart, K and V as one [B,S,H,2,D], or all three as one [B,S,H,3,D]."""
     e.refuse_inputs(past_key=6, past_value=7, past_sequence_length=8, cache_indirection=9)
     e.refuse_outputs(present_key=1, present_value=2, scores=3)
     parts = _parts(e)
@@ -63,7 +63,7 @@ def _parts(e: Expansion) -> list[gs.Tensor]:
 
 
 def _unpack(e: Expansion, tensor: gs.Tensor, count: int) -> list[gs.Tensor]:
-    """The tensors [B,S,H*D] that stand in [B,S,H,count,D]."""
+    """The tensors [B,S,H*D] that are packed in [B,S,H,count,D]."""
     shape = e.shape(tensor, "packed tensor")
     sizes = [size.constant() for size in shape[2:]]
     if len(shape) != 5 or sizes[0] is None or sizes[1] != count or sizes[2] is None:
@@ -96,7 +96,7 @@ def _split(e: Expansion, x: gs.Tensor, heads: int, order: list[int]) -> gs.Tenso
 
 
 def _mask(e: Expansion, mask: gs.Tensor, k: gs.Tensor) -> gs.Tensor:
-    """What is added to the scores [B,H,S,S]: 0 for kept keys, mask_filter_value for the others."""
+    """The summand of the scores [B,H,S,S]: 0 for kept keys, mask_filter_value for the others."""
     shape, batch = e.shape(mask, "mask"), Poly.atom("B")
     if len(shape) == 1 and shape[0] == batch:
         keys, lengths = e.reshape(e.slots(k, 1), 1, -1), e.reshape(mask, -1, 1)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights of few bits with a scale for every block of a row, as the floats that they stand for.
 
-onnxruntime's operators of them multiply, or look up, what these bits stand for: only the storage is another.
+onnxruntime's operators for them multiply, or look up, these floats: only the storage differs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 
 
 def matmul_nbits(e: Expansion) -> Sequence[gs.Tensor]:
-    """MatMulNBits: x [..., K] times the transpose of W [N, K], of which every row has its blocks."""
+    """MatMulNBits: x [..., K] times the transpose of W [N, K], each row of which is in blocks."""
     if e.integer("accuracy_level") == _INT8_ACTIVATIONS:
         raise NotImportable("it rounds its activations to int8 (accuracy_level=4), by scales of every row")
     if e.optional_input(4) is not None:
@@ -44,7 +44,7 @@ def matmul_nbits(e: Expansion) -> Sequence[gs.Tensor]:
 
 
 def gather_blocks(e: Expansion) -> Sequence[gs.Tensor]:
-    """GatherBlockQuantized: rows of a table [N, K], of which every row has its blocks."""
+    """GatherBlockQuantized: rows of a table [N, K], each of which is in blocks."""
     data, scales = _values(e, 0, "table"), _values(e, 2, "scales")
     axes = e.integer("gather_axis"), e.integer("quantize_axis", 1) % 2
     bits, block = e.integer("bits", 4), e.integer("block_size", 128)
@@ -72,7 +72,7 @@ def _values(e: Expansion, position: int, what: str) -> Array:
 
 
 def _unpack(values: Array, bits: int, shape: tuple[int, int, int]) -> Array:
-    """Numbers [rows, blocks, block], which are stored in bytes that begin anew with every block."""
+    """Numbers [rows, blocks, block] from bytes; each block begins with a new byte."""
     rows, blocks, block = shape
     codes = _bits_of(values.reshape(rows, blocks, -1), bits)
     if codes.shape[-1] < block:
@@ -81,13 +81,13 @@ def _unpack(values: Array, bits: int, shape: tuple[int, int, int]) -> Array:
 
 
 def _bits_of(values: Array, bits: int) -> Array:
-    """float32 of the numbers of some bits in bytes, the lowest bits first."""
+    """The numbers of `bits` bits in bytes, the lowest bits first, as float32."""
     shifts = np.arange(0, _BYTE, bits, dtype=np.uint8)
     apart: Array = (values[..., None] >> shifts) & np.uint8((1 << bits) - 1)
     return apart.reshape(*values.shape[:-1], -1).astype(np.float32)
 
 
 def _scale(codes: Array, zero: Array, scale: Array) -> Array:
-    """float32 [rows, blocks * block] of numbers in blocks."""
+    """The values of numbers in blocks, float32 [rows, blocks * block]."""
     values = (codes - zero[..., None].astype(np.float32)) * scale[..., None].astype(np.float32)
     return values.reshape(len(codes), -1)

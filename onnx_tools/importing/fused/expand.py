@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which fused operators are imported, and what is said of the others."""
+"""The fused operators that are imported, and the errors for the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from . import activations, attention, blocks, gemms, grouped_query, norms, rotar
 from .expansion import Expansion, NotImportable
 
 DOMAIN = "com.microsoft"
-_FIRST_LAYER_NORM = 17  # opset; in older ones LayerNormalization is onnxruntime's
+_FIRST_LAYER_NORM = 17  # opset; in older ones, LayerNormalization is onnxruntime's
 
 IMPORTERS: Mapping[str, Callable[[Expansion], Sequence[gs.Tensor | None]]] = MappingProxyType(
     {
@@ -43,7 +43,7 @@ IMPORTERS: Mapping[str, Callable[[Expansion], Sequence[gs.Tensor | None]]] = Map
 
 _EXPORT = "rewrite a file exported without graph optimisation (optimum-cli export onnx without --optimize)"
 _FLOAT = "rewrite the float model that was quantised"
-# Parts of operators' names: what such operators do, and what to do instead. The first that fits is named.
+# By parts of operators' names, what such operators do, and what to do instead. The first part that fits counts.
 _REASONS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "Padding": ("it packs tokens in onnxruntime's own way", _EXPORT),
@@ -63,9 +63,9 @@ _REASONS: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 def is_fused(node: gs.Node | NodeProto, version: int) -> bool:
-    """Whether a node is of onnxruntime's own operators in a file of an opset. Some of them stand in ONNX's domain.
+    """Whether a node is one of onnxruntime's own operators, in a file of this opset. Some are in ONNX's domain.
 
-    So does RotaryEmbedding, the standard's since opset 23: it is taken apart like onnxruntime's.
+    So is RotaryEmbedding, the standard's since opset 23: it is taken apart like onnxruntime's.
     """
     op = node.op_type if isinstance(node, NodeProto) else node.op
     if node.domain in STANDARD_DOMAINS:
@@ -81,7 +81,7 @@ def holds_fused(model: ModelProto) -> bool:
 
 
 def declare_fused(model: ModelProto) -> None:
-    """Gives those fused operators that stand in ONNX's domain their own, so that the checker of ONNX takes them."""
+    """Gives fused operators in ONNX's domain onnxruntime's, so that the checker of ONNX takes them."""
     version = _version(model)
     for node in model.graph.node:
         if is_fused(node, version):
@@ -97,7 +97,7 @@ def _version(model: ModelProto) -> int:
 def expand_fused(editor: Editor, facts: dict[str, Facts], node: gs.Node) -> None:
     """Adds the standard operators that a fused node stands for, and disconnects the node.
 
-    `facts` are those about the tensors before the node; they are learnt about the new ones. Raises RewriteError for an
+    `facts` are those about the tensors before the node; facts about the new ones are added. Raises RewriteError for an
     operator that cannot be imported, with the reason and what to do instead.
     """
     importer = IMPORTERS.get(node.op)

@@ -15,7 +15,7 @@ from ...analysis.symbolic.facts import Shape
 
 
 class NotImportable(Exception):
-    """Raised for a node with a form that is not imported; the message is the reason."""
+    """Raised for a node in a form that is not imported; the message is the reason."""
 
 
 class Expansion:
@@ -109,7 +109,7 @@ class Expansion:
         return result
 
     def finish(self, results: Sequence[gs.Tensor | None]) -> None:
-        """Makes the results the node's outputs, in order."""
+        """Makes the results the node's outputs, in their order."""
         input_names = [
             (tensor, self.node.outputs[position])
             for position, tensor in enumerate(results)
@@ -121,7 +121,7 @@ class Expansion:
             self._editor.node("Identity", [tensor], stem=f"{self.name}_output", output=output)
             learn(self._facts, self._editor.graph.nodes[-1])
 
-    # What several operators need.
+    # Parts that several operators need.
 
     def sum(self, *terms: gs.Tensor | None) -> gs.Tensor:
         """The sum of those terms that are there, from left to right."""
@@ -131,24 +131,24 @@ class Expansion:
         return first
 
     def reduce(self, op: str, x: gs.Tensor, axis: int, *, keep: bool) -> gs.Tensor:
-        """ReduceSum or ReduceMean over one axis; where the axis stands depends on the opset."""
+        """ReduceSum or ReduceMean over one axis, which is an attribute or an input by the opset."""
         since = {"ReduceSum": 13}.get(op, 18)
         if self.opset < since:
             return self.op(op, x, axes=[axis], keepdims=int(keep))
         return self.op(op, x, self.axes(axis), keepdims=int(keep))
 
     def reshape(self, x: gs.Tensor, *sizes: int) -> gs.Tensor:
-        """Reshape; 0 keeps an axis, -1 is what is left."""
+        """Reshape; 0 keeps an axis, -1 takes what is left."""
         return self.op("Reshape", x, self.axes(*sizes))
 
     def unsqueeze(self, x: gs.Tensor, *axes: int) -> gs.Tensor:
-        """Unsqueeze; where the axes stand depends on the opset."""
+        """Unsqueeze; the axes are an attribute or an input by the opset."""
         if self.opset < 13:
             return self.op("Unsqueeze", x, axes=list(axes))
         return self.op("Unsqueeze", x, self.axes(*axes))
 
     def columns(self, x: gs.Tensor, start: int, end: int, axis: int = -1, step: int = 1) -> gs.Tensor:
-        """A part of a tensor along an axis; of a weight, a weight."""
+        """A part of a tensor along an axis; the part of a constant is a constant."""
         if isinstance(x, gs.Constant):
             return self.constant(np.moveaxis(np.moveaxis(x.values, axis, 0)[start:end:step], 0, axis))
         return self.op("Slice", x, self.axes(start), self.axes(end), self.axes(axis), self.axes(step))
@@ -159,7 +159,7 @@ class Expansion:
         return self.op("Range", self.constant(0, np.int64), size, self.constant(1, np.int64))
 
     def uncast(self, tensor: gs.Tensor) -> gs.Tensor:
-        """Integers before the casts to other integer types that fused operators ask for."""
+        """The integers before casts to other integer types, which fused operators ask for."""
         node = made_by(tensor, "Cast")
         if node is None or not (self.is_integer(tensor) and self.is_integer(node.inputs[0])):
             return tensor

@@ -32,7 +32,7 @@ def _operand(e: Expansion, tensor: gs.Tensor, which: str) -> gs.Tensor:
     return e.op("Transpose", tensor, perm=order)
 
 
-# Activation to the names of the attributes that activation_alpha and activation_beta stand for.
+# By activation, the names of the attributes that activation_alpha and activation_beta stand for.
 _ACTIVATIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "Elu": ("alpha",),

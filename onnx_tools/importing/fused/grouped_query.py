@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GroupQueryAttention without a past, as encoders made of causal decoders have it: every query sees the keys up to it.
+"""GroupQueryAttention without a past, as in encoders made from causal decoders: every query sees the keys up to it.
 
-Sequences are right-padded, and lengths, less one, say what padding is (`seqlens_k`). Where keys of the past are inputs,
-the node is a decoder's, which generates token by token.
+Sequences are right-padded, and their lengths minus one tell what is padding (`seqlens_k`). Where keys of the past are
+inputs, the node is that of a decoder, which generates token by token.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def group_query_attention(e: Expansion) -> Sequence[gs.Tensor]:
 
 
 def _check(e: Expansion) -> None:
-    """Refuses what belongs to generating, and what changes the scores otherwise."""
+    """Refuses what only generation needs, and what changes the scores in other ways."""
     for what, position in (("keys", _KEYS), ("values", _VALUES)):
         past = e.optional_input(position)
         if past is not None and not (isinstance(past, gs.Constant) and 0 in past.shape):
@@ -66,7 +66,7 @@ def _check(e: Expansion) -> None:
 
 
 def _parts(e: Expansion, heads: int, groups: int) -> list[gs.Tensor]:
-    """Q, K and V, which may stand in one tensor."""
+    """Q, K and V, which may be in one tensor."""
     query, key, value = e.input(0, "query"), e.optional_input(1), e.optional_input(2)
     if key is not None and value is not None:
         return [query, key, value]
@@ -86,7 +86,7 @@ def _padding(e: Expansion, like: gs.Tensor) -> gs.Tensor:
 
 
 def _counts(e: Expansion, lengths: gs.Tensor) -> gs.Tensor:
-    """The sequences' tokens, of a tensor that has one less."""
+    """The numbers of tokens of the sequences, from a tensor of these numbers minus one."""
     current = e.uncast(lengths)
     less = made_by(current, "Sub", "Add")
     if less is not None and isinstance(less.inputs[1], gs.Constant) and less.inputs[1].values.size == 1:

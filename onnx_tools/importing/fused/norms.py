@@ -10,12 +10,12 @@ from onnx import TensorProto
 
 from .expansion import Expansion, NotImportable
 
-# Operators whose epsilon is 1e-12 where it is not given; that of the others is 1e-5.
+# Operators whose default epsilon is 1e-12; that of the others is 1e-5.
 _SMALL_EPSILON = frozenset({"EmbedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
 
 
 def normalize(e: Expansion, x: gs.Tensor, gamma: gs.Tensor, beta: gs.Tensor | None, *, rms: bool) -> gs.Tensor:
-    """Layer norm or RMS norm over the last axis, written out: so it is valid in every opset."""
+    """Layer norm or RMS norm over the last axis, written out so that it is valid in every opset."""
     if not rms:
         x = e.op("Sub", x, e.reduce("ReduceMean", x, -1, keep=True))
     square = e.reduce("ReduceMean", e.op("Pow", x, e.constant(2.0)), -1, keep=True)
@@ -26,7 +26,7 @@ def normalize(e: Expansion, x: gs.Tensor, gamma: gs.Tensor, beta: gs.Tensor | No
 
 
 def norm(e: Expansion) -> Sequence[gs.Tensor]:
-    """LayerNormalization (in opsets before 17) and SimplifiedLayerNormalization, which onnxruntime writes there."""
+    """LayerNormalization (before opset 17) and SimplifiedLayerNormalization, which onnxruntime has in ONNX's domain."""
     e.refuse_outputs(mean=1, deviation=2)
     x, rms = e.input(0, "tensor"), e.node.op == "SimplifiedLayerNormalization"
     axis = e.integer("axis", -1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RotaryEmbedding: pairs of elements of every head rotated by angles that tables hold for each position."""
+"""RotaryEmbedding: rotates pairs of elements of every head by angles that tables hold for each position."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .expansion import Expansion, NotImportable
 
 
 def rotary_embedding(e: Expansion) -> Sequence[gs.Tensor]:
-    """onnxruntime's or the standard's; x is [B,S,H*D] or [B,H,S,D].
+    """onnxruntime's RotaryEmbedding or the standard's; x is [B,S,H*D] or [B,H,S,D].
 
-    Positions are [B,S], or one number where the first token stands. The standard's may be left out: then its tables
-    hold a row for every token.
+    Positions are [B,S], or one number, the first token's. The standard's may be left out: its tables hold a row for
+    every token then.
     """
     if e.integer("is_packed_batching"):
         raise NotImportable("it works on ragged batches (is_packed_batching=1)")
@@ -43,7 +43,7 @@ def rotate(
     *,
     interleaved: bool,
 ) -> gs.Tensor:
-    """Heads [B,S,H*D] of this size rotated by the rows of two tables; positions [B,S], None: 0, 1, 2, ..."""
+    """Heads [B,S,H*D] of this size, rotated by the rows of two tables at positions [B,S]; None means 0, 1, 2, ..."""
     positions = e.reshape(e.slots(x, 1), 1, -1) if positions is None else positions
     width, half = e.width(x, "tensor"), e.width(tables[0], "table")
     heads = e.reshape(x, 0, 0, width // size, size)
@@ -54,7 +54,7 @@ def rotate(
 def _rotated_heads(
     e: Expansion, heads: gs.Tensor, size: int, angles: tuple[gs.Tensor, gs.Tensor], half: int, *, interleaved: bool
 ) -> gs.Tensor:
-    """Heads [B,S,H,D] or [B,H,S,D], of whose elements the first 2 * half are rotated."""
+    """Heads [B,S,H,D] or [B,H,S,D] with their first 2 * half elements rotated."""
     cosine, sine = angles
     whole = e.columns(heads, 0, 2 * half) if 2 * half < size else heads
     if interleaved:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files whose numbers are rounded by QuantizeLinear and DequantizeLinear, made into float ones."""
+"""Makes files whose numbers QuantizeLinear and DequantizeLinear round into float files."""
 
 from .removal import holds_quantization, without_quantization, without_rounding
 from .rounding_nodes import standard_rounding

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a model's tensors is constant: weights, Constants, and what is only handed on, transposed or cast of them.
+"""The constant tensors of a model: weights, Constants, and these after Identity, Transpose and Cast.
 
 torch's exporter writes weights of equal values once, with an Identity for every other name.
 """
@@ -39,18 +39,18 @@ class Constants:
         return self._tensor(name)[0] is not None
 
     def kind(self, name: str) -> int:
-        """ONNX's number for its type; 0 where it is computed."""
+        """ONNX's number for a tensor's type; 0 where it is computed."""
         tensor, nodes = self._tensor(name)
         cast = next((_attribute(node, "to") for node in nodes if node.op_type == "Cast"), None)
         return 0 if tensor is None else int(tensor.data_type if cast is None else cast)
 
     def count(self, name: str) -> int:
-        """How many numbers it has; 0 where it is computed."""
+        """How many numbers a tensor has; 0 where it is computed."""
         tensor, _ = self._tensor(name)
         return 0 if tensor is None else math.prod(tensor.dims)
 
     def array(self, name: str) -> Array | None:
-        """Its values, not to be written to; None where it is computed."""
+        """A tensor's values, not to be written to; None where it is computed."""
         tensor, nodes = self._tensor(name)
         if tensor is None:
             return None
@@ -61,7 +61,7 @@ class Constants:
         return values
 
     def _tensor(self, name: str) -> tuple[TensorProto | None, list[NodeProto]]:
-        """Where a tensor comes from, and the nodes on the way, the last first; None where it is computed."""
+        """The constant that a tensor comes from, None if it is computed, and the nodes on the way, the last first."""
         nodes = list[NodeProto]()
         while name in self._handed_on:
             nodes.append(self._handed_on[name])
@@ -74,7 +74,7 @@ def _hands_on(node: NodeProto) -> bool:
 
 
 def _change(node: NodeProto, values: Array) -> Array:
-    """What such a node makes of values."""
+    """The values after such a node."""
     if node.op_type == "Cast":
         return values.astype(helper.tensor_dtype_to_np_dtype(_attribute(node, "to")))
     return values.transpose(_attribute(node, "perm")) if node.op_type == "Transpose" else values
@@ -85,7 +85,7 @@ def _attribute(node: NodeProto, name: str) -> Any:
 
 
 def _value(node: NodeProto) -> TensorProto | None:
-    """What a Constant holds, where it is a tensor or floats."""
+    """The value of a Constant node, where it is a tensor or floats; None for others."""
     if node.op_type != "Constant" or node.domain not in _STANDARD:
         return None
     attribute = node.attribute[0]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files with QuantizeLinear and DequantizeLinear, as ModelOpt and onnxruntime write them, without these nodes.
 
-`rounding_nodes` has what counts as such a node.
+`rounding_nodes` tells which nodes count.
 
 Weights become the numbers that the file's stand for: those that training or rounding left. Activations lose their
-rounding; where it cut off all that is below zero, a Relu does. What is to be in e4m3 again gets its scales from
-calibration (onnx_tools/fp8.py), on packed batches.
+rounding; where it cut off everything below zero, a Relu does that. GEMMs that are to be in e4m3 again get their scales
+from calibration (onnx_tools/fp8.py), on packed batches.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class UnquantizedModel:
-    """A model without Q/DQ, and what was taken out: of which types, how many weights and activations, whose types."""
+    """A model without Q/DQ, and what was taken out: types, numbers of weights and activations, activations' types."""
 
     model: Model
     types: tuple[str, ...]
@@ -45,14 +45,14 @@ class UnquantizedModel:
     activation_types: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As the metadata hold it."""
+        """The values that the metadata has."""
         return {"types": list(self.types), "weights": self.weights, "activations": self.activations}
 
 
 def holds_quantization(model: ModelProto) -> bool:
     """Whether activations or weights are rounded by QuantizeLinear and DequantizeLinear, one after the other.
 
-    Other files keep what they have: those whose weights alone are stored as integers, those that compute with quantised
+    Other files stay as they are: those where only weights are stored as integers, those that compute with quantised
     numbers (QLinearMatMul, MatMulInteger), and those whose scales are of blocks, or of a batch (DynamicQuantizeLinear).
     """
     nodes = list(model.graph.node)
@@ -70,9 +70,9 @@ def holds_quantization(model: ModelProto) -> bool:
 def without_quantization(model: Model) -> UnquantizedModel:
     """The model without these nodes, and with the factors of SmoothQuant in the weights after them.
 
-    Raises RewriteError for scales of weights that are no positive finite constants, for blocks, for numbers that are
-    quantised by one scale and dequantised by another, and for a DequantizeLinear that reads neither a weight nor a
-    QuantizeLinear.
+    Raises RewriteError for scales of weights that are not positive finite constants, for blocks, for numbers that are
+    quantised by one scale and dequantised by another, and for a DequantizeLinear that reads neither a weight nor the
+    result of a QuantizeLinear.
     """
     removal = _Removal(model).run()
     return replace(removal, model=fold_scales(removal.model))
@@ -81,7 +81,7 @@ def without_quantization(model: Model) -> UnquantizedModel:
 def without_rounding(model: Model) -> UnquantizedModel:
     """The model without these nodes at activations; weights stay as the file has them.
 
-    Raises RewriteError as without_quantization.
+    Raises RewriteError as without_quantization does.
     """
     return _Removal(model, keeps_weights=True).run()
 
@@ -94,7 +94,7 @@ class _Removal:
     keeps_weights: bool = False
     _weights: dict[str, Array] = field(default_factory=dict)
     _new_names: dict[str, str] = field(default_factory=dict)
-    _cut: dict[str, str] = field(default_factory=dict)  # what a Relu replaces -> what it reads
+    _cut: dict[str, str] = field(default_factory=dict)  # a Relu's output -> its input
 
     def __post_init__(self) -> None:
         self.source = self.source.with_proto(in_order(self.source.proto))
@@ -130,7 +130,7 @@ class _Removal:
         return UnquantizedModel(self._rewrite(), types, len(weights), len(activations), of_activations)
 
     def _take_out(self, node: NodeProto, x: str, before: str | None) -> None:
-        """A DequantizeLinear of x, perhaps after another of the same numbers: what that one gives serves as well."""
+        """Takes out a DequantizeLinear of x; `before` is the output of an earlier one of the same numbers."""
         if before is not None:
             self._new_names[node.output[0]] = before
         elif self._cuts(node) and self._signs.may_be_negative(x):
@@ -139,7 +139,7 @@ class _Removal:
             self._new_names[node.output[0]] = x
 
     def _quantizer(self, node: NodeProto) -> NodeProto | None:
-        """The QuantizeLinear ahead of a DequantizeLinear."""
+        """The QuantizeLinear before a DequantizeLinear; None where there is none."""
         maker = self._makers.get(node.input[0])
         return maker if maker is not None and quantizes(maker) else None
 
@@ -152,7 +152,7 @@ class _Removal:
         return self._stands_for(node, self._rounding(node)) if constant else None
 
     def _stands_for(self, node: NodeProto, rounding: Rounding) -> Array:
-        """What a DequantizeLinear makes of a weight."""
+        """The numbers that a DequantizeLinear makes of a weight."""
         maker = self._quantizer(node)
         try:
             if maker is not None:
@@ -165,7 +165,7 @@ class _Removal:
             ) from error
 
     def _check_same(self, quantize: NodeProto, dequantize: NodeProto, rounding: Rounding) -> None:
-        """Two scales, or zero points, multiply numbers or shift them."""
+        """Raises RewriteError where a pair has different scales or zero points, which would scale or shift numbers."""
         for index, what in ((1, "scale"), (2, "zero point")):
             a, b = (
                 np.asarray(self._values(node, index) if _has(node, index) else 0, np.float32).ravel()
@@ -183,7 +183,7 @@ class _Removal:
             )
 
     def _values(self, node: NodeProto, position: int) -> Array:
-        """A constant input."""
+        """The values of a constant input. Raises RewriteError where it is computed."""
         values = self._constants.array(node.input[position])
         if values is None:
             name = node.input[position]
@@ -191,12 +191,12 @@ class _Removal:
         return values
 
     def _rounding(self, node: NodeProto) -> Rounding:
-        """Of a DequantizeLinear."""
+        """The rounding of a DequantizeLinear and the QuantizeLinear before it."""
         attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
         if attributes.get("block_size"):
             raise _error(node, f"has scales for blocks of {attributes['block_size']} numbers")
         scale = self._values(node, 1).astype(np.float32)
-        # Scales of activations may be infinite, as ModelOpt's are of masks that hold -inf: they are not needed.
+        # Scales of activations may be infinite, as ModelOpt's of masks that hold -inf are: they are not needed.
         _check_scale(node, scale, scale > 0)
         has_zero = _has(node, 2)
         zero = self._values(node, 2) if has_zero else np.zeros((), np.float32)
@@ -206,7 +206,7 @@ class _Removal:
         return Rounding(kind, scale, zero, axis_of(node))
 
     def _stored_kind(self, node: NodeProto) -> int:
-        """The type of what a DequantizeLinear without zero point reads."""
+        """The type of the numbers that a DequantizeLinear without zero point reads."""
         if of_tensorrt(node):
             return int(TensorProto.FLOAT8E4M3FN)
         maker = self._makers.get(node.input[0])
@@ -218,7 +218,7 @@ class _Removal:
         return self._constants.kind(maker.input[2]) if _has(maker, 2) else int(TensorProto.UINT8)
 
     def _rewrite(self) -> Model:
-        """The model with the readers of what is gone reading what it was made of."""
+        """The model without the nodes; the readers of their results read the numbers that were rounded."""
         result, weights = ModelProto(), self.source.weights.copy()
         result.CopyFrom(self.source.proto)
         graph = result.graph
@@ -258,17 +258,17 @@ class _Removal:
 
 
 def _has(node: NodeProto, position: int) -> bool:
-    """Whether an input is there, as those at the end need not be."""
+    """Whether a node has an input, which may be left out."""
     return len(node.input) > position and bool(node.input[position])
 
 
 def _read(graph: GraphProto) -> set[str]:
-    """What nodes read, and what is given."""
+    """The names that nodes read, and those of outputs."""
     return {name for node in all_nodes(graph) for name in node.input} | {value.name for value in graph.output}
 
 
 def _replace(container: Any, items: list[Any]) -> None:
-    """Other items in a message's list."""
+    """Replaces the items of a message's list."""
     del container[:]
     container.extend(items)
 
@@ -280,7 +280,7 @@ def _check_scale(node: NodeProto, scale: Array, right: Array) -> None:
 
 
 def _add(model: ModelProto, weights: Weights, name: str, values: Array) -> None:
-    """A float32 initializer, beside the message where it is large."""
+    """Adds a float32 initializer, outside of the message where it is large."""
     tensor = model.graph.initializer.add(name=name)
     if values.nbytes >= LARGE_BYTES:
         weights.hold_array(tensor, np.ascontiguousarray(values, np.float32))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a QuantizeLinear and the DequantizeLinear after it do to numbers, by the type that they store."""
+"""What a QuantizeLinear and the DequantizeLinear after it do to numbers, depending on the type that they store."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Rounding:
     axis: int
 
     def broadcast(self, values: Array, rank: int) -> Array:
-        """Scales or zero points as they go over a tensor."""
+        """Scales or zero points in a shape that broadcasts to a tensor of this rank."""
         if values.size == 1:
             return values.reshape(())
         shape = [1] * rank
@@ -53,19 +53,19 @@ class Rounding:
 
     def cuts_negatives(self) -> bool:
         """Whether the smallest number that can be stored stands for zero."""
-        # A scale that is not finite, as of masks with float32's least number, says nothing of signs.
+        # A scale that is not finite, as for masks with float32's least number, says nothing about signs.
         if self.kind in _FLOATS or not np.isfinite(self.scale).all():
             return False
         return bool((self.zero.astype(np.float64) == RANGES[self.kind][0]).all())
 
     def dequantize(self, codes: Array) -> Array:
-        """float32 of what is stored."""
+        """The stored numbers as float32."""
         scale, zero = (self.broadcast(item, codes.ndim).astype(np.float32) for item in (self.scale, self.zero))
         values: Array = (codes.astype(np.float32) - zero) * scale
         return values
 
     def round_trip(self, values: Array) -> Array:
-        """float32 values, quantised and dequantised: to nearest even, cut off at the type's ends."""
+        """Values quantised and dequantised, float32: rounded to nearest even, cut off at the type's ends."""
         scale, zero = (self.broadcast(item, values.ndim).astype(np.float32) for item in (self.scale, self.zero))
         low, high = RANGES[self.kind]
         scaled = values.astype(np.float32) / scale
@@ -77,5 +77,5 @@ class Rounding:
 
 
 def axis_of(node: NodeProto) -> int:
-    """Along which axis its scales stand, where there are several."""
+    """The axis of a node's scales, where there are several."""
     return next((int(item.i) for item in node.attribute if item.name == "axis"), 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes round numbers: the standard's, onnxruntime's own, and those of TensorRT's exporters from before e4m3.
+"""The nodes that round numbers: the standard's, onnxruntime's own, and TensorRT's, from before ONNX had e4m3.
 
 ModelOpt and TransformerEngine export a torch model in FP8 with the operators TRT_FP8QuantizeLinear and
 TRT_FP8DequantizeLinear of a domain 'trt': e4m3, without a zero point.
@@ -22,22 +22,22 @@ _E4M3_OPSET, _E4M3_IR = 19, 9
 
 
 def quantizes(node: NodeProto) -> bool:
-    """Whether it stores numbers in fewer bits, by a constant scale."""
+    """Whether a node stores numbers in fewer bits, by a scale that it reads."""
     return _role(node) == QUANTIZE
 
 
 def dequantizes(node: NodeProto) -> bool:
-    """Whether it makes floats of what is stored in fewer bits."""
+    """Whether a node makes floats of numbers that are stored in fewer bits."""
     return _role(node) == DEQUANTIZE
 
 
 def of_tensorrt(node: NodeProto) -> bool:
-    """Whether it is one of TensorRT's own, whose type is e4m3."""
+    """Whether a node is one of TensorRT's own that are known here, whose type is e4m3."""
     return node.domain == _TENSORRT and node.op_type in _OF_TENSORRT
 
 
 def only_tensorrt_rounds(node: NodeProto) -> bool:
-    """Whether it is any of TensorRT's own, of those as well that are not known here: of int4 and of e4m3 in blocks."""
+    """Whether a node is any of TensorRT's own, also those not known here: of int4, and of e4m3 in blocks."""
     return node.domain == _TENSORRT and "uantize" in node.op_type
 
 
@@ -64,13 +64,13 @@ def standard_rounding(model: ModelProto) -> ModelProto:
         if of_tensorrt(node):
             node.op_type, node.domain = _OF_TENSORRT[node.op_type], ""
             node.input[:] = [*node.input[:2], zero]
-    del result.graph.value_info[:]  # exporters write that what is stored is uint8
+    del result.graph.value_info[:]  # exporters write uint8 as the type of stored numbers
     drop_unused_domain(result)
     return result
 
 
 def drop_unused_domain(model: ModelProto) -> None:
-    """Takes the domain of TensorRT's own nodes from the imports, where none is left."""
+    """Takes the domain of TensorRT's own nodes out of the imports, where none of them is left."""
     if any(node.domain == _TENSORRT for node in model.graph.node):
         return
     remaining = [item for item in model.opset_import if item.domain != _TENSORRT]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors may hold numbers below zero, as far as nodes and constants tell.
+"""Tells which tensors may hold numbers below zero, as far as nodes and constants tell.
 
-onnxruntime's quantiser takes a Relu out where the QuantizeLinear after it cuts off what is below zero anyway. Who
+onnxruntime's quantiser takes a Relu out where the QuantizeLinear after it cuts off numbers below zero anyway. Whoever
 takes that node out as well has to put the Relu back, unless there is nothing to cut off.
 """
 
@@ -23,20 +23,20 @@ _HAND_ON = moving(*Movement) - {"Cast", "Concat"} | {
     "GatherElements", "GatherND", "Dropout", "ReduceMean", "ReduceMax", "ReduceMin",
 }  # fmt: skip
 """Operators whose results lie between the smallest and the largest number of their first input."""
-_SIZES = ("Shape", "Size")  # of what weights made: no weight has a part in these numbers
+_SIZES = ("Shape", "Size")  # weights have no influence on their results
 _MOST_DEPTH = 64
 
 Array = npt.NDArray[Any]
 
 
 class Signs:
-    """Of one model's tensors. What is computed without weights (masks, positions) counts as not below zero.
+    """The signs of one model's tensors. Those computed without weights (masks, positions) count as not below zero.
 
     Args:
         model: its nodes are sorted.
         constants: the model's.
-        weight_of: what a DequantizeLinear of a weight stands for; None of others.
-        cuts: whether a DequantizeLinear gives nothing below zero.
+        weight_of: gives the numbers that a DequantizeLinear of a weight makes; None for others.
+        cuts: tells whether a DequantizeLinear makes nothing below zero.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Signs:
                 self._of_weights.update(node.output)
 
     def may_be_negative(self, name: str) -> bool:
-        """Whether a tensor is computed with weights, and nothing says that it has no number below zero."""
+        """Whether a tensor is computed with weights, and not known to have no numbers below zero."""
         return name in self._of_weights and self._least(name, 0) < 0
 
     def _is_weight(self, node: NodeProto, name: str) -> bool:
@@ -65,7 +65,7 @@ class Signs:
         return is_array and (self._constants.kind(name) in FLOATS or dequantizes(node))
 
     def _least(self, name: str, depth: int) -> float:
-        """A number that none of the tensor's is below; -inf where none is known."""
+        """A lower bound of the tensor's numbers; -inf where none is known."""
         if name not in self._least_by_name:
             least = -math.inf if depth > _MOST_DEPTH else self._computed_least(name, depth + 1)
             self._least_by_name[name] = -math.inf if math.isnan(least) else least
@@ -88,14 +88,14 @@ class Signs:
         record = OPERATORS.get(node.op_type)
         if record is not None and record.least is not None:
             return record.least
-        if node.op_type in ("Cast", "CastLike"):  # of what lies above zero, zero may be left
+        if node.op_type in ("Cast", "CastLike"):  # it may turn numbers above zero into zero
             return min(first, 0.0)
         if node.op_type == "ReduceSum":
             return 0.0 if first >= 0 else -math.inf
         return self._of_several(node, [self._least(item, depth) for item in node.input if item])
 
     def _of_several(self, node: NodeProto, least: Sequence[float]) -> float:
-        """What follows from the bounds of a node's inputs."""
+        """The bound that follows from those of a node's inputs."""
         positive = all(item >= 0 for item in least)
         if node.op_type == "Add":
             return sum(least)

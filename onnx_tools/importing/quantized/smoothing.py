@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Factors in front of GEMMs, which SmoothQuant and AWQ write to even out activations, as part of the weights.
+"""Folds factors before GEMMs, which SmoothQuant and AWQ write to even out activations, into the weights.
 
-ModelOpt multiplies what a quantised GEMM reads by a number for each feature, and divides the rows of the weight by
-it. Where nothing is rounded in between, the weight takes the factors again; GEMMs that read the same tensor are
-one GEMM again then.
+ModelOpt multiplies the input of a quantised GEMM by a number for each feature, and divides the rows of the weight by
+it. Where nothing is rounded in between, the weight takes the factors back; GEMMs that read the same tensor can be one
+GEMM again then.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .constants import Constants
 _STANDARD = ("", "ai.onnx")
 _ROOTS = ("Sqrt", "Reciprocal", "Pow", "Div")
 _MOST_AXES = 2
-"""Of factors, and the fewest of what a GEMM makes rows of: more would give the GEMM another axis."""
+"""The most axes of factors, and the fewest of a GEMM's input: with more, factors would give the GEMM another axis."""
 
 Floats = npt.NDArray[np.float32]
 
@@ -48,7 +48,7 @@ class _ScaleFolding:
 
     def run(self) -> Model:
         """Decides for every Mul, then writes the graph anew."""
-        folded: dict[str, tuple[str, str, Floats]] = {}  # output of a MatMul -> what it reads, its weight, factors
+        folded: dict[str, tuple[str, str, Floats]] = {}  # output of a MatMul -> its new input, its weight, the factors
         scaled_names = set[str]()
         for node in self._model.proto.graph.node:
             pair = self._factors(node)
@@ -62,7 +62,7 @@ class _ScaleFolding:
         return self._rewrite(folded, scaled_names) if folded else self._model
 
     def _factors(self, node: NodeProto) -> tuple[str, Floats] | None:
-        """Of a Mul by a constant for every feature: what it multiplies, and by what."""
+        """For a Mul by a constant for every feature, the tensor that it multiplies, and the factors."""
         if node.op_type != "Mul" or node.domain not in _STANDARD or node.output[0] in self._outputs:
             return None
         constants = [self._constant(name) for name in node.input]
@@ -76,7 +76,7 @@ class _ScaleFolding:
         return None if self._is_normalized(x) else (x, factors.ravel())
 
     def _is_normalized(self, name: str) -> bool:
-        """Whether a norm without shift is written out: then the factors are the norm's own weight."""
+        """Whether a written-out norm without shift makes the tensor: the factors are the norm's own weight then."""
         maker = self._maker(name)
         if maker is None or maker.op_type not in ("Mul", "Div"):
             return False
@@ -95,7 +95,7 @@ class _ScaleFolding:
         return weight is not None and len(weight) == width
 
     def _weight(self, name: str) -> Floats | None:
-        """[K,N]."""
+        """A constant weight [K,N]; None for other tensors."""
         values = self._constant(name)
         return values if values is not None and values.ndim == 2 else None
 
