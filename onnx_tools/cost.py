@@ -126,7 +126,7 @@ def moved_bytes(gemm: GemmShape, lengths: Lengths) -> float:
 
 
 def roofline_s(gemms: Iterable[GemmShape], lengths: Lengths, gpu: Gpu) -> float:
-    """The least seconds that a GPU needs for the GEMMs one by one: each waits for its FLOPs or for its bytes.
+    """The least time in seconds that a GPU needs for the GEMMs one by one: each waits for its FLOPs or for its bytes.
 
     Source: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009.
     """

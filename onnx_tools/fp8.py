@@ -37,8 +37,8 @@ QUANTIZATION = "quantization"
 OPSET = 19
 """The first opset with e4m3."""
 LEAST_COSINE, USUAL_COSINE = 0.9, 0.98
-"""Of an output, averaged over sequences: below the first something is wrong, below the second somebody should look.
-Trained models keep 0.997 (docs/guide/fp8.md); random weights with sharp attention went down to 0.96."""
+"""Cosines of an output, averaged over sequences: below the first something is wrong, below the second somebody should
+look. Trained models keep 0.997 (docs/guide/fp8.md); random weights with sharp attention went down to 0.96."""
 _WORST_SHOWN = 3
 
 logger = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ def with_linear(model: Model, *, fold_norms: bool = True, fold_streams: bool = T
     """A copy of a rewritten model of any precision whose GEMMs of tokens are PadfreeLinear.
 
     With `fold_norms` the GEMMs apply the layer norms between them, where these have no other reader; without
-    `fold_streams` they leave norms alone whose input is read elsewhere, too (norm_folding). The copy has no function
+    `fold_streams` they leave alone norms whose input is read elsewhere, too (norm_folding). The copy has no function
     bodies. Its metadata tells the number of operators, what the passes replaced, and why they replaced no more. Raises
     RewriteError for a model that `rewrite` did not make.
     """

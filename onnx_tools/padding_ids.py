@@ -16,7 +16,7 @@ _MOST = 2
 
 
 def ids_of_zeros(model: Model) -> tuple[int, ...]:
-    """The first ids that have a row of zeros, as `padding_idx` makes one, in the largest table.
+    """The first ids with a row of zeros in the largest table; torch's `padding_idx` makes such a row.
 
     Args:
         model: the exported one.

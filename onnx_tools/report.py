@@ -200,7 +200,7 @@ def _delivering(graph: gs.Graph) -> set[int]:
 
 
 def _is_padded(facts: Facts) -> bool:
-    """Whether the tensor is as long as the padded sequences, which a tensor of unknown shape counts as."""
+    """Whether the tensor is as long as the padded sequences; one of unknown shape is, unless it is constant."""
     if facts.shape is None:
         return not facts.constant
     return any("S" in size.atoms() for size in facts.shape)

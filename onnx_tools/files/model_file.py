@@ -29,7 +29,7 @@ EXTERNAL_DATA_BYTES = 2**31 - 64 * 2**20
 _ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
 _SMALL_TENSOR_BYTES = 1024  # stays in the file
 MOST_NODES = 200_000
-"""Of a model, subgraphs and functions included: the facts about its tensors take some 4 KiB and 0.1 ms a node."""
+"""Nodes of a model, subgraphs and functions included: facts about its tensors take some 4 KiB and 0.1 ms a node."""
 _ALIGNMENT_BYTES = 4096  # lets readers map tensors into memory
 
 

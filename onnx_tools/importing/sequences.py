@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replaces lists of tensors (SplitToSequence, SequenceConstruct) that are taken apart at known positions by tensors."""
+"""Plain tensors in place of lists (SplitToSequence, SequenceConstruct) that are taken apart at known positions."""
 
 from __future__ import annotations
 

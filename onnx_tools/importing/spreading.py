@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives a row for each to inputs that have one row for all: ONNX broadcasts them in a node, onnxruntime does not."""
+"""Expands inputs that have one row for all to a row for each: ONNX broadcasts them in a node, onnxruntime does not."""
 
 from __future__ import annotations
 

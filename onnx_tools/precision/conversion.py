@@ -124,7 +124,7 @@ class Conversion:
         return cast
 
     def _finish_outputs(self) -> None:
-        """Outputs keep their type: a cast makes them, under their names, of tensors in the new type."""
+        """Outputs keep their type: a cast makes them, under their names, from tensors in the new type."""
         for name, element_type in self._outputs.items():
             if element_type != _FLOAT or self._types[name] == _FLOAT:
                 continue

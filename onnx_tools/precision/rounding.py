@@ -60,7 +60,7 @@ def _without(model: ModelProto, left_out: list[TensorProto]) -> ModelProto:
 
 
 def _widen(model: ModelProto, halves: list[TensorProto], source: Weights, target: Weights) -> list[NodeProto]:
-    """Puts weights into a model; returns nodes that cast those weights to fp32 that keep their type."""
+    """Puts weights into a model; returns nodes that cast to fp32 the weights that keep their type."""
     nodes = list[NodeProto]()
     sizes = [4 * math.prod(tensor.dims) for tensor in halves]
     is_large = sum(sizes) > LARGE_MODEL_BYTES

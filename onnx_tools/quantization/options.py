@@ -15,12 +15,13 @@ MARGIN = 2.0
 e4m3 keeps 3 bits of every number from 2^-6 to 448: room costs nothing until the smallest ones fall below that, while a
 number that is cut off ruins its row. Retrieval with MiniLM and mpnet is the same with any room up to 64 times."""
 LARGEST_LOSS = 0.1
-"""Of a GEMM's result, relative to its norm. Rounding both factors to 3 bits costs 0.037 of a sum of terms that are as
-often below zero as above; MiniLM's and mpnet's GEMMs lose 0.01 to 0.047 (docs/guide/fp8.md)."""
+"""The largest loss of a GEMM's result, relative to its norm. Rounding both factors to 3 bits costs 0.037 of a sum of
+terms that are as often below zero as above; MiniLM's and mpnet's GEMMs lose 0.01 to 0.047 (docs/guide/fp8.md)."""
 
 LARGEST_STREAM_LOSS = 0.05
-"""Of a GEMM that reads a stream; above it the norms ahead of layers stay operators of their own, which takes longer.
-A stream in e4m3 has one scale for all rows, and some rows may be so long that the others are left with fewer bits."""
+"""The largest loss of a GEMM that reads a stream; above it the norms ahead of layers stay operators of their own, which
+takes longer. A stream in e4m3 has one scale for all rows, and some rows may be so long that the others are left with
+fewer bits."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ class Findings:
         self.unknowns = unknowns
         self.axes: dict[Operand, Shape] = {}  # new shapes of constants
         self.numbers: dict[Operand, tuple[Poly, ...]] = {}  # new elements of small integer tensors
-        self.views: dict[int, Shape] = {}  # shapes that gathers make which move nothing
+        self.views: dict[int, Shape] = {}  # shapes made by gathers that move nothing
 
     def unify(self, node: gs.Node, first: Poly, second: Poly) -> None:
         """Notes that a node needs two sizes to be the same. Raises RewriteError where they cannot be."""

@@ -43,7 +43,7 @@ class Inputs:
         if integers is not None and len(integers) <= _FEW and not counts:
             plain = [item.constant() or 0 for item in integers]
             if node.op not in _NUMBERS or (node.op == "ConstantOfShape" and len(plain) == 1 and plain[0] <= _FEW):
-                return facts  # short results of ConstantOfShape may be shapes too
+                return facts  # a short ConstantOfShape makes numbers of shapes
             polys = [unknowns.fresh(i) if unknowns.may_be_axis(i) else Poly.of(i) for i in plain]
             self._findings.numbers[id(node), position] = tuple(polys)
             elements = np.empty(len(polys), dtype=object)

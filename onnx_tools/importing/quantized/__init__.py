@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes files whose numbers QuantizeLinear and DequantizeLinear round into float files."""
+"""Removes QuantizeLinear and DequantizeLinear from files, whose numbers become floats."""
 
 from .removal import holds_quantization, without_quantization, without_rounding
 from .rounding_nodes import standard_rounding
