@@ -59,14 +59,14 @@ INTERFACES = ("packed", "padded")
 PRECISIONS = ("fp32", "fp16", "bf16")
 IN_FP8 = ("folded/bert.onnx.gz", "folded/gte.onnx.gz")
 LENGTHS = (64, 384)
-"""Longest sequences of builds: one that takes attention's kernel for short ones, and one that does not."""
+"""The longest sequences of the builds: one takes attention's kernel for short sequences, the other does not."""
 HOPPER = Device(0, "NVIDIA H200", 9, 0)
 CALIBRATED = (5, 3, 9)
-"""Lengths of the sequences whose numbers choose scales in e4m3."""
+"""Lengths of the sequences whose values determine the e4m3 scales."""
 
 
 def canonical(graph: GraphProto) -> str:
-    """SHA-256 of a graph whose nodes are in any order, without names of its own."""
+    """SHA-256 of a graph, whatever the order of its nodes and the names of its inner tensors."""
     known = {"": "absent"} | {value.name: f"input {value.name}" for value in graph.input}
     known |= {
         item.name: hashlib.sha256(
@@ -87,13 +87,13 @@ def canonical(graph: GraphProto) -> str:
 
 
 def _kind(value: onnx.ValueInfoProto) -> str:
-    """Type and shape of an input or output; sizes that vary without their names."""
+    """Type and shape of an input or output; sizes that vary appear without their names."""
     sizes = [dim.dim_value if dim.HasField("dim_value") else "?" for dim in value.type.tensor_type.shape.dim]
     return f"{value.type.tensor_type.elem_type} {sizes}"
 
 
 def of_bytes(model: ModelProto) -> str:
-    """SHA-256 of a model's bytes, without the metadata that no parser reads."""
+    """SHA-256 of a model's bytes, without the metadata, which no parser reads."""
     plain = ModelProto()
     plain.CopyFrom(model)
     del plain.metadata_props[:]
@@ -105,14 +105,14 @@ def _sha(text: str) -> str:
 
 
 def load(path: Path) -> ModelProto:
-    """A committed model; those that are compressed have weights drawn from a seed."""
+    """Loads a committed model; those that are compressed get weights drawn from a seed."""
     if path.suffix != ".gz":
         return load_model(path)
     return exports.load(path.name.removesuffix(".onnx.gz"), path.parent)
 
 
 def lines() -> Iterator[str]:
-    """One for every model, interface, precision and length: what is built, and its two digests or why there is none."""
+    """A line for every model, interface, precision and length: what is built, and its two digests or the refusal."""
     for name in MODELS:
         original = load(FIXTURES / name)
         for interface, precision in itertools.product(INTERFACES, PRECISIONS):
@@ -139,7 +139,7 @@ def _rewrite(original: ModelProto, interface: str, precision: str) -> Model:
 
 
 def _lower(model: Model, precision: str, length: int) -> str:
-    """The digests of a rewritten model as a build with sequences up to this length lowers it, or why it refuses."""
+    """The digests of a rewritten model lowered as in a build with sequences up to this length, or the refusal."""
     try:
         products = apply_linear(choose_linear(AUTO, model.proto, precision, HOPPER), model, norms=FOLDED)
         lowered = products.with_proto(for_parser(products.proto, length)).whole()
@@ -153,7 +153,7 @@ def _refusal(error: Exception) -> str:
 
 
 def rewriting_seconds() -> tuple[int, float]:
-    """How many committed files there are, and the CPU's seconds that rewriting all of them took, each unverified."""
+    """The number of committed files, and the CPU seconds taken to rewrite all of them without verification."""
     models = [load(path) for path in sorted((*FIXTURES.rglob("*.onnx"), *FIXTURES.rglob("*.onnx.gz")))]
     begun = time.process_time()
     for model in models:
@@ -163,7 +163,7 @@ def rewriting_seconds() -> tuple[int, float]:
 
 
 def _compare(before: list[str], after: list[str]) -> int:
-    """Prints the lines that differ; 1 where a graph does."""
+    """Prints the lines whose graphs differ; returns 1 if there are any."""
     known = {tuple(line.split()[:4]): line.split()[4:] for line in before}
     changed = moved = 0
     for line in after:
@@ -179,7 +179,7 @@ def _compare(before: list[str], after: list[str]) -> int:
 
 
 def main() -> int:
-    """Prints a line for every graph, or keeps or compares them."""
+    """Prints a line for every graph, or writes the lines to a file or compares them with one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", type=Path, metavar="FILE")
     parser.add_argument("--compare", type=Path, metavar="FILE")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Made tests/frozen/files at commit 6346721a: `python -m tests.frozen.make_fixtures`.
 
-Run again, it would show what today's code writes, and prove nothing of files that exist.
+Run again, it would show what today's code writes, and prove nothing about the files that exist.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tests.support.bulk_jobs import run_here, texts, write_embedder, write_lines
 FILES = Path(__file__).with_name("files")
 INPUT, ROWS, SHARD_ROWS, KEPT_PARTS = "input.jsonl", 60, 10, 3
 HALF_DONE = Path("/data/frozen")
-"""Manifests hold paths."""
+"""A fixed place, since manifests hold paths."""
 LENGTHS = (3, 1, 7)
 PLAN = b"stands for a plan"
 
 
 def write_packed(path: Path) -> dict[str, Any]:
-    """A packed BERT of one layer, and what it gives for a few sequences; returns its metadata."""
+    """Writes a packed BERT of one layer and its results for a few sequences; returns the model's metadata."""
     model = bert_model(1, 16, 2, 32, 100, 16)
     save_model(rewrite(model, precision="fp32").model, path)
     ids = [np.arange(1, 1 + length, dtype=np.int32) for length in LENGTHS]
@@ -48,7 +48,7 @@ def write_packed(path: Path) -> dict[str, Any]:
 
 
 def write_sidecar(path: Path, described: dict[str, Any]) -> None:
-    """A plan that holds no engine, and its metadata."""
+    """Writes a plan that holds no engine, and its metadata."""
     from padfree.builder.engine.build import write_plan  # type: ignore[attr-defined]  # where it was then
 
     builder: Any = SimpleNamespace(
@@ -62,7 +62,7 @@ def write_sidecar(path: Path, described: dict[str, Any]) -> None:
 
 
 def write_half_done(folder: Path) -> None:
-    """A bulk job of which only the first parts exist."""
+    """Writes a bulk job of which only the first parts exist."""
     folder.mkdir()
     write_embedder(folder / "model.onnx")
     rows = [{"id": f"row {at}", "text": text} for at, text in enumerate(texts(ROWS))]
@@ -81,7 +81,7 @@ def request(folder: Path) -> Request:
 
 
 def main() -> None:
-    """Writes all of it."""
+    """Writes all the files."""
     shutil.rmtree(FILES, ignore_errors=True)
     FILES.mkdir()
     described = write_packed(FILES / "packed.onnx")
@@ -91,8 +91,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer = _tokenizer(Path(scratch))
         write_repository(FILES / "packed.onnx", FILES / "triton", ServingOptions("bert", tokenizer=tokenizer))
-    (FILES / "triton" / "padfree.tar").unlink()  # the sources of then
-    (FILES / "triton" / "bert" / "1" / "model.onnx").unlink()  # packed.onnx again
+    (FILES / "triton" / "padfree.tar").unlink()  # the sources as they were then
+    (FILES / "triton" / "bert" / "1" / "model.onnx").unlink()  # the same file as packed.onnx
     (FILES / "model.plan").rename(FILES / "plan")
     (FILES / "model.plan.json").rename(FILES / "plan.json")
     for path in sorted(FILES.rglob("*.onnx")):

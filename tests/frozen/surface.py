@@ -20,12 +20,12 @@ PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 VARIABLE = re.compile(r"\bPADFREE_[A-Z0-9_]+\b")
 METRIC = re.compile(r"\bpadfree_[a-z0-9_]+\b")
 SERIALIZERS = re.compile(r"to_dict|to_json|record|to_strings|_?described?|as_json|_\w*json\w*")
-"""Functions whose dictionaries are written into files and answers."""
+"""Names of functions whose dictionaries are written into files and answers."""
 
 
 @cache
 def packages(root: Path = ROOT) -> dict[str, Path]:
-    """The wheel's packages by their dotted names, and the folders that they lie in."""
+    """The wheel's packages by their dotted names, with the folders that hold them."""
     table = (root / "pyproject.toml").read_text("utf-8").split("[tool.scikit-build.wheel.packages]\n")[1]
     lines = re.findall(r'^"(.+)" = "(.+)"$', table.split("\n[")[0], re.MULTILINE)
     return {name.replace("/", "."): root / folder for name, folder in lines}
@@ -71,7 +71,7 @@ def bound(module: ast.Module) -> Iterator[str]:
 
 
 def definition(module: str, name: str, root: Path) -> ast.stmt | None:
-    """The class or function that a package exports, wherever below it it is defined."""
+    """The class or function that a package exports, wherever in the package it is defined."""
     table = modules(root)
     inside = sorted((key for key in table if key == module or key.startswith(f"{module}.")), key=len)
     for key in [*inside, *table]:
@@ -82,7 +82,7 @@ def definition(module: str, name: str, root: Path) -> ast.stmt | None:
 
 
 def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
-    """The names that a caller may write."""
+    """The parameters that a caller may name."""
     arguments = function.args
     named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     return [item.arg for item in named if item.arg not in ("self", "cls") and not item.arg.startswith("_")]
@@ -107,7 +107,7 @@ def members(node: ast.stmt) -> Iterator[str]:
 
 
 def names(root: Path) -> Iterator[str]:
-    """`__all__` of every module, with what callers may write of what it lists."""
+    """Everything in the `__all__` of every module, with the parameters and members that callers may use."""
     for module, path in modules(root).items():
         for name in exports_of(tree(path)):
             yield f"{module}:{name}"
@@ -116,7 +116,7 @@ def names(root: Path) -> Iterator[str]:
 
 
 def snippets(root: Path) -> Iterator[str]:
-    """Programs of the README, of docs and of the examples."""
+    """The Python programs in the README, the docs and the examples."""
     for path in [root / "README.md", *sorted((root / "docs").rglob("*.md")), *sorted((root / "examples").glob("*.md"))]:
         yield from PYTHON_BLOCK.findall(path.read_text("utf-8"))
     for path in sorted((root / "examples").glob("*.py")):
@@ -124,7 +124,7 @@ def snippets(root: Path) -> Iterator[str]:
 
 
 def imports(root: Path) -> Iterator[str]:
-    """What programs of users import."""
+    """What users' programs import."""
     for text in snippets(root):
         try:
             program = ast.parse(text)
@@ -138,7 +138,7 @@ def imports(root: Path) -> Iterator[str]:
 
 
 def importable(name: str, root: Path) -> bool:
-    """Whether a program may import it."""
+    """Whether a program may import this name."""
     module, _, wanted = name.partition(":")
     table = modules(root)
     if module not in table:
@@ -167,7 +167,7 @@ def options() -> Iterator[str]:
 
 
 def keys(root: Path) -> Iterator[str]:
-    """Keys of JSON: of dictionaries that functions build to be written, and fields of dataclasses that are written."""
+    """JSON keys: those of dictionaries that serializers build, and the fields of dataclasses that are written."""
     for package, folder in packages(root).items():
         for path in sorted(folder.rglob("*.py")):
             module = tree(path)
@@ -193,11 +193,11 @@ WRITTEN_BY_OTHERS = {
     "padfree.bulk": ("Part", "Manifest", "Options", "InputFile", "Span"),
     "padfree.contract": ("Profile", "EngineInfo", "InputInfo", "OutputInfo", "MaskInfo", "Metadata", "TextInfo"),
 }
-"""Dataclasses that a function elsewhere writes with `asdict`, where a package has one of the name."""
+"""Dataclasses that a function elsewhere writes with `asdict`, where a package has one of that name."""
 
 
 def other_keys(root: Path) -> Iterator[str]:
-    """Fields of `WRITTEN_BY_OTHERS`."""
+    """Fields of the dataclasses in `WRITTEN_BY_OTHERS`."""
     for package, classes in WRITTEN_BY_OTHERS.items():
         for path in sorted(packages(root)[package].rglob("*.py")):
             for node in tree(path).body:
@@ -222,19 +222,19 @@ def operators() -> Iterator[str]:
 
 
 def variables(root: Path) -> Iterator[str]:
-    """Environment variables, options of CMake, and macros of the header for C that the documents name."""
+    """Environment variables, CMake options and macros of the C header that the documents name."""
     for path in [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").rglob("*.md"))]:
         yield from VARIABLE.findall(path.read_text("utf-8"))
 
 
 def metrics(root: Path) -> Iterator[str]:
-    """Metrics that servers show, and functions of the header for C."""
+    """Metrics that servers show, and functions of the C header."""
     for path in [*sorted((root / "docs").rglob("*.md")), *sorted((root / "include").rglob("*.h"))]:
         yield from METRIC.findall(path.read_text("utf-8"))
 
 
 def surface(root: Path = ROOT) -> dict[str, list[str]]:
-    """All of it."""
+    """The whole surface, by section."""
     sections: dict[str, Iterator[str]] = {
         "names": names(root),
         "imports": imports(root),

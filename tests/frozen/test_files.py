@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that commit 6346721a wrote are read as they were: metadata, a packed file, a bulk job, a repository."""
+"""Files that commit 6346721a wrote are still read: metadata, a packed file, a bulk job, a repository."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .surface import ROOT, importable
 
 
 def unpack(path: Path, folder: Path) -> Path:
-    """A model, which is kept compressed, in a folder."""
+    """Unpacks a model, which is stored compressed, into a folder."""
     model = folder / path.name
     model.write_bytes(gzip.decompress(path.with_name(f"{path.name}.gz").read_bytes()))
     return model
@@ -70,9 +70,9 @@ def test_the_digest_of_a_bulk_job_is_the_one_in_its_parts() -> None:
 
 
 def test_a_half_done_bulk_job_is_resumed(tmp_path: Path) -> None:
-    """In another folder than it began in: its manifest is moved, and its parts are marked with the moved one's digest.
+    """The job resumes in another folder: its manifest is moved, and its parts get the moved manifest's digest.
 
-    That the digest of a manifest is computed as it was, the test above holds.
+    The test above checks that a manifest's digest is computed as it was then.
     """
     parquet = pytest.importorskip("pyarrow.parquet")
     from padfree.bulk.locations import Location
@@ -97,7 +97,7 @@ def test_a_half_done_bulk_job_is_resumed(tmp_path: Path) -> None:
     run_here(request(folder))
     after = result_files(output)
     assert len(after) == ROWS // SHARD_ROWS
-    assert {name: after[name] for name in before} == before  # taken as they are
+    assert {name: after[name] for name in before} == before  # used as they are
 
     shutil.copytree(folder, fresh, ignore=shutil.ignore_patterns("out"))
     run_here(request(fresh))

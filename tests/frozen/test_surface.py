@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What callers may rely on is still there: names, options, keys of JSON, operators, variables, metrics.
 
-`surface.json` lists it as it was on 2026-11-28. New lines may come beside; a line that goes is a break, which the
-changelog tells.
+`surface.json` lists it as it was on 2026-11-28. New lines may be added; a line that disappears is a breaking change,
+which the changelog has to mention.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .surface import ROOT, importable, imports, surface
 
 FROZEN: dict[str, list[str]] = json.loads(Path(__file__).with_name("surface.json").read_text("utf-8"))
 PROGRAMS = "imports"
-"""Held by whether they can be imported, for documents may be written anew."""
+"""Checked by whether they can still be imported, because the documents may be rewritten."""
 
 
 @pytest.fixture(scope="module")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damaged input at every door of the Python side: python -m tests.fuzz --help."""
+"""Damaged input for every entry point of the Python side: python -m tests.fuzz --help."""

@@ -33,7 +33,7 @@ SILENCE = 120.0  # seconds after which a process counts as hung
 
 
 def problems(target: str, what: Sequence[str], end: float = float("inf")) -> tuple[int, dict[str, str]]:
-    """How many inputs were read, and the problem of each that was not taken well.
+    """How many inputs were read, and the problem of each that was not handled well.
 
     A process that dies is started again after the input that killed it.
     """
@@ -79,7 +79,7 @@ def _watch(process: subprocess.Popen[str]) -> threading.Timer:
 
 
 def _after(waiting: Sequence[str], at: str) -> list[str]:
-    """What is left after an input."""
+    """The inputs that remain after this one."""
     if waiting[0].isdigit():
         first, count = int(waiting[0]), int(waiting[1])
         left = first + count - int(at) - 1
@@ -97,7 +97,7 @@ def keep(target: str, data: bytes) -> Path:
 
 
 def search(target: str, seed: int, seconds: float, processes: int) -> int:
-    """Damages and reads for some time; returns how many inputs were not taken well."""
+    """Damages and reads inputs for some time; returns how many were not handled well."""
     end, lock, counts = time.monotonic() + seconds, threading.Lock(), [0, 0]
     at_once = TARGETS[target].at_once
     numbers = iter(range(seed, seed + 10**9, at_once))
@@ -124,7 +124,7 @@ def search(target: str, seed: int, seconds: float, processes: int) -> int:
 
 
 def say(text: str) -> None:
-    """Writes a line at once."""
+    """Writes a line and flushes it."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

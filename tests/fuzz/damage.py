@@ -30,7 +30,7 @@ MOST_CHANGES = 4
 
 
 def damaged_bytes(data: bytes, rng: np.random.Generator) -> bytes:
-    """Some of it flipped, cut out, cut off, doubled or overwritten."""
+    """The data with parts flipped, cut out, cut off, doubled or overwritten."""
     actual = bytearray(data)
     for _ in range(int(rng.integers(1, MOST_CHANGES + 1))):
         if not actual:
@@ -156,7 +156,7 @@ def _version(model: ModelProto, rng: np.random.Generator) -> None:
 
 def _metadata(model: ModelProto, rng: np.random.Generator) -> None:
     for item in model.metadata_props:
-        with contextlib.suppress(json.JSONDecodeError):  # damaged before
+        with contextlib.suppress(json.JSONDecodeError):  # the metadata was damaged before
             item.value = json.dumps(damaged_json(json.loads(item.value), rng))
 
 
@@ -166,12 +166,12 @@ CHANGES: tuple[Callable[[ModelProto, np.random.Generator], None], ...] = (
 
 
 def damaged_model(data: bytes, rng: np.random.Generator) -> bytes:
-    """A file whose parts are wrong, or whose bytes are."""
+    """A file in which either some parts of the model are wrong, or some bytes."""
     if rng.random() < 0.3:
         return damaged_bytes(data, rng)
     model = ModelProto.FromString(data)
     for _ in range(int(rng.integers(1, MOST_CHANGES + 1))):
-        with contextlib.suppress(ValueError, TypeError):  # protobuf refuses some values by itself
+        with contextlib.suppress(ValueError, TypeError):  # protobuf rejects some values itself
             _pick(CHANGES, rng)(model, rng)
     return model.SerializeToString()
 
@@ -198,7 +198,7 @@ def damaged_json(value: Any, rng: np.random.Generator) -> Any:
 
 
 def damaged_document(data: bytes, rng: np.random.Generator, *, as_bytes: float = 0.0) -> bytes:
-    """A JSON document with one to three other values; with this probability with other bytes instead."""
+    """A JSON document with one to three values changed; with probability `as_bytes`, damaged as bytes instead."""
     if as_bytes and rng.random() < as_bytes:
         return damaged_bytes(data, rng)
     value = json.loads(data)

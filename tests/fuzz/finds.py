@@ -3,4 +3,4 @@
 
 
 class FindError(Exception):
-    """Raised where damaged input is met with something else than an answer or a message of its own."""
+    """Raised where damaged input leads to anything but an answer or a proper error message."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door on the device: lengths, ids, positions and slots that kernels read.
+"""The device's entry point: lengths, ids, positions and slots that kernels read.
 
-Every operand lies in memory of its own between addresses where there is none, at its end or at its beginning: a read
-or a write outside is a fault, which ends the process, and what is written beside an output is found.
+Every operand lies in a block of its own with unmapped addresses around it, at the block's end or at its beginning: a
+read or a write outside is a fault, which ends the process, and anything written next to an output is found.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ LENGTHS = ([1], [63, 64, 65, 1, 0], [5, 200, 1, 77, 0, 0, 128], [0, 0], [1 + 7 *
 FILLER, VOCABULARY, POSITIONS, KINDS, WIDTH_OF_LINEAR = 9, 97, 60, 2, 128
 HINTS = (0, 1, 64, 100, 128, 129, 512, 2**31 - 1)
 WINDOWS = ((-1, -1), (0, 0), (3, 5), (64, 64), (200, 0), (2**31 - 1, 2**31 - 1))
-HEADS = ((2, 2, 64), (4, 2, 32), (1, 1, 128), (3, 3, 72))  # of queries, of keys, their size
+HEADS = ((2, 2, 64), (4, 2, 32), (1, 1, 128), (3, 3, 72))  # heads of queries, heads of keys, head size
 TYPES = ("float16", "bfloat16", "float32")
 BIAS_RANGE = 8
-SHORT, NEAR = 128, 64  # longest sequence of the kernel for short ones, widest window of the one for windows
-MMA_OF_DISENTANGLED = "disentangled mma"  # on Hopper for heads above 64 alone
+SHORT, NEAR = 128, 64  # longest sequence of the kernel for short ones, widest window of the kernel for windows
+MMA_OF_DISENTANGLED = "disentangled mma"  # on Hopper, only for heads larger than 64
 DAMAGED = ("seq_lens", "cu_seqlens", "ids", "types", "positions", "token_index")
 FAULT = 86  # exit code
 REFUSALS = ("CUDA error 1", "CUDA error 209")  # invalid value, no kernel for this GPU
 BLOCK_BYTES = 1 << 20
-POISON = 0xFF  # NaN, or -1
+POISON = 0xFF  # NaN as floats, -1 as integers
 
 
 def missing() -> str | None:
-    """Why nothing can be run here; None where it can."""
+    """The reason why nothing can be run here; None if it can."""
     if not os.environ.get("PADFREE_KERNELS_LIBRARY"):
         return "PADFREE_KERNELS_LIBRARY does not name libpadfree_kernels.so: CONTRIBUTING.md says how to build it"
     reason = without("torch", "cuda")
@@ -57,7 +57,7 @@ def missing() -> str | None:
 
 @functools.cache
 def bases() -> Mapping[str, bytes]:
-    """Whole inputs of all kernels, as JSON."""
+    """Undamaged inputs of all kernels, as JSON."""
     results = {}
     for index, lengths in enumerate(LENGTHS):
         rng = np.random.default_rng(index)
@@ -76,7 +76,7 @@ def bases() -> Mapping[str, bytes]:
 
 
 def damage(data: bytes, rng: np.random.Generator) -> bytes:
-    """Other numbers instead of some, in another order or all alike; shapes stay, which are no data."""
+    """Replaces some numbers, reorders them or makes them all alike; shapes stay, since no caller sends them as data."""
     case: Case = json.loads(data)
     tokens = len(case["ids"])
     near = (tokens, tokens - 1, tokens + 1, tokens // 2, -tokens, 64, 128)
@@ -98,26 +98,26 @@ def damage(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 class Memory:
-    """Operands of one case, each in a block of its own, which is used again for the next case."""
+    """Operands of one case, each in a block of its own, which is reused for the next case."""
 
     def __init__(self) -> None:
         import torch
         from padfree.runtime.gpu.cuda_memory import FixedBlock
 
         self._torch, self._new = torch, functools.partial(FixedBlock, torch.cuda.current_device())
-        torch.zeros(1, device="cuda")  # makes a context
+        torch.zeros(1, device="cuda")  # creates a context
         self._blocks: list[Any] = []
         self._wholes: list[torch.Tensor] = []
         self._taken: list[tuple[str, int, int]] = []
         self.at_end = True
 
     def begin(self, at_end: bool) -> None:
-        """Forgets the case before."""
+        """Forgets the previous case."""
         self.at_end = at_end
         self._taken.clear()
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
-        """A tensor full of poison; whatever its block holds beside it is poison, too."""
+        """A tensor full of poison; the rest of its block is poison, too."""
         kind = getattr(self._torch, dtype)
         size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
         index = len(self._taken)
@@ -139,14 +139,14 @@ class Memory:
         return result
 
     def check(self) -> None:
-        """Raises FindError where something beside an operand was written."""
+        """Raises FindError if anything next to an operand was written."""
         for (name, start, end), whole in zip(self._taken, self._wholes, strict=False):
             if bool((whole[:start] != POISON).any()) or bool((whole[end:] != POISON).any()):
                 raise FindError(f"a kernel wrote beside '{name}'")
 
 
 class _Bytes:
-    """A block as torch takes it."""
+    """A block in the form that torch accepts."""
 
     def __init__(self, block: Any) -> None:
         self.__cuda_array_interface__ = {
@@ -173,7 +173,7 @@ def read(data: bytes, _: Path) -> None:
 
 
 def _run(kernel: str, launch: Callable[[], None]) -> None:
-    """Waits for a kernel, which may have been refused; a fault ends the process, in which CUDA works no more."""
+    """Waits for a kernel, which may have been refused; after a fault CUDA no longer works, so the process ends."""
     import torch
 
     try:
@@ -187,7 +187,7 @@ def _run(kernel: str, launch: Callable[[], None]) -> None:
 
 
 def _rows(case: Case, m: Memory) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Kernels that move rows: one or two of each kind."""
+    """The kernels that move rows, with one or two variants of each."""
     from tests.support.launchers import DATA_TYPES, POOL_MODES, Float, Int64, call, rotary, schedule
 
     batch, tokens, extent, kind = len(case["seq_lens"]), len(case["ids"]), case["extent"], case["type"]
@@ -224,7 +224,7 @@ def _rows(case: Case, m: Memory) -> Iterator[tuple[str, Callable[[], None]]]:
 
 
 def _attention(case: Case, m: Memory) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Every kernel with every bias, on offsets as they are, and on those that the schedule makes of the lengths."""
+    """Every kernel with every bias, on the offsets as given and on those that the schedule makes of the lengths."""
     from tests.support.launchers import ATTENTION_KERNELS, Positions, attention, schedule, task_list_entries
 
     batch, tokens, kind = len(case["seq_lens"]), len(case["ids"]), case["type"]
@@ -262,7 +262,7 @@ def _takes(kernel: str, bias: str, case: Case) -> bool:
     if kernel == "auto":
         return True
     if case["type"] == "float32":
-        return False  # it has one kernel
+        return False  # only one kernel takes it
     if kernel == MMA_OF_DISENTANGLED or bias == "disentangled":
         return (kernel, bias) == (MMA_OF_DISENTANGLED, "disentangled") and case["heads"] == case["kv_heads"]
     if kernel == "short":

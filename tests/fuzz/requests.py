@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doors of callers: bodies of HTTP requests, and arrays that a session gets from a file."""
+"""The entry points for callers: bodies of HTTP requests, and arrays that a session reads from a file."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from padfree.serving.http.body import Body
     from padfree.serving.options import ServeOptions
 
-MOST_ELEMENTS = 1 << 16  # of an array: large ones are no news to a reader, and slow
+MOST_ELEMENTS = 1 << 16  # per array: larger ones exercise nothing new in a reader, and are slow
 DTYPES = ("int32", "int64", "uint64", "int8", "float32", "float64", "bool", "complex64", "U3", "M8[s]")
 
 
 def missing() -> str | None:
-    """Why no body can be read here; None where it can."""
+    """The reason why no body can be read here; None if it can."""
     return without("orjson", "starlette")
 
 
 def bodies() -> Mapping[str, bytes]:
-    """A body of each kind of route."""
+    """A body for each kind of route."""
     results: dict[str, Any] = {
         "embeddings": {"input": ["one text", "another"], "model": "m", "encoding_format": "base64", "dimensions": 8},
         "embed": {"inputs": "a text", "truncate": True, "normalize": False, "prompt_name": "query"},
@@ -44,7 +44,7 @@ def bodies() -> Mapping[str, bytes]:
 
 
 def read_body(data: bytes, folder: Path) -> None:
-    """Every field of every route. Callers get an ApiError; anything else would be an error of the server."""
+    """Reads every field of every route. Callers get an ApiError; anything else would be an error in the server."""
     from padfree.serving.errors import ApiError
     from padfree.serving.http.body import Body
     from padfree.serving.options import ServeOptions
@@ -85,14 +85,14 @@ def packed_model() -> bytes:
 
 
 def arrays() -> Mapping[str, bytes]:
-    """Whole requests, as JSON that names type, shape and values of each array."""
+    """Undamaged requests, as JSON that gives the type, shape and values of each array."""
     ids = {"dtype": "int32", "shape": [4], "values": [3, 4, 5, 6]}
     lengths = {"dtype": "int32", "shape": [2], "values": [1, 3]}
     return {"ids and lengths": json.dumps({"input_ids": ids, "seq_lens": lengths}).encode()}
 
 
 def damage_arrays(data: bytes, rng: np.random.Generator) -> bytes:
-    """Other types, shapes, values and names."""
+    """Changes types, shapes, values and names."""
     value = json.loads(data)
     for array in value.values():
         if rng.random() < 0.3:
@@ -101,11 +101,11 @@ def damage_arrays(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 def write(data: bytes, path: Path) -> bool:
-    """Writes the arrays as a file for `padfree run`; False where the JSON tells of none."""
+    """Writes the arrays as a file for `padfree run`; False if the JSON describes none."""
     inputs = json.loads(data)
     results = {}
     for name, reports in inputs.items() if isinstance(inputs, dict) else ():
-        with contextlib.suppress(Exception):  # NumPy makes no such array: nothing a caller can send
+        with contextlib.suppress(Exception):  # NumPy cannot make such an array, so no caller can send it
             shape = tuple(int(size) for size in reports["shape"])
             if "/" in name or "\0" in name or np.prod(shape, dtype=np.float64) > MOST_ELEMENTS:
                 continue

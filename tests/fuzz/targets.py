@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doors: what is damaged, and what reads it. Each is to succeed or to fail with a message of its own."""
+"""The entry points: what is damaged, and what reads it. Each has to succeed or to fail with a proper error message."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ UNEXPECTED = ("PADFREE_DEBUG", "Traceback", "defect of padfree", "report this")
 
 @dataclass(frozen=True)
 class Target:
-    """Whole inputs by name, how one is damaged, and what reads it in a folder of its own.
+    """Undamaged inputs by name, how to damage one, and what reads it in a folder of its own.
 
-    `missing` says why nothing can be read on this machine, `most_bytes` bounds the addresses of the process that reads,
-    and `at_once` is how many inputs one process reads.
+    `missing` gives the reason why nothing can be read on this machine, `most_bytes` limits the address space of the
+    process that reads, and `at_once` is how many inputs one process reads.
     """
 
     bases: Callable[[], Mapping[str, bytes]]
@@ -51,7 +51,7 @@ class Target:
 
 
 def command(folder: Path, *arguments: str) -> int:
-    """Runs padfree; returns its exit code. Raises FindError for an error that nobody foresaw, or files elsewhere."""
+    """Runs padfree; returns its exit code. Raises FindError for an unforeseen error, or for files elsewhere."""
     said = io.StringIO()
     before = {path for path in folder.parent.iterdir() if path != folder}
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
@@ -104,7 +104,7 @@ def _read_rewritten(data: bytes, folder: Path) -> None:
     path.write_bytes(data)
     np.savez(batch, input_ids=np.asarray([3, 4, 5, 6], np.int32), seq_lens=np.asarray([1, 3], np.int32))
     if command(folder, "inspect", str(path)):
-        return  # docs/reference/security.md: onnxruntime may end the process over what `inspect` refuses
+        return  # docs/reference/security.md: onnxruntime may crash the process on files that `inspect` refuses
     command(folder, "run", str(path), "--input", str(batch), "-o", str(folder / "out.npz"))
     command(folder, "triton", str(path), "-o", str(folder / "repository"), "--name", "model")
 
@@ -164,6 +164,6 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         "arrays": Target(requests.arrays, requests.damage_arrays, _read_arrays),
         "lengths": Target(
             lengths.bases, lengths.damage, lengths.read, lengths.missing, most_bytes=None, at_once=1000
-        ),  # CUDA reserves addresses
+        ),  # CUDA reserves address space
     }
 )

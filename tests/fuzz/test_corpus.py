@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs that were not taken well once, and fixed seeds: each gives an answer or a message of its own."""
+"""Inputs that were once not handled well, and fixed seeds: each gives an answer or a proper error message."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_door_has_whole_inputs_that_are_read(door: str, tmp_path: Path) ->
 
 
 def test_damaged_lengths_keep_their_shapes() -> None:
-    """These are no data: what a kernel gets beside them is right."""
+    """Callers do not choose shapes: what a kernel gets besides the damaged values is right."""
     target, changed = TARGETS["lengths"], 0
     for seed in range(50):
         case = json.loads(target.case(seed))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads damaged inputs one after the other, in a process that may die of it; the parent reads what it prints."""
+"""Reads damaged inputs one after the other, in a process that may die of them; the parent reads what it prints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def late(_number: int, _frame: Any) -> None:
 
 
 def problem(target: str, data: bytes) -> str | None:
-    """What is wrong with how one damaged input is met; None where all is well."""
+    """What is wrong with how one damaged input is handled; None if nothing is."""
     signal.alarm(SECONDS)
     try:
         with tempfile.TemporaryDirectory(prefix="padfree-fuzz-") as outer:
@@ -43,13 +43,13 @@ def problem(target: str, data: bytes) -> str | None:
 
 
 def say(**record: Any) -> None:
-    """A line for the parent."""
+    """Writes a line for the parent."""
     sys.__stdout__.write(json.dumps(record) + "\n")  # type: ignore[union-attr]
     sys.__stdout__.flush()  # type: ignore[union-attr]
 
 
 def main(target: str, what: list[str]) -> None:
-    """`what`: seeds FIRST COUNT, or files."""
+    """Reads the inputs that `what` gives: seeds as FIRST COUNT, or files."""
     most = TARGETS[target].most_bytes
     if most is not None:
         resource.setrlimit(resource.RLIMIT_AS, (most, most))

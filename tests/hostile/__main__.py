@@ -28,20 +28,20 @@ from .service import Files, Service
 from .tally import Tally, summary
 
 MOST_ONE_TEXT_MS = 600.0
-"""Of the 99th percentile: three runs of at most 0.1 s each, two of which share the cores at any time."""
+"""The limit for the 99th percentile: three runs of at most 0.1 s each, at any time two of them sharing the cores."""
 MOST_GROWTH = 0.01
 LONG_S = 1800.0
-"""Memory of shorter attacks is shown and not judged: allocators take that long to have seen everything."""
+"""In shorter attacks memory is shown but not judged: allocators take that long to reach their steady state."""
 LOST = 3
-"""Requests of each caller, for each process that is ended: its own, one more where that comes too soon, and bursts."""
+"""Requests that each caller may lose per ended process: the current one, one that is sent too early, and its bursts."""
 BACK_S = 30.0
-"""A server that was killed is there again within so long, on cores that others use, too."""
+"""A server that was killed has to be back within this time, even on cores that others use."""
 
 
 def attack(
     folder: Path, requests: int, seconds: float, seed: int, products: int = 0, *, spread: bool = False
 ) -> tuple[Tally, str]:
-    """What came, and the server's log."""
+    """Runs the attack; returns its tally and the server's log."""
     files = Files(folder, products)
     service = Service(files, "--processes", str(PROCESSES), "--request-seconds", "10")
     try:
@@ -52,7 +52,7 @@ def attack(
 
 
 def checks(tally: Tally, found: dict[str, Any]) -> dict[str, bool]:
-    """What has to be true."""
+    """The conditions that have to hold."""
     growth = found["memory_growth_second_half"]
     return {
         "no answer is wrong or another's, and the server was well after all that was done to it": not tally.wrong,
@@ -74,7 +74,7 @@ def too_many_lost(tally: Tally) -> bool:
 
 
 def machine() -> str:
-    """The processor, by its name."""
+    """The name of the processor."""
     found = (
         re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()) if Path("/proc/cpuinfo").exists() else None
     )
@@ -95,7 +95,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """The command."""
+    """Runs the command."""
     arguments = make_parser().parse_args()
     with tempfile.TemporaryDirectory() as folder:
         tally, log = attack(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callers of a server who mean it no good, beside some who do, and one who wants one text at a time.
+"""Hostile callers of a server, together with some ordinary ones and one who wants one text at a time.
 
-Everything is bounded: requests by their number, all of it by a time, and all connections are to 127.0.0.1.
+Everything is bounded: the number of requests and the total time are, and all connections go to 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from .service import Files, Service
 from .tally import Look, Tally, resident
 
 BUSY = (408, 429, 503)
-"""What a good request may be told, too, while others attack."""
+"""Statuses that a good request may also get while others attack."""
 ASKERS, BURST, MANY, BUNCHES = 16, 100, 500, 8
 DISTURB_EVERY_S, LOOK_EVERY_S, TELL_EVERY_S = 10.0, 2.0, 60.0
 WAVE_S = 10.0
-"""Where requests are spread over the time, their waves begin so far apart."""
+"""The time between the beginnings of waves, where requests are spread over the whole time."""
 RESTLESS = 0.25
-"""The share of the time in which the process with the model is killed, too. Then it gets warm, for as long again, and
+"""The share of the time in which the process with the model is killed, too. Then it warms up for just as long, and
 in the second half its memory is compared."""
 
 
 class Attack:
-    """Everything at once, until so many requests are sent, or a time is over.
+    """Everything at once, until a number of requests are sent, or a time is over.
 
     Args:
-        service: is attacked.
+        service: the server that is attacked.
         files: its model and tokenizer.
-        requests: of the askers; others come on top.
-        seconds: the longest that it lasts.
-        seed: of what is sent, and when.
-        spread: send equal waves of requests over all of the time, each as fast as answers come.
+        requests: how many the `ASKERS` callers send; those of the others come on top.
+        seconds: the longest that the attack lasts.
+        seed: for what is sent, and when.
+        spread: send equal waves of requests over the whole time, each as fast as answers come.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Attack:
         self._ended = False
 
     async def run(self) -> Tally:
-        """All of it."""
+        """Runs the whole attack."""
         one_text = OneText(self._service.address)
         others = [
             asyncio.create_task(self._again(work, every_s))
@@ -95,7 +95,7 @@ class Attack:
         return self._ended or time.monotonic() - self._start > self._seconds
 
     async def _again(self, work: Callable[[], Awaitable[None]], every_s: float) -> None:
-        """Does a thing again and again, with pauses."""
+        """Does something again and again, with pauses."""
         while not self._over():
             try:
                 await work()
@@ -113,7 +113,7 @@ class Attack:
             await asyncio.sleep(0.1)
 
     async def _ask(self) -> None:
-        """One connection after the other, with good and bad requests."""
+        """Sends good and bad requests, on one connection after the other."""
         streams: Streams | None = None
         rng = random.Random(self._rng.random())
         while not self._over() and (index := next(self._left, None)) is not None:
@@ -184,7 +184,7 @@ class Attack:
         self.tally.outcomes["wrote slowly"] += 1
 
     async def _come_at_once(self) -> None:
-        """Connections that all open and ask at one moment."""
+        """Opens many connections that all ask at the same moment."""
         await asyncio.gather(*(self._come() for _ in range(BURST)))
 
     async def _come(self) -> None:
@@ -202,13 +202,13 @@ class Attack:
         await self._disturber.disturb()
 
     async def _tell(self) -> None:
-        """A line of how it goes, for those who watch an hour of it."""
+        """Writes a line of progress, for those who watch for an hour."""
         seconds, wrong = time.monotonic() - self._start, len(self.tally.wrong)
         sys.stderr.write(f"{seconds:.0f} s: {self.tally.requests} requests, {wrong} wrong\n")
 
     async def _look(self) -> None:
         model, kept = self._service.server.process.pid, self._disturber.kept
-        with suppress(FileNotFoundError):  # a front-end has ended while it was looked at
+        with suppress(FileNotFoundError):  # a front-end ended while its memory was read
             everybody = sum(map(resident, [model, *self._service.server.front_ends]))
             second = time.monotonic() - self._start
             self.tally.memory.append(Look(second, (model, resident(model)), (kept, resident(kept)), everybody))

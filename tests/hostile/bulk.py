@@ -36,11 +36,11 @@ EDIT_REFUSED = ("another content", "has another content now")
 
 
 class Bulk:
-    """A job, and what one undisturbed process makes of it.
+    """A job, and the result of one undisturbed process.
 
     Args:
-        folder: for everything.
-        seed: of moments.
+        folder: for all files.
+        seed: for the moments at which something happens.
 
     Attributes:
         outcomes: how commands ended.
@@ -59,7 +59,7 @@ class Bulk:
         self._wanted = result_files(alone)
 
     def kills(self, count: int) -> None:
-        """Workers and drivers by turns."""
+        """Kills workers and drivers by turns."""
         output = self._folder / "killed"
         command = self._command(output)
         for kill in range(count):
@@ -78,7 +78,7 @@ class Bulk:
         self._verify(output)
 
     def edits(self, count: int) -> None:
-        """Another content in the input, with its old size and time, for as long as the command runs."""
+        """Puts other content into the input, with its old size and time, for as long as the command runs."""
         content, times = self._input.read_bytes(), self._input.stat()
         for at in range(count):
             output = self._folder / f"edited-{at}"
@@ -95,7 +95,7 @@ class Bulk:
             self._expect(self._command(output), output, 0, "went on after an edit")
 
     def full_disks(self, count: int) -> None:
-        """No file can grow any more, from some moment on."""
+        """From some moment on, no file can grow any more."""
         for at in range(count):
             output = self._folder / f"full-{at}"
             command = self._command(output)
@@ -111,7 +111,7 @@ class Bulk:
             self._expect(self._command(output), output, 0, "went on after a full disk")
 
     def small_disk(self) -> None:
-        """A filesystem of its own without room for the result, where this user may mount one."""
+        """Runs the job on a small filesystem without room for the result, if this user may mount one."""
         disk, kept = self._folder / "disk", self._folder / "kept"
         disk.mkdir()
         kept.mkdir()
@@ -128,7 +128,7 @@ class Bulk:
             self.wrong.append(f"small disk: {done.returncode} {done.stderr[-300:]}")
 
     def lost_node(self) -> None:
-        """One of two nodes of a Ray cluster goes while actors work on both."""
+        """Removes one of two nodes of a Ray cluster while actors work on both."""
         try:
             from ray.cluster_utils import Cluster
         except ImportError:
@@ -163,12 +163,12 @@ class Bulk:
         os.utime(self._input, ns=(times.st_atime_ns, times.st_mtime_ns))
 
     def _compare(self, output: Path, after: str) -> None:
-        """Whatever parts there are have the bits that they should have."""
+        """Checks that the parts that exist have the right bits."""
         found = {name: content for name, content in result_files(output).items() if not name.startswith(".")}
         self.wrong += [f"{after}: {name} has other bits" for name in found if found[name] != self._wanted.get(name)]
 
     def _expect(self, command: Command, output: Path, code: int, what: str) -> None:
-        """The command ends so, with the whole result."""
+        """Checks that the command ends with this code and that the result is whole."""
         found, errors = command.end(600.0)
         self.outcomes[what] += found == code
         if found != code:
@@ -187,7 +187,7 @@ _SMALL = ("--shard-rows", str(SHARD_ROWS), "--workers", "2", "--tokenizers", "1"
 
 
 def main() -> int:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser(prog="python -m tests.hostile.bulk", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--edits", type=int, default=8)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to a server over asyncio's streams, by hand: nothing is tried again, and nothing is hidden."""
+"""Requests to a server over asyncio's streams, by hand: nothing is retried, and nothing is hidden."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 PATIENCE_S = 60.0
 GONE = (ConnectionError, asyncio.IncompleteReadError, OSError)
-"""What a caller sees when the other end is no more."""
+"""The errors that a caller sees when the other end is gone."""
 
 
 async def ask(streams: Streams, data: bytes) -> tuple[int, bytes]:

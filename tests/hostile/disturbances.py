@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to a server's processes, files and disk while callers ask; after each it must be well again."""
+"""What is done to a server's processes, files and disk while callers ask; after each it has to recover."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .tally import Tally
 
 STOP_S, LONG_STOP_S, FULL_S = 1.0, 6.0, 4.0
 SILENT_S = 4.5
-"""So long after the process with the model stands still, /health has to say so."""
+"""How soon after the process with the model stops /health has to report it."""
 WELL_S = 40.0
-"""A server is well again within so long."""
+"""How soon a server has to recover."""
 HALF = 0.5
 PROCESSES = 2
-"""Front-ends of the server."""
+"""The number of the server's front-ends."""
 
 Work = Callable[[], Awaitable[None]]
 
@@ -35,10 +35,10 @@ class Disturber:
         service: the server.
         files: its model and tokenizer.
         tally: is told what was done, and what went wrong.
-        rng: chooses.
+        rng: makes the choices.
 
     Attributes:
-        is_calm: the process with the model is not killed any more, nor is the front-end `kept`, so that their memory
+        is_calm: whether the process with the model is no longer killed, nor the front-end `kept`, so that their memory
             can be compared.
         kept: the process id of that front-end; 0 before there is one.
     """
@@ -50,7 +50,7 @@ class Disturber:
         self._left: list[Work] = []
 
     async def disturb(self) -> None:
-        """Does one thing, each once before any comes again, and waits until the server is well again."""
+        """Does one thing, each of them once before any is repeated, and waits until the server has recovered."""
         if self.is_calm and not self.kept:
             self.kept = max(self._service.server.front_ends, default=0)
             self._left.clear()
@@ -63,7 +63,7 @@ class Disturber:
         await self._until_well(work.__name__)
 
     def _on_front_ends(self) -> tuple[Work, ...]:
-        """What is done all the time: the process with the model may stand still, and lives on."""
+        """What is done throughout: the process with the model may be stopped for a while, but not killed."""
         return (
             self._kill_front_end,
             self._stop_front_end,
@@ -77,7 +77,7 @@ class Disturber:
         self._signal_one(signal.SIGKILL)
 
     async def _stop_front_end(self) -> None:
-        """Whoever is connected to it waits until the server finds it, and ends it."""
+        """Stops a front-end; those connected to it wait until the server notices and ends it."""
         pid = self._signal_one(signal.SIGSTOP)
         until = time.monotonic() + WELL_S
         while pid in self._service.server.front_ends and time.monotonic() < until:
@@ -87,14 +87,14 @@ class Disturber:
         await self._while_stopped(asyncio.sleep(STOP_S))
 
     async def _stop_model_for_long(self) -> None:
-        """Nobody computes; callers are told so."""
+        """Stops the process with the model for so long that callers are told."""
         await self._while_stopped(self._look_at_health())
 
     async def _replace_files(self) -> None:
         self._files.replace()
 
     async def _fill_disk(self) -> None:
-        """No file can grow, as on a full disk: not the log, just when there is something for it."""
+        """Lets no file grow, as on a full disk: not even the log, just when there is something to write."""
         pids = [self._service.server.process.pid, *self._service.server.front_ends]
         limits = {pid: resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in pids}
         for pid, (_, hard) in limits.items():
@@ -110,7 +110,7 @@ class Disturber:
             self._tally.wrong.append(wrong)
 
     async def _kill_both(self) -> None:
-        """A front-end that stands still must not keep the port from the server that comes next."""
+        """A stopped front-end must not keep the port from the next server."""
         self._signal_one(signal.SIGSTOP)
         await self._service.kill(damaged=False)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one text waits for beside callers with much, and how much of what a server computes is answered.
+"""How long one text waits while others send many, and what share of the tokens that a server computes is answered.
 
     python -m tests.hostile.fairness minilm.plan
     python -m tests.hostile.fairness packed.onnx --seconds 10
@@ -30,11 +30,11 @@ TEXT = "the quick brown fox jumps over the lazy dog while it rains on all the fi
 GOODPUT = 0.9
 RUNS = 3
 CONTEXTS = 2
-"""Runs under way at once, which share the device: each takes so many times as long as by itself."""
+"""Runs in progress at once share the device: each takes this many times as long as it would alone."""
 
 
 class Caller(threading.Thread):
-    """Sends texts again and again until a time; keeps the seconds and the tokens of what was answered."""
+    """Sends texts again and again until a given time; records latencies and the number of tokens answered."""
 
     def __init__(self, server: Server, texts: int, until: float) -> None:
         super().__init__()
@@ -61,13 +61,13 @@ class Caller(threading.Thread):
 
 
 def metric(server: Server, name: str) -> float:
-    """Of the page."""
+    """The value of a metric on the /metrics page."""
     found = re.search(rf"^{name} (\S+)$", get(server, "/metrics")[1], re.MULTILINE)
     return float(found[1]) if found else 0.0
 
 
 def measure(server: Server, bulk: int, texts: int, seconds: float) -> dict[str, Any]:
-    """One case."""
+    """Measures one case."""
     before = metric(server, "padfree_tokens_total")
     until = time.monotonic() + seconds
     callers = [Caller(server, texts, until) for _ in range(bulk)]
@@ -92,7 +92,7 @@ def measure(server: Server, bulk: int, texts: int, seconds: float) -> dict[str, 
 
 
 def main() -> int:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser(prog="python -m tests.hostile.fairness")
     parser.add_argument("model", type=Path)
     parser.add_argument("--texts", type=int, default=2048)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The caller for whom all of this is done: one text at a time, from a process of its own, whose clock is its own."""
+"""The caller who matters most: one text at a time, from a process of its own with its own clock."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ PAUSE_S, AGAIN_S = 0.02, 0.1
 TOLERANCE = 1e-5
 PATIENCE_S = 60.0
 ENDED = "has ended"
-"""Callers are told so of the process with the model when it is killed."""
+"""Part of the message to callers when the process with the model has been killed."""
 
 
 class OneText:
-    """Asks until it is ended.
+    """Asks until `end` is called.
 
     Args:
         address: the server's.
@@ -37,7 +37,7 @@ class OneText:
         self._process.start()
 
     def end(self) -> tuple[Counter[str], list[float], list[str]]:
-        """Outcomes, seconds of the answers, and what was wrong with them."""
+        """Outcomes, latencies in seconds, and what was wrong with the answers."""
         self._ours.send(None)
         if not self._ours.poll(2 * PATIENCE_S):
             self._process.kill()

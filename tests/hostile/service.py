@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server at one port that is started again when it is killed, as a process manager does, with the files it had."""
+"""A server on one port that is started again when it is killed, as a process manager does, with the same files."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.support.folders import TOKENIZER
 from tests.support.served_models import Server, write_model
 
 LEAVE_S, TRY_S = 60.0, 0.5
-"""Front-ends of the server before need a moment to leave the port."""
+"""Front-ends of the previous server need a moment to release the port."""
 
 
 class Files:
-    """The model and its tokenizer, and others that are as good by themselves and answer otherwise.
+    """The model and its tokenizer, and replacements that are just as valid but give other answers.
 
     Args:
         folder: where they are.
@@ -41,7 +41,7 @@ class Files:
             _put(path, data)
 
     def replace_tokenizer(self) -> None:
-        """Renames the other tokenizer into its place, beside the good model."""
+        """Renames the other tokenizer into its place, next to the good model."""
         self.restore()
         _put(self._tokenizer, self._others[self._tokenizer])
 
@@ -52,7 +52,7 @@ class Files:
 
 
 class Service:
-    """`padfree serve`, again and again.
+    """Runs `padfree serve` again and again.
 
     Args:
         files: what it serves.
@@ -60,7 +60,7 @@ class Service:
 
     Attributes:
         server: the one that runs now, or was killed last.
-        starts: seconds that each start took, with the wait for the port of the server before.
+        starts: seconds that each start took, including the wait for the previous server's port.
     """
 
     def __init__(self, files: Files, *options: str) -> None:
@@ -93,7 +93,7 @@ class Service:
         return wrong
 
     def end(self) -> str:
-        """Ends it in good order; returns the logs of all servers."""
+        """Ends the server in an orderly way; returns the logs of all servers."""
         self._logs.append(self.server.end())
         return "".join(self._logs)
 
@@ -106,7 +106,7 @@ class Service:
         return server
 
     def _try(self) -> Server | None:
-        """A server; None where the port is not free yet."""
+        """Starts a server; None if the port is not free yet."""
         try:
             return Server(self._files.model, *self._options)
         except RuntimeError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What came of an attack: outcomes, what was wrong, times of one caller, and memory of the server's processes."""
+"""The results of an attack: outcomes, errors, latencies of one caller, and memory of the server's processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 ENDS = 6
-"""Memory is compared between the first and the last of so many parts of the second half."""
+"""Memory is compared between the first and the last of this many parts of the second half."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,16 @@ class Look:
 
 @dataclass
 class Tally:
-    """What came.
+    """The results of an attack.
 
     Attributes:
         outcomes: how many requests ended how.
         disturbances: what was done to the server, and how often.
-        wrong: answers that are not those of their requests, and servers that did not do what they should.
-        latencies: seconds of the one who wants one text at a time.
-        memory: looks at the processes, one after the other.
-        starts: seconds that servers took to be there again after a kill.
-        seconds: how long it lasted.
+        wrong: answers that do not belong to their requests, and servers that did not behave as they should.
+        latencies: seconds that each answer took for the caller who wants one text at a time.
+        memory: measurements of the processes, one after the other.
+        starts: seconds that servers took to be back after a kill.
+        seconds: how long the attack lasted.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -58,18 +58,18 @@ class Tally:
 
     @property
     def requests(self) -> int:
-        """All that were sent, whatever came."""
+        """The number of requests sent, whatever their outcome."""
         return sum(self.outcomes.values())
 
     def latency_ms(self) -> dict[str, float]:
-        """Of one text at a time."""
+        """Percentiles of the latency of one text at a time."""
         latencies = self.latencies or [0.0]
         return {f"p{share}": round(1e3 * float(np.percentile(latencies, share)), 1) for share in (50, 90, 99)}
 
     def growth(self) -> float | None:
-        """By which share the process with the model and the front-end that is kept grew in the second half together.
+        """By what share the process with the model and the front-end `kept` together grew in the second half.
 
-        Medians over a sixth of that half each; None where one of them was not the same process all the time.
+        Compares medians over a sixth of that half each; None if one of them was not the same process all the time.
         """
         half = [look for look in self.memory if look.second >= self.seconds / 2]
         if len(half) < ENDS or len({(look.model[0], look.kept[0]) for look in half}) > 1:
@@ -111,13 +111,13 @@ def summary(tally: Tally, log: str) -> dict[str, Any]:
 
 
 def tracebacks(log: str) -> list[str]:
-    """The last lines of all tracebacks, without those of processes whose parent was killed before they had begun."""
+    """The last lines of all tracebacks, except those of processes whose parent was killed before they had begun."""
     found = re.finditer(r"Traceback \(most recent call last\):\n((?:[ \t].*\n)+)(.*)", log)
     return [one[2] for one in found if not ("spawn_main" in one[1] and "EOFError" in one[2])]
 
 
 def resident(pid: int) -> int:
-    """Bytes of a process in memory; 0 where it is gone."""
+    """Bytes of a process in memory; 0 if it is gone."""
     with suppress(OSError):
         found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
         return 1024 * int(found[1]) if found else 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A few seconds of the attack that `python -m tests.hostile` is, and what its record says of an attack that failed."""
+"""A few seconds of the attack `python -m tests.hostile`, and what its record says about an attack that failed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tokenizer whose pattern explodes: at every door one text gets a reason, and the others get their tokens."""
+"""A tokenizer whose pattern explodes: everywhere one text gets an error message, and the others get their tokens."""
 
 from __future__ import annotations
 
