@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands and options that messages name exist: every text in the code is held against the parser."""
+"""Commands and options that messages name exist: every text in the code is checked against the parser."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ WRITES_OTHERS = {
     "padfree.builder.triton.image",
     "padfree.serving.http.docs",
 }
-"""Modules whose texts are also command lines of other programs, and style sheets: there padfree's commands count."""
+"""Modules whose texts also hold other programs' command lines or style sheets: there only padfree's commands count."""
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines and texts of a module, without docstrings; what is put into a text at run time stands there as VALUE."""
+    """Lines and texts of a module, without docstrings; what is inserted into a text at run time appears as VALUE."""
     tree = ast.parse(path.read_text("utf-8"))
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     bodies = [node.body for node in ast.walk(tree) if isinstance(node, documented)]

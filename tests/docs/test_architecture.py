@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/architecture.md: its folders exist, and its rules of who imports whom hold."""
+"""docs/architecture.md: its folders exist, and its rules about who imports whom hold."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ FORBIDDEN = {
         "rich",
     },
 }
-"""Package -> what it never imports."""
+"""Package -> the packages that it never imports."""
 MOST_RESHAPES = 15
-"""Files of onnx_tools that spell this operator, as one that many passes meet."""
+"""The most files of onnx_tools that may name "Reshape", an operator that many passes meet."""
 PUBLIC_MODULES = {
     "padfree.onnx_tools.synthetic",
     "padfree.runtime.batching.measure",
     "padfree.runtime.request",
     "padfree.runtime.texts",
 }
-"""Modules that pages name, beside the modules of contract, which are public one and all."""
+"""Modules that pages name, in addition to those of contract, all of which are public."""
 PAST_THE_FACES = {
     "padfree.bulk.workers.on_ray": 1,  # needs ray
     "padfree.onnx_tools.cost": 2,
@@ -89,11 +89,11 @@ PAST_THE_FACES = {
     "padfree.runtime.triton.items": 2,
     "padfree.runtime.triton.texts": 1,
 }
-"""Module -> how many imports of other packages name it, although it is neither a package nor public: only downwards."""
+"""Non-public module -> how many imports in other packages name it; these numbers may only fall."""
 
 
 def first_column(heading: str) -> list[str]:
-    """The first cells of the first table below a heading, without the table's head."""
+    """The first cells of the first table under a heading, without the table's head."""
     table = re.split(rf"^#+ {heading}$", PAGE, flags=re.MULTILINE)[1].split("\n|", 1)[1].split("\n\n")[0]
     return [line.strip("|").split("|")[0].strip() for line in table.splitlines()[2:]]
 
@@ -106,7 +106,7 @@ ROOMS = [names(cell)[0] if "`" in cell else cell for cell in first_column("Rooms
 
 
 def imports(package: str) -> Iterator[tuple[Path, str]]:
-    """Every file of a package, by its path inside, and the full name of what it imports."""
+    """The files of a package, by their paths inside it, each with the full name of one of its imports."""
     folder = ROOT / package
     for path in folder.rglob("*.py"):
         inside = path.relative_to(folder)
@@ -158,7 +158,7 @@ def test_recognition_changes_no_graph() -> None:
 
 @pytest.mark.parametrize("room", ["match", "passes"])
 def test_folders_of_a_room_import_each_other_in_no_circle(room: str) -> None:
-    """A module beside the folders counts as one; what lists the passes imports all, and nothing imports it."""
+    """A single module counts as a folder; the list of passes imports all of them, and none imports the list."""
     below: dict[str, set[str]] = defaultdict(set)
     for path, name in imports("onnx_tools"):
         parts = name.split(".")[2:]
@@ -180,7 +180,7 @@ def test_packages_import_what_they_may(package: str) -> None:
 
 
 def past_the_faces(package: str) -> Iterator[str]:
-    """The modules of other packages that a package's import statements name, unless these are public."""
+    """The modules of other packages that a package's import statements name, except public ones."""
     for path in (ROOT / package).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -202,6 +202,6 @@ def test_packages_import_each_other_through_their_faces() -> None:
 
 
 def test_few_files_know_an_operator_of_onnx() -> None:
-    """What passes treat alike comes from the records of `analysis/onnx_operators.py`, nodes from the graph's editor."""
+    """What passes treat alike is recorded in `analysis/onnx_operators.py`, and the graph's editor makes nodes."""
     files = [path for path in (ROOT / "onnx_tools").rglob("*.py") if '"Reshape"' in path.read_text("utf-8")]
     assert len(files) <= MOST_RESHAPES

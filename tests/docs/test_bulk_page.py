@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of bulk jobs: their commands and Python run on the CPU, and their numbers are the program's."""
+"""The pages about bulk jobs: their commands and Python run on the CPU, and their numbers are the program's."""
 
 from __future__ import annotations
 

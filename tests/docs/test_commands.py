@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands in the documents: the tour is run, every other one is checked against what it calls."""
+"""Commands in the documents: those of the tour are run, all others are checked against the programs that they call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGES = sorted([*pages(), *(ROOT / "examples").glob("**/*.md")])
 DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", *PAGES]
 LINKING = [*DOCUMENTS, ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", *sorted(NOTES.glob("*.md"))]
 PYPROJECT = (ROOT / "pyproject.toml").read_text("utf-8")
-# Programs whose arguments are checked below, and those that are known to take what the documents show.
+# Programs whose arguments are checked below, and those that are known to accept what the documents show.
 CHECKED = {"padfree", "pip", "pytest", "cmake", "python", "python3", ".ci/typecheck", ".ci/run", "tests/sanitizers/run"}
 PLAIN = {".", "curl", "cd", "docker", "kubectl", "ruff", "git", "optimum-cli", "sh", "tritonserver", "uvicorn", "xargs"}
 
@@ -63,7 +63,7 @@ def test_a_command_exists_with_its_arguments(words: list[str]) -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_inside_sentences_exist(path: Path) -> None:
-    """`padfree build FOLDER --precision fp8`: the subcommand and the options; where files are named, the whole."""
+    """As in `padfree build FOLDER --precision fp8`: subcommand and options, or everything where files are named."""
     prose = re.sub(r"^```.*?^```$", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     spans = [" ".join(span.split()) for span in re.findall(r"`(padfree [^`]+)`", prose)]
     assert [(span, problems(span)) for span in spans if problems(span)] == []
@@ -74,7 +74,7 @@ def test_commands_inside_sentences_exist(path: Path) -> None:
 
 
 def check_pip(arguments: list[str]) -> None:
-    """`pip install .`, `pip wheel .`: the extras and defines exist."""
+    """As in `pip install .` and `pip wheel .`: the extras and defines exist."""
     assert arguments[0] in ("install", "wheel")
     for word in arguments[1:]:
         extras = re.fullmatch(r"(?:\.|padfree)\[(.*)\]", word)
@@ -116,7 +116,7 @@ def test_every_define_is_documented() -> None:
 
 
 def anchors(document: Path) -> set[str]:
-    """What links to a document's headings end with."""
+    """The ends of links to a document's headings."""
     headings = re.findall(r"^#+ (.*)$", document.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
 
@@ -177,7 +177,7 @@ def test_the_readme_is_short() -> None:
 
 
 START = ("pip install . && padfree demo", "pip install '.[test]' && pytest")
-"""What a stranger gives first."""
+"""The commands that somebody new runs first."""
 
 
 def test_ci_begins_with_the_commands_of_the_readme() -> None:
@@ -190,7 +190,7 @@ def test_ci_begins_with_the_commands_of_the_readme() -> None:
 
 
 def test_ci_knows_why_it_leaves_commands_of_the_tour_out() -> None:
-    """Its list names no command that is not there, and no reason for one that a machine without a GPU can run."""
+    """Every command on its list is in the tour; some with `padfree optimize` and `padfree run` are left to run."""
     arguments = [shlex.join(words) for path in TOUR for block in blocks(path, "sh") for words in commands(block)]
     spec = importlib.util.spec_from_file_location("stranger", ROOT / ".ci" / "readme.py")
     assert spec is not None

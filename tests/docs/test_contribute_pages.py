@@ -21,7 +21,7 @@ PACKAGES = {
     "package/padfree": "padfree",
     **{name: f"padfree/{name}" for name in ("onnx_tools", "contract", "builder", "runtime")},
 }
-"""Folders of a checkout that rewriting needs, and where they are in an installation."""
+"""Folders of a checkout that rewriting needs, and their places in an installation."""
 
 
 def test_the_first_pass() -> None:
@@ -33,7 +33,7 @@ def test_the_first_pass() -> None:
 
 @dataclass(frozen=True)
 class Edit:
-    """Lines for a file of the checkout; `how` is new, before or after, the latter two of `anchor`."""
+    """Lines for a file of the checkout; `how` is "new", "before" or "after", the latter two relative to `anchor`."""
 
     file: str
     how: str
@@ -41,7 +41,7 @@ class Edit:
     lines: str
 
     def apply(self, checkout: Path) -> None:
-        """Changes the file; the anchor occurs in it."""
+        """Changes the file, in which the anchor has to occur."""
         path = checkout / self.file
         if self.how == "new":
             assert not path.exists()
@@ -59,7 +59,7 @@ class Edit:
 
 
 def edits(page: str) -> Iterator[Edit]:
-    """Those of a page, in its order."""
+    """The edits of a page, in its order."""
     for block in re.findall(r"^```(?:python|cpp|cuda)\n(.*?)^```", text(page), re.MULTILINE | re.DOTALL):
         head, _, lines = block.partition("\n")
         found = re.fullmatch(r"(?:#|//) (\S+), (new|before: |after: )(.*)", head)
@@ -68,7 +68,7 @@ def edits(page: str) -> Iterator[Edit]:
 
 
 def copy_with_edits(page: str, folder: Path) -> Path:
-    """A copy of the sources with the page's edits."""
+    """Copies the sources and makes the page's edits."""
     for name in (*PACKAGES, "plugins", "include"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for edit in edits(page):
@@ -77,13 +77,13 @@ def copy_with_edits(page: str, folder: Path) -> Path:
 
 
 def run_program(page: str, checkout: Path) -> None:
-    """The page's program, with the edited sources as the installed package."""
+    """Runs the page's program, with the edited sources as the installed package."""
     (program,) = re.findall(r"^```python\n# run\n(.*?)^```", text(page), re.MULTILINE | re.DOTALL)
     run(program, checkout)
 
 
 def run(program: str, checkout: Path) -> None:
-    """A program, with the edited sources as the installed package."""
+    """Runs a program, with the edited sources as the installed package."""
     installed = checkout / "installed"
     for folder, package in PACKAGES.items():
         shutil.copytree(checkout / folder, installed / package, dirs_exist_ok=True)
@@ -97,7 +97,7 @@ def run(program: str, checkout: Path) -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The sources with the first plugin, and the header that is generated of its description."""
+    """The sources with the first plugin, and the header that is generated from its description."""
     sources = copy_with_edits("first-plugin", tmp_path)
     header = sources / "plugins" / "shell" / "schemas.h"
     run(
@@ -125,7 +125,7 @@ def test_the_new_family_agrees_with_numpy(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["scale/plugin.cpp", "shell/library.cpp", "no_device/launchers.cpp"])
 def test_the_first_plugin_compiles(checkout: Path, source: str) -> None:
-    """As far as a C++ compiler goes; the kernel needs nvcc."""
+    """Checks as much as a C++ compiler can; the kernel needs nvcc."""
     compiler, folders = shutil.which("g++"), headers()
     if compiler is None or folders is None:
         pytest.skip("needs g++, TensorRT's and CUDA's headers: apt-get install g++ cargo && pip install '.[dev]'")

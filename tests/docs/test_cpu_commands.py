@@ -28,14 +28,14 @@ RUN = {
 }
 """Page -> the commands that run here; the others build or run a plan, serve, need a GPU's peers, or run elsewhere."""
 ELSEWHERE = ("demo", "embed")
-"""In `.ci/run`, and in the test of the page on bulk work."""
+"""These run in `.ci/run`, and in the test of the page about bulk work."""
 MODULES = [("Pooling", {"pooling_mode": "mean"}), ("Normalize", {})]
 
 
 def here(words: list[str]) -> list[str] | None:
-    """The arguments of a command as a machine without a GPU gives it; None where it cannot.
+    """The arguments of a command as they run on a machine without a GPU; None if it cannot run there.
 
-    The quick start says that its plan may be the rewritten file.
+    The quick start says that the rewritten file may stand in for its plan.
     """
     arguments = [word.replace("minilm.plan", "minilm.onnx") for word in words[1:]]
     if arguments[0] in ("build", "serve", "compare", *ELSEWHERE) or any(word.endswith(".plan") for word in arguments):
@@ -46,14 +46,14 @@ def here(words: list[str]) -> list[str] | None:
 
 
 def write_cross_encoder(folder: Path) -> None:
-    """A small one whose words are word0, word1, ..."""
+    """Writes a small cross-encoder whose words are word0, word1, ..."""
     write_reference(read("bert_pairs"), folder)
     write_small_tokenizer(folder / "tokenizer.json", 64)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the pages start from: a folder under both of its names, an exported file, a rewritten one, and texts."""
+    """What the pages start from: a folder under both its names, an exported file, a rewritten one, and texts."""
     write_start(tmp_path)
     write_folder(tmp_path / "all-MiniLM-L6-v2", modules=MODULES)
     write_cross_encoder(tmp_path / "ms-marco-MiniLM-L6-v2")
@@ -103,7 +103,7 @@ COMMAND_LINE = {
         "padfree compare minilm.int8.onnx packed_fp16.onnx --data texts.txt --tokenizer tokenizer.json --truncate",
     ],
 }
-"""Page -> commands among its examples that run here; a plan is the rewritten file, and measurements are short."""
+"""Page -> its example commands that run here; the rewritten file replaces the plan, and measurements are short."""
 ON_A_CPU = {
     "model.plan": "packed.onnx",
     "minilm.plan": "minilm.onnx",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examples in docstrings run, wherever there are some."""
+"""The examples in docstrings run, wherever there are any."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WITH_EXAMPLES = sorted(name for name, path in modules().items() if ">>> " in pat
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every repository is a small embedder."""
+    """Makes every repository of the hub a small embedder."""
     chain = {"pooling_mode": "mean", "embedding_dimension": WIDTH}
     folder = write_folder(tmp_path / "model", modules=[("Pooling", chain)])
     monkeypatch.setattr(location, "download", lambda *_: folder)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/guide/gpus.md: its cards are served by the code that it names, and what it calls run has a record."""
+"""docs/guide/gpus.md: the code that it names serves its cards, and the cards that it calls run have a record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ README = ROOT / "README.md"
 
 
 def table(head: str) -> list[list[str]]:
-    """The cells of the table whose first column is called `head`."""
+    """The rows of the table whose first column is called `head`, as lists of cells."""
     lines = PAGE.split(f"| {head} |", 1)[1].split("\n\n")[0].splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
@@ -50,7 +50,7 @@ def test_states_are_those_that_are_explained() -> None:
 
 
 def recorded_gpus() -> set[str]:
-    """The GPUs of records, and of reports in which nothing is wrong."""
+    """The GPUs of the records, and of the reports that show nothing wrong."""
     names = set(re.findall(r'"gpu": "NVIDIA ([^"]+)"', "".join(p.read_text() for p in RECORDS.glob("*/engines.jsonl"))))
     for path in REPORTS.glob("*.json"):
         report = json.loads(path.read_text())

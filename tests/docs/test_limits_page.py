@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference/limits.md: its numbers are those of the code."""
+"""docs/reference/limits.md: its numbers are the same as in the code."""
 
 from __future__ import annotations
 

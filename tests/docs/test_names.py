@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files and code that the documents name are there, wherever they have moved and whatever they are called now."""
+"""Files and code that the documents name exist, even after moves and renamings."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages()]
 INSIDE = [path for path in pages() if path.parent.name == "internals" or path.stem == "architecture"]
 NAME = re.compile(r"`([\w/]+\.(?:py|cuh|cu|h|cpp|toml))`")
 OF_USERS = {"model.py", "numpy.py", "NAME/1/model.py"}
-"""Files that the documents speak of and that are not the project's."""
+"""Files that the documents mention and that do not belong to the project."""
 DEFINED = re.compile(r"`(\w+)(?:\(\))?` (?:\(|in |of )`([\w/]+\.(?:py|cuh|cu|h|cpp))`")
-"""A name of code and the file that has it."""
+"""A name in the code and the file that has it."""
 OF_MODELOPT = {
     "FP8_DEFAULT_CFG",
     "INT8_DEFAULT_CFG",
@@ -27,7 +27,7 @@ OF_MODELOPT = {
     "dq_only",
     "rtn_dq",
 }
-"""Settings of another tool that the documents speak of."""
+"""Settings of another tool that the documents mention."""
 PAGE = re.compile(r'(?<![\w/])(docs/[\w/.-]+?\.md)(?:, "([^"]+)")?')
 """A page that code names, and one of its headings."""
 CODE = {".py", ".cu", ".cuh", ".h", ".cpp", ".txt", ".toml", ".cmake"}
@@ -56,21 +56,21 @@ def sources() -> list[str]:
 
 
 def text_of(source: str) -> str:
-    """What a file of the project says; nothing where it is not code."""
+    """The text of one of the project's files; empty if it is not code."""
     path = ROOT / source[1:]
     return path.read_text("utf-8") if path.suffix in CODE and path.is_file() else ""
 
 
 @pytest.fixture(scope="module")
 def identifiers(sources: list[str]) -> set[str]:
-    """All words of the code but for tests of the documents, and what its files are called."""
+    """All words of the code, except for tests of the documents, and all parts of its file names."""
     code = [source for source in sources if not source.startswith("/tests/docs/")]
     words = {word for source in code for word in re.findall(r"\w+", text_of(source))}
     return words | {part for source in sources for part in re.split(r"[/.]", source)}
 
 
 def code_names(text: str) -> set[str]:
-    """Names in code spans that are no ordinary words: with an underscore or a capital inside."""
+    """Names in code spans that are not ordinary words: those with an underscore or a capital inside."""
     prose = re.sub(r"^( *)```.*?^\1```$", "", text, flags=re.MULTILINE | re.DOTALL)
     words = {word for span in re.findall(r"`([^`]+)`", prose) for word in re.findall(r"[A-Za-z_]\w*", span)}
     return {word for word in words if "_" in word.strip("_") or re.search(r"[a-z][A-Z]", word)}
@@ -89,7 +89,7 @@ def test_code_that_pages_about_the_inside_name_exists(document: Path, identifier
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, *sorted(NOTES.glob("*.md"))], ids=lambda path: path.name)
 def test_a_file_has_what_is_said_to_be_in_it(document: Path, sources: list[str]) -> None:
-    """Such as `launchRowNorm` in `common/row_norm.cuh`."""
+    """For example `launchRowNorm` in `common/row_norm.cuh`."""
     wrong = [
         f"{name} in {file}"
         for name, file in DEFINED.findall(document.read_text("utf-8"))

@@ -73,7 +73,7 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[TritonServer]:
-    """What the page's commands make of a folder, served with the page's options."""
+    """The result of the page's commands on a folder, served with the page's options."""
     location = tmp_path_factory.mktemp("operating")
     modules = [("Pooling", {"pooling_mode_mean_tokens": True}), ("Normalize", {})]
     write_folder(location / "all-MiniLM-L6-v2", modules=modules)

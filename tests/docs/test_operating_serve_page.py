@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/guide/operating-serve.md: units, manifests, rules and the proxy are what their own programs and ours take."""
+"""docs/guide/operating-serve.md: our and other programs accept its units, manifests, rules and proxy settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.pages import page
 yaml = pytest.importorskip("yaml")
 PAGE = page("operating-serve").read_text("utf-8")
 ENDING_S = 5
-"""Of a server, beside what it waits for."""
+"""The time that a server needs to end, in addition to what it waits for."""
 
 
 def block(language: str, at: int = 0) -> str:

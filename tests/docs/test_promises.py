@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that pages name for their promises are there."""
+"""The tests that pages name for their promises exist."""
 
 from __future__ import annotations
 

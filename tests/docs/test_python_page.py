@@ -29,7 +29,7 @@ def test_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert len(EXAMPLES) == 4
     for source in EXAMPLES:
         if "queries" in source:
-            scope["model"] = scope["padfree"].Model("minilm.onnx")  # the page's is closed by then
+            scope["model"] = scope["padfree"].Model("minilm.onnx")  # the page's own model is closed by then
         exec(compile(source, "python.md", "exec"), scope)
     assert scope["vectors"].shape == (2, WIDTH)
     assert capsys.readouterr().out == f"({WIDTH},)\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python of docs/reference/runtime.md runs, in the page's order: all of it on a GPU, on the CPU what needs none."""
+"""The Python of docs/reference/runtime.md runs in the page's order: all of it on a GPU, on the CPU what needs none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def examples() -> list[str]:
 
 
 def run(sources: list[str]) -> dict[str, Any]:
-    """Executes examples one after the other; a later one may use an earlier one's names."""
+    """Executes examples one after the other; later ones may use names from earlier ones."""
     scope: dict[str, Any] = {}
     for source in sources:
         exec(compile(source, "docs/reference/runtime.md", "exec"), scope)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python of docs/guide/scale.md runs: the pool over sessions on the CPU, PyTorch's part where it is installed."""
+"""The Python of docs/guide/scale.md runs: the pool of sessions on the CPU, PyTorch's part if PyTorch is installed."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def test_options_and_variables_exist() -> None:
     named = set(re.findall(r"--[a-z][a-z-]+", PAGE)) - {
         "--model-control-mode",
         "--version",
-    }  # the server's; every program's
+    }  # the former is Triton's, the latter every program's
     parsers = cli.make_parser()._subparsers
     assert parsers is not None
     choices: dict[str, Any] = parsers._group_actions[0].choices  # type: ignore[assignment]
@@ -44,7 +44,7 @@ def test_limits_are_the_programs() -> None:
 
 
 class Payload:
-    """What a pickle runs when it is read."""
+    """An object whose pickle runs code when it is read."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -59,7 +59,7 @@ def test_token_files_are_not_unpickled(tmp_path: Path, command: str, capsys: pyt
     np.savez(file, input_ids=np.array([Payload(mark)], dtype=object), seq_lens=np.array([1]))
     assert not mark.exists()
     pickle.loads(pickle.dumps(Payload(mark)))
-    assert mark.exists()  # the plant works
+    assert mark.exists()  # the payload works
     mark.unlink()
     model = DEMO_DATA / "bert_tiny.onnx"
     packed = tmp_path / "packed.onnx"
@@ -74,7 +74,7 @@ def test_token_files_are_not_unpickled(tmp_path: Path, command: str, capsys: pyt
 
 
 def test_a_file_beside_a_model_is_not_imported(tmp_path: Path) -> None:
-    """The command, started in a folder with files that have the names of modules."""
+    """The command starts in a folder whose files have the names of modules."""
     here, command = tmp_path / "here", tmp_path / "bin" / "padfree"
     for folder in (here, command.parent):
         folder.mkdir()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/guide/serving.md: its commands and clients are run against a folder on the CPU, its tables are the program's."""
+"""docs/guide/serving.md: its commands and clients run against a folder on the CPU, and its tables are the program's."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SERVERS = [words for words in COMMANDS if words[0] == "padfree"]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """What the page starts, with a small folder instead of bge-small."""
+    """The server that the page starts, with a small folder instead of bge-small."""
     command, _ = SERVERS
     folder = tmp_path_factory.mktemp("page") / command[2]
     modules = [("Pooling", {"pooling_mode_cls_token": True}), ("Normalize", {})]
@@ -50,7 +50,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def reranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The page's second server, of a model that gives pairs a score."""
+    """The page's second server, with a model that scores pairs."""
     text = TextInfo(PAIRS, hashlib.sha256(TOKENIZER.read_bytes()).hexdigest(), activation="sigmoid")
     file = write_model(tmp_path_factory.mktemp("page") / "reranker.onnx", "scores", 1, text.to_dict())
     with Server(file, "--processes", "1") as actual:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages can be read in one go: how long they and their paragraphs are, how they open, and that the index has them."""
+"""Pages can be read in one go: their length, their paragraphs' length, their openings, and their place in the index."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.support.pages import NOTES, ROOT, page, pages
 
 WORDS = 1500
-"""Of a page, without tables and code."""
+"""The most words on a page, not counting tables and code."""
 PARAGRAPH = 90
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
@@ -43,7 +43,7 @@ IDS = [path.relative_to(ROOT / "docs").as_posix() for path in pages()]
 
 
 def blocks(path: Path) -> Iterator[str]:
-    """What a page has between empty lines: headings, paragraphs and lists, without tables, code and comments."""
+    """The blocks of a page between empty lines: headings, paragraphs and lists, without tables, code and comments."""
     text = re.sub(r"^( *)```.*?^\1```$", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     for block in re.split(r"\n\s*\n", re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)):
         lines = [line for line in block.splitlines() if not line.lstrip().startswith("|")]
@@ -104,7 +104,7 @@ def test_the_index_has_every_page(path: Path) -> None:
 
 @pytest.mark.parametrize("name", KERNEL_PAGES)
 def test_a_kernel_has_a_page_of_one_shape(name: str) -> None:
-    """Why there is a kernel, a picture, figures, limits, and what was rejected."""
+    """It says why there is a kernel, and has a picture, figures, limits, and what was rejected."""
     text = page(name).read_text("utf-8")
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert headings[0].startswith("Why ")
@@ -115,13 +115,13 @@ def test_a_kernel_has_a_page_of_one_shape(name: str) -> None:
 
 
 def test_no_two_pages_have_one_name() -> None:
-    """`tests.support.pages.page` finds a page by it."""
+    """`tests.support.pages.page` finds a page by its name."""
     names = [path.stem for path in pages()]
     assert sorted(names) == sorted(set(names))
 
 
 def test_docs_have_pages_a_dozen_essays_and_pictures() -> None:
-    """No patches and no archives: git keeps them."""
+    """There are no patches and no archives: git keeps them."""
     files = [path for path in (ROOT / "docs").rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {".md", ".svg"}
     assert len(list(NOTES.glob("*.md"))) <= 12

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/guide/triton.md: its commands run as far as they go without GPU and containers; its tables are the program's."""
+"""docs/guide/triton.md: its commands run as far as a CPU allows; its tables are the program's."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def commands(start: str) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path, packed_metadata: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with an exported model and its tokenizer, which plans take too."""
+    """A folder with an exported model and its tokenizer, which also fits the plans that tests write there."""
     packed_metadata["inputs"][0]["limit"] = DEMO_VOCABULARY
     shutil.copy(DEMO_DATA / "bert_tiny.onnx", tmp_path / "model.onnx")
     shutil.copy(DEMO_DATA / "tokenizer.json", tmp_path)
@@ -47,7 +47,7 @@ def folder(tmp_path: Path, packed_metadata: dict[str, Any], monkeypatch: pytest.
 def test_a_plan_in_five_commands(folder: Path, write_plan: PlanWriter, capsys: pytest.CaptureFixture[str]) -> None:
     first = [command.split()[0] for command in COMMANDS[:5]]
     assert first == ["pip", "padfree", "padfree", "docker", "docker"]
-    assert write_plan() == folder / "model.plan"  # what `padfree build` does needs a GPU
+    assert write_plan() == folder / "model.plan"  # `padfree build` itself needs a GPU
     command, *_ = commands("padfree triton model.plan")
     assert main(shlex.split(command)[1:]) == 0
     printed = capsys.readouterr().out.splitlines()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names are nouns for values and verbs for functions, in the field's words: words.toml says which words those are."""
+"""Names are nouns for values and verbs for functions, in the field's own words: words.toml lists those words."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ IRREGULAR, OTHERS = (set(WORDS["participles"][kind].split()) for kind in ("irreg
 RESULTS = set(WORDS["participles"]["results"].split())
 REMAINING: dict[str, int] = WORDS["remaining"]
 SLACK = 12
-"""Of these numbers: files that change together need not agree on them."""
+"""How far these numbers may be too high: files that change together need not agree on them."""
 
 
 def is_participle(item: Definition) -> bool:
-    """Whether a participle is the whole name, and says of a value only what was done."""
+    """Whether the whole name is a participle that only says what was done to the value."""
     is_one = item.word in IRREGULAR or (re.fullmatch("[a-z]+ed", item.word) and item.word not in OTHERS)
     return bool(is_one) and not (item.kind == VALUE and item.word in RESULTS)
 
 
 def is_checked(item: Definition) -> bool:
-    """Tests and benchmarks name their values as they like: only what they define for others is looked at."""
+    """Tests and benchmarks may name their local values freely: only what they define for others is checked."""
     return item.kind != VALUE or item.path.split("/")[0] not in ("tests", "benchmarks")
 
 
@@ -59,7 +59,7 @@ def test_participles_are_found() -> None:
 
 
 def classes_of(package: str) -> dict[str, dict[str, list[str]]]:
-    """Names of classes and aliases -> what they are, with the files that say so."""
+    """Names of classes and aliases -> their definitions, each with the files that have it."""
     results: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for path in sorted((ROOT / package).rglob("*.py")):
         tree, name = ast.parse(path.read_text("utf-8")), path.relative_to(ROOT).as_posix()
@@ -98,7 +98,7 @@ def test_a_word_has_one_sense_in_a_package(word: str) -> None:
 
 
 def parts_of(name: str) -> set[str]:
-    """The words of a name in lower case; of plurals the singular, too."""
+    """The words of a name in lower case; plurals also as singulars."""
     parts = {part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
     return parts | {part.removesuffix("s") for part in parts} | {part.removesuffix("es") for part in parts}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How `pytest` runs: on every core by itself, alone where that is wanted, and with a line for each reason to skip."""
+"""How `pytest` runs: on all cores by default, in one process on request, and with a line for each reason to skip."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ RUN = "import json, sys, pytest; print(*(int(pytest.main(given)) for given in js
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
-    """A project with many small files of tests, and with this one's way to run them."""
+    """A project with many small test files, which runs tests the way this project does."""
     settings = (ROOT / "pyproject.toml").read_text("utf-8")
     (tmp_path / "pyproject.toml").write_text(settings[settings.index("[tool.pytest") : settings.index("[tool.ruff]")])
     for name in (
@@ -96,7 +96,7 @@ def suite(tmp_path: Path) -> Path:
 
 
 def run(suite: Path, *requests: list[str]) -> tuple[str, dict[str, list[str]]]:
-    """Runs pytest with each list of arguments; what it printed, and by file the processes that ran its tests."""
+    """Runs pytest with each list of arguments; returns the output, and by file the processes that ran its tests."""
     environment = {**os.environ, "PYTEST_XDIST_AUTO_NUM_WORKERS": "2", "PYTEST_ADDOPTS": "-p no:cacheprovider"}
     command = [sys.executable, "-c", RUN, json.dumps(requests)]
     for name in [name for name in environment if name.startswith("PYTEST_XDIST_") and "NUM" not in name]:
@@ -114,7 +114,7 @@ def test_it_takes_every_core_a_file_at_a_time(suite: Path) -> None:
     last = "test_with_most_tests.py"
     (suite / "tests" / last).write_text(SUITE.replace("range(3)", "range(20)").partition("@pytest.mark.slow")[0])
     shown, positions = run(suite, ["-q"])
-    assert last in list(positions)[-2:]  # as they stand, two at a time
+    assert last in list(positions)[-2:]  # in the order of the files, two at a time
     assert len(positions.pop(last)) == 20
     assert len(positions) == FILES + 2
     assert all(len(ran) == 3 and len(set(ran)) == 1 for ran in positions.values())
@@ -162,7 +162,7 @@ def test_the_user_chooses_workers(suite: Path) -> None:
 
 
 def test_on_the_gpu_one_test_runs_at_a_time(suite: Path) -> None:
-    """Also of files that lie elsewhere, which different processes run."""
+    """This also holds for files in different folders, which different processes run."""
     for number in range(2):
         (suite / "tests" / f"test_{number}.py").write_text(MARKED)
     conftest = suite / "tests" / "conftest.py"
@@ -204,7 +204,7 @@ def test_reasons_say_what_to_install() -> None:
 
 
 def test_every_module_is_in_its_extra() -> None:
-    """By the names of distributions, which differ from the modules' in a few places."""
+    """The extras name distributions, which differ from the modules in a few cases."""
     names = {
         "cuda": "cuda-python",
         "elftools": "pyelftools",

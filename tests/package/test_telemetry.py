@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing is told to anybody: onnxruntime's packages would report sessions to their vendor."""
+"""Nothing is reported to anybody: onnxruntime's packages would report sessions to their vendor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 VARIABLE = "ORT_DISABLE_TELEMETRY"
 UNASKED = {VARIABLE, "CI", "GITHUB_ACTIONS", "XDG_CACHE_HOME"}
-"""What would turn the reports off by itself, or put them elsewhere."""
+"""Variables that would turn the reports off by themselves, or put them elsewhere."""
 RUN = "import sys; from padfree.runtime import Session; Session(sys.argv[1]).close()"
 
 

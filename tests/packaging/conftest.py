@@ -18,7 +18,7 @@ MINIMUM = (3, 28)
 
 @dataclass(frozen=True)
 class CMake:
-    """CMake and Ninja by their paths."""
+    """The paths of CMake and Ninja."""
 
     cmake: str
     ninja: str
@@ -30,14 +30,14 @@ class CMake:
 
 
 def beside_python(name: str) -> str | None:
-    """A program of this virtual environment, or else of PATH."""
+    """A program from this virtual environment, or else from PATH."""
     folders = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     return shutil.which(name, path=os.pathsep.join(folders))
 
 
 @pytest.fixture(scope="session")
 def cmake() -> CMake:
-    """CMake of at least the version that the build asks for; the test is skipped without it."""
+    """CMake in at least the version that the build requires; the test is skipped without it."""
     program, ninja = beside_python("cmake"), beside_python("ninja")
     if program is None or ninja is None:
         pytest.skip("needs cmake and ninja: pip install '.[dev]'")
@@ -50,7 +50,7 @@ def cmake() -> CMake:
 
 @pytest.fixture(scope="session")
 def ccache() -> str:
-    """Ccache's path; the test is skipped without it."""
+    """The path of ccache; the test is skipped without it."""
     program = beside_python("ccache")
     if program is None:
         pytest.skip("needs ccache: pip install '.[dev]'")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What device code is compiled for: the machine's GPUs, which a driver of the tests' own tells, all, or a list."""
+"""Which GPUs device code is compiled for: those of the machine, as a fake driver reports them, all, or a list."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ L4, H100, T4, B200 = Gpu("NVIDIA L4", 8, 9), Gpu("NVIDIA H100", 9, 0), Gpu("Tesl
 
 
 def driver_of(folder: Path, *gpus: Gpu) -> dict[str, str]:
-    """An environment in which libcuda.so.1 is one that knows these GPUs."""
+    """An environment in which libcuda.so.1 is a fake that reports these GPUs."""
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.skip("needs a C++ compiler")
@@ -73,7 +73,7 @@ def driver_of(folder: Path, *gpus: Gpu) -> dict[str, str]:
 
 
 def choose(cmake: Any, folder: Path, environment: dict[str, str], *defines: str) -> tuple[list[str] | None, str]:
-    """The architectures, None after an error, and what CMake said."""
+    """The architectures, None after an error, and CMake's output."""
     (folder / "CMakeLists.txt").write_text(PROJECT.replace("@ROOT@", str(ROOT)), encoding="utf-8")
     switches = [f"-D{define}" for define in (f"Python_EXECUTABLE={sys.executable}", *defines)]
     done = cmake.configure("-S", str(folder), "-B", str(folder / "build"), *switches, env=environment)
@@ -153,7 +153,7 @@ def test_what_publishes_wheels_compiles_for_all() -> None:
 
 @pytest.mark.slow
 def test_without_a_gpu_a_library_is_built_that_has_no_device_code(cmake: Any, tmp_path: Path) -> None:
-    """By the C++ compiler alone; the runtime reads from the file that there is none."""
+    """The C++ compiler alone builds it; the runtime sees from the file that there is no device code."""
     environment = {**driver_of(tmp_path), "CUDACXX": "/nowhere/nvcc"}
     done = cmake.configure("-S", str(ROOT), "-B", str(tmp_path / "build"), env=environment)
     info = json.loads((tmp_path / "build" / "build_info.json").read_text("utf-8"))
@@ -168,7 +168,7 @@ def test_without_a_gpu_a_library_is_built_that_has_no_device_code(cmake: Any, tm
 
 
 def test_the_script_runs_before_anything_is_installed() -> None:
-    """In a bare interpreter, whatever GPUs there are."""
+    """It runs in a bare interpreter, whatever GPUs there are."""
     done = subprocess.run([sys.executable, "-I", "-S", str(FIND_GPUS)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert all(re.fullmatch(r"(-|\d+a?) \d+\.\d .+", line) for line in done.stdout.splitlines())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the build does where something it needs is missing, too old or named wrongly; nothing is compiled."""
+"""What the build does when something it needs is missing, too old or misnamed; nothing is compiled."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def executable(path: Path, text: str) -> Path:
 
 
 def nvcc(path: Path, version: str) -> Path:
-    """Writes an nvcc that tells its version and fails at everything else."""
+    """Writes an nvcc that reports its version and fails at everything else."""
     release = ".".join(version.split(".")[:2])
     banner = f"Cuda compilation tools, release {release}, V{version}"
     return executable(path, f'case "$1" in --version) echo "{banner}" ;; *) exit 1 ;; esac')
@@ -47,7 +47,7 @@ def nvcc(path: Path, version: str) -> Path:
 
 @pytest.fixture
 def headers(tmp_path: Path) -> Path:
-    """A TensorRT of version 10.6.0 as far as the build looks at it."""
+    """As much of TensorRT 10.6.0 as the build looks at."""
     include = tmp_path / "TensorRT" / "include"
     include.mkdir(parents=True)
     lines = ["#define NV_TENSORRT_MAJOR 10", "#define NV_TENSORRT_MINOR 6", "#define NV_TENSORRT_PATCH 0"]
@@ -57,14 +57,14 @@ def headers(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bare(tmp_path: Path) -> dict[str, str]:
-    """An environment with no compiler, no cargo and no Python package in sight."""
+    """An environment without a compiler, cargo or Python packages."""
     (tmp_path / "bin").mkdir()
     return {"PATH": str(tmp_path / "bin"), "HOME": str(tmp_path), "PYTHONNOUSERSITE": "1"}
 
 
 @pytest.fixture
 def configure(tmp_path: Path, cmake: Any) -> Configure:
-    """Configures the repository into a fresh folder, in an environment and with defines."""
+    """Configures the repository into a fresh folder, with this environment and these defines."""
 
     def run(environment: dict[str, str], *defines: str) -> ConfigureResult:
         python = executable(tmp_path / "python", f'exec "{sys.executable}" -S "$@"')  # -S: no site-packages

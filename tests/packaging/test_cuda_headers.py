@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which folder with CUDA's headers is taken: one that is whole, for NVIDIA ships them in several packages."""
+"""Which folder with CUDA's headers is used: a complete one, because NVIDIA splits the headers over several packages."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an installation holds: every file of the packages, and a library that needs and exports what it should."""
+"""The contents of an installation: every file of the packages, and a library that needs and exports what it should."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SYSTEM_LIBRARIES |= {"librt.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.
 
 @pytest.fixture
 def installed_files() -> dict[str, Path]:
-    """The files of an installed wheel by name, as its record lists them."""
+    """The files of an installed wheel by name, as listed in its record."""
     try:
         distribution = metadata.distribution("padfree")
     except metadata.PackageNotFoundError:
@@ -40,7 +40,7 @@ def installed_files() -> dict[str, Path]:
 
 
 def library(name: str) -> Path:
-    """A library beside libpadfree.so; skips the test where none was built."""
+    """A library next to libpadfree.so; skips the test if none was built."""
     try:
         return plugin_library.find().with_name(name)
     except SessionError as error:
@@ -48,7 +48,7 @@ def library(name: str) -> Path:
 
 
 def readelf(*arguments: str) -> str:
-    """Output of binutils' readelf."""
+    """The output of binutils' readelf."""
     program = shutil.which("readelf")
     if program is None:
         pytest.skip("needs readelf (binutils)")
@@ -91,7 +91,7 @@ def test_build_info_tells_the_truth(installed_files: dict[str, Path]) -> None:
     if info["built"]:
         compiled = device_code.architectures(installed_files["padfree/lib/libpadfree.so"])
         assert list(compiled or ()) == info["architectures"]
-        assert ("nvcc_version" in info) is bool(info["architectures"])  # without device code no nvcc is asked
+        assert ("nvcc_version" in info) is bool(info["architectures"])  # nvcc is needed only for device code
         assert info.get("nvcc_version", "").startswith(info.get("cuda_version", ""))
     else:
         assert info["missing"]
@@ -111,7 +111,7 @@ def test_every_part_has_one_version() -> None:
 @pytest.mark.parametrize("name", ["libpadfree.so", "libpadfree_register.so", "libpadfree_engine.so", *HOST_LIBRARIES])
 def test_the_library_needs_system_libraries_alone(name: str) -> None:
     needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", readelf("-d", str(library(name)))))
-    assert needed  # readelf was understood
+    assert needed  # the output of readelf was understood
     assert needed - SYSTEM_LIBRARIES == set()
 
 

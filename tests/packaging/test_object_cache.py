@@ -46,7 +46,7 @@ class Project:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the build runs in; the cache is the test's own."""
+        """The build's environment; the cache belongs to the test."""
         path = os.pathsep.join([str(Path(self.ccache).parent), os.environ["PATH"]])
         own = {"CCACHE_DIR": str(self.cache), "CCACHE_CONFIGPATH": os.devnull, "PACKAGE": str(self.package)}
         return {**os.environ, **own, "PATH": path}
@@ -64,7 +64,7 @@ class Project:
             os.utime(path, (1_700_000_000, 1_700_000_000 + local + 100 * packaged))
 
     def build(self, *defines: str) -> tuple[str, int]:
-        """Builds in a fresh build folder; what the program prints, and how many objects came from the cache."""
+        """Builds in a fresh build folder; returns what the program prints, and how many objects came from the cache."""
         build = self.folder / "build"
         shutil.rmtree(build, ignore_errors=True)
         subprocess.run([self.ccache, "--zero-stats"], env=self.environment, check=True, capture_output=True)

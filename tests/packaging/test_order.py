@@ -29,7 +29,7 @@ FILES = [
 
 
 def sorted_files(cmake: CMake, folder: Path, files: list[str]) -> list[str]:
-    """What padfree_longest_first makes of a list."""
+    """The order in which padfree_longest_first puts a list."""
     script = folder / "script.cmake"
     script.write_text(SCRIPT.replace("@ROOT@", str(ROOT)).replace("@FILES@", " ".join(files)), encoding="utf-8")
     done = subprocess.run([cmake.cmake, "-P", str(script)], capture_output=True, text=True, check=True, timeout=60)
@@ -51,4 +51,4 @@ def test_files_of_many_kernels_come_first_and_the_hosts_last(cmake: CMake, tmp_p
 def test_every_file_stays(cmake: CMake, tmp_path: Path) -> None:
     files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "plugins").rglob("*.cu"))
     assert sorted(sorted_files(cmake, tmp_path, files)) == files
-    assert sum("/sm90/half/" in file for file in files) >= 10  # what the order is about has its name still
+    assert sum("/sm90/half/" in file for file in files) >= 10  # the files that the order is about still have this name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A wheel that may be published: its manylinux tag is the one that auditwheel grants, and an index takes its size."""
+"""A wheel that may be published: auditwheel grants its manylinux tag, and an index accepts its size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 MOST_BYTES = 100_000_000
-"""What package indexes take of one file, unless they are asked for more."""
+"""The largest file that package indexes accept, unless they are asked for more."""
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def wheel() -> Path:
 
 @pytest.fixture(scope="module")
 def audit(wheel: Path) -> dict[str, Any]:
-    """What auditwheel finds in the wheel."""
+    """What auditwheel finds out about the wheel."""
     if importlib.util.find_spec("auditwheel") is None:
         pytest.skip("needs auditwheel: pip install '.[dev]'")
     command = [sys.executable, "-m", "auditwheel", "show", "--json", str(wheel)]
