@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of a cluster and their barriers, played in random orders: what the models of kernels' protocols share.
+"""Blocks of a cluster and their barriers, played in random orders: the common part of models of kernels.
 
-Threads are generators, which give True after a step and False while they wait. Copies and arrivals on their way to
+Threads are generators, which yield True after a step and False while they wait. Copies and arrivals on their way to
 other blocks are messages, which take any time.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 GROUPS, WARPS = 2, 2
-"""Warpgroups that multiply, and warps of each: two stand for four."""
+"""Warpgroups that multiply, and warps of each: two of each kind stand for four."""
 ROUNDS_OF_NOTHING = 20_000
 
 Message = Callable[[], None]
@@ -36,7 +36,7 @@ class Barrier:
         self.pending = self.arrivals
 
     def arrive(self, expected_bytes: int = 0) -> None:
-        """Of one thread, which may announce bytes."""
+        """One thread arrives, and may announce bytes."""
         self.bytes += expected_bytes
         self.pending -= 1
         if self.pending < 0:
@@ -44,7 +44,7 @@ class Barrier:
         self._end_phase()
 
     def complete(self, count: int) -> None:
-        """Bytes have come."""
+        """Announced bytes have come."""
         self.bytes -= count
         self._end_phase()
 
@@ -59,9 +59,9 @@ class Barrier:
 
 
 class Blocks:
-    """The blocks of a cluster at work, `features` beside each other for the same tokens; `threads` are a protocol's.
+    """The blocks of a cluster at work, `features` of them for the same tokens; subclasses give their `threads`.
 
-    stays: whether a block has ended when its own threads have, or when all blocks' have.
+    stays: whether a block has ended as soon as its own threads have, rather than once those of all blocks have.
     """
 
     def __init__(self, rng: random.Random, features: int, tokens: int, *, stays: bool) -> None:
@@ -73,11 +73,11 @@ class Blocks:
         self.running: list[int] = []  # threads of every block
 
     def threads(self) -> list[list[Thread]]:
-        """Of every block."""
+        """The threads of every block."""
         raise NotImplementedError
 
     def failure(self) -> str:
-        """How it goes wrong; empty where it does not."""
+        """How it goes wrong; empty if it does not."""
         try:
             self.run()
         except WrongError as error:
@@ -85,7 +85,7 @@ class Blocks:
         return ""
 
     def run(self) -> None:
-        """Until all have ended. Raises WrongError."""
+        """Runs until all threads have ended. Raises WrongError."""
         of_block = self.threads()
         threads = [thread for some in of_block for thread in some]
         home = [b for b, some in enumerate(of_block) for _ in some]
@@ -109,6 +109,6 @@ class Blocks:
                 raise WrongError("nothing moves any more")
 
     def check_there(self, b: int) -> None:
-        """Raises WrongError if a block has ended, which something just comes to."""
+        """Raises WrongError if a block that a copy or an arrival comes to has ended."""
         if not (self.running[b] if self.stays else any(self.running)):
             raise WrongError(f"something came to block {b}, which had ended")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the plugin library from the host's side: they need the built library, and no GPU but where marked so."""
+"""Tests of the plugin library from the host's side: they need the built library, but no GPU unless marked so."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def library_path() -> Path:
 
 @pytest.fixture(scope="session")
 def library(library_path: Path) -> PluginLibrary:
-    """The library, opened without TensorRT's help."""
+    """The library, opened without help from TensorRT."""
     return PluginLibrary(library_path)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An IExprBuilder whose symbolic sizes carry numbers, to run plugins' getOutputShapes without TensorRT."""
+"""An IExprBuilder whose symbolic sizes carry numbers, so that plugins' getOutputShapes run without TensorRT."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EXPRESSION = ctypes.c_void_p
 
 @dataclass(frozen=True)
 class Size:
-    """One dimension: what it is worth at run time, and whether the graph shows that as a constant."""
+    """One dimension: its value at run time, and whether the graph shows it as a constant."""
 
     value: int
     constant: bool = False
@@ -41,7 +41,7 @@ class SizeTensor:
 
 
 class ExpressionBuilder:
-    """Holds the expressions of one getOutputShapes call. `counted` is what a size tensor turns out to be worth."""
+    """Holds the expressions of one getOutputShapes call. `counted` is what size tensors turn out to be."""
 
     def __init__(self, counted: int) -> None:
         self._counted = counted
@@ -71,7 +71,7 @@ class ExpressionBuilder:
         return address
 
     def output_shapes(self, plugin: Plugin, inputs: Sequence[Sequence[Size]]) -> list[tuple[int, ...]] | None:
-        """Shapes of the plugin's outputs, None where it refuses those of the inputs."""
+        """Shapes of the plugin's outputs, None if it refuses those of the inputs."""
         shapes = (DimsExprs * max(len(inputs), 1))()
         for shape, sizes in zip(shapes, inputs, strict=False):
             shape.rank = len(sizes)

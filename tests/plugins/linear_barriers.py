@@ -2,13 +2,13 @@
 """The barriers of PadfreeLinear's Hopper kernel, played in random orders.
 
 Its two sides are plugins/linear/sm90/producer.cuh and consumer.cuh. Blocks of a cluster fill each other's rings of
-stages: who has the same tokens shares x, who has the same features W. Copies and arrivals at other blocks take any
-time, threads pause anywhere. It is wrong when a stage is written while somebody reads what was there, when something
-else is read than was to be there, when a copy or an arrival comes to a block that has ended, or when nothing moves any
-more.
+stages: blocks with the same tokens share x, those with the same features share W. Copies and arrivals at other blocks
+take any time, and threads pause anywhere. A play goes wrong when a stage is written while somebody reads its content,
+when something other than the expected content is read, when a copy or an arrival comes to a block that has ended, or
+when nothing moves any more.
 
 A warp is played by two of its lanes: the first tells others that it has left a stage, the second stands for those that
-only wait. The matrix instructions hold them together, but none comes between a residual's arrival and its being left.
+only wait. The matrix instructions hold them together, but there is none between a residual's arrival and its release.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from dataclasses import dataclass
 from .barrier_plays import GROUPS, WARPS, Barrier, Blocks, Message, Thread, WrongError
 
 Piece = tuple[str, int]
-"""What a stage consists of: x, W or residual, and the block that fetched it."""
+"""A part of a stage: x, W or residual, and the block that fetched it."""
 
 
 @dataclass(frozen=True)
 class Play:
     """A cluster of features x tokens blocks, and its work.
 
-    ring: stages in shared memory. depth: stages of the reduction, of each of `tiles` tiles. residual: whether two
-    stages after a tile's last hold its residual, which every block fetches for itself. paced: stages of the first
-    round are asked for when the one two before has come. everybody: whether all blocks of the cluster are told that a
-    stage is free, or only those that share something with the block. lanes_agree: whether a warp leaves a residual when
-    all of its lanes have seen it, or when the first has. stays: whether a block stays until all of its stages have been
-    left, or until all blocks have done their work. behind: of the first of several tiles that are deeper, how many
-    stages the second warpgroup waits for the first to be ahead.
+    ring: stages in shared memory. depth: stages of the reduction in each of `tiles` tiles. residual: whether two
+    stages after a tile's last hold its residual, which every block fetches for itself. paced: whether stages of the
+    first round are requested only once the one two before has come. everybody: whether all blocks of the cluster are
+    told that a stage is free, or only those that share something with the block. lanes_agree: whether a warp leaves a
+    residual once all of its lanes have seen it, or once the first has. stays: whether a block stays until all of its
+    stages have been left, or only until all blocks have done their work. stages_late: with several tiles that are
+    deeper than this, how many stages the first warpgroup is ahead before the second begins.
     """
 
     features: int
@@ -78,10 +78,10 @@ class Cluster(Blocks):
             )
             for b in range(count)
         ]
-        self.ahead = [0] * count  # warps of every block's first warpgroup that are as far ahead as they are to be
+        self.ahead = [0] * count  # warps of every block's first warpgroup that are as far ahead as they have to be
 
     def threads(self) -> list[list[Thread]]:
-        """Of every block those that fetch and those that multiply."""
+        """For every block, the threads that fetch and those that multiply."""
         return [
             [
                 self.fetch(b, "W", self.same_features[b], own=""),
@@ -127,7 +127,7 @@ class Cluster(Blocks):
         return land
 
     def arrival(self, b: int, index: int) -> Message:
-        """Word on its way to a block that a stage has been left."""
+        """The message to a block that a stage has been left."""
 
         def land() -> None:
             self.check_there(b)
@@ -136,12 +136,12 @@ class Cluster(Blocks):
         return land
 
     def lanes(self, b: int, group: int, warp: int) -> list[Iterator[bool]]:
-        """Two lanes of a warp of a warpgroup that multiplies."""
-        seen = [0, 0]  # stages that each of them has seen arrive
+        """Two lanes of one warp in a warpgroup that multiplies."""
+        seen = [0, 0]  # how many stages each of them has seen arrive
         return [self.consume(b, group, warp, seen), self.follow(b, seen)]
 
     def follow(self, b: int, seen: list[int]) -> Iterator[bool]:
-        """The lane that only waits. It multiplies with the other, which holds it back."""
+        """The lane that only waits. It multiplies together with the other, which holds it back."""
         play, block = self.play, self.blocks[b]
         for number in range(play.tiles * (play.depth + GROUPS * play.residual)):
             index, parity = number % play.ring, number // play.ring & 1
@@ -201,5 +201,5 @@ class Cluster(Blocks):
 
 
 def failure_of(play: Play, seed: int) -> str:
-    """How a play goes wrong in one random order; empty where it does not."""
+    """How a play goes wrong in one random order; empty if it does not."""
     return Cluster(play, random.Random(seed)).failure()

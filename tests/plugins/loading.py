@@ -3,9 +3,9 @@
 
     python loading.py LIBPADFREE STEP...
 
-Steps: `load` (registry.load_library), `dlopen` (ctypes.CDLL of libpadfree_register.so), `copy` (the same of a copy of
-both files elsewhere), `polygraphy` (its LoadPlugins), `unload` (deregister_library of the last load). First steps,
-which come before TensorRT is imported: `early-dlopen`, `early-polygraphy`, and `alone`: dlopen where TensorRT cannot
+both files in another folder), `polygraphy` (its LoadPlugins), `unload` (deregister_library of the last load). Steps
+that come first, before TensorRT is imported: `early-dlopen`, `early-polygraphy`, and `alone`: dlopen where TensorRT
+cannot be imported.
 be imported.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""plugins/shell/schemas.h, written from the operators' description: `python -m tests.plugins.operator_table`."""
+"""plugins/shell/schemas.h, generated from the operators' description: `python -m tests.plugins.operator_table`."""
 
 from __future__ import annotations
 

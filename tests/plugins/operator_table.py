@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written from the operators' description: their part of docs/reference/operators.md, and a header.
+"""What is generated from the operators' description: their part of docs/reference/operators.md, and a header.
 
-python -m tests.plugins.operator_table      writes both anew
+python -m tests.plugins.operator_table      writes both again
 """
 
 from __future__ import annotations
@@ -74,18 +74,18 @@ def _operator(spec: OperatorSpec) -> list[str]:
 
 
 def render() -> str:
-    """The operators' part, without the two marker lines."""
+    """The operators' part of the page, without the two marker lines."""
     return "\n".join(line for spec in OPERATORS.values() for line in _operator(spec))
 
 
 def write() -> str:
-    """What stands between the marker lines."""
+    """The text between the marker lines."""
     text = DOCUMENT.read_text(encoding="utf-8")
     return text.split(BEGIN + "\n")[1].split(END)[0]
 
 
 def main() -> None:
-    """Replaces what stands between the marker lines, and the header."""
+    """Replaces the text between the marker lines, and the header."""
     operator_schemas.HEADER.write_text(operator_schemas.render(), encoding="utf-8")
     before, rest = DOCUMENT.read_text(encoding="utf-8").split(BEGIN + "\n")
     DOCUMENT.write_text(before + BEGIN + "\n" + render() + END + rest.split(END)[1], encoding="utf-8")

@@ -58,7 +58,7 @@ def call(this: int, slot: int, result: Any, *arguments: Any) -> Any:
 
 
 def address_of_binding(instance: object) -> int:
-    """Address of the C++ object behind an object of TensorRT's Python bindings (pybind11 keeps it after the header)."""
+    """Address of the C++ object inside an object of TensorRT's Python bindings (pybind11 keeps it after the header)."""
     value = ctypes.c_void_p.from_address(id(instance) + object.__basicsize__).value
     assert value is not None
     return value
@@ -81,7 +81,7 @@ def decode_fields(address: int) -> dict[str, AttributeValue]:
 
 
 class Fields:
-    """A PluginFieldCollection made of Python values: integers, float and str become INT32, FLOAT32 and CHAR."""
+    """A PluginFieldCollection made from Python values: int, float and str become INT32, FLOAT32 and CHAR."""
 
     def __init__(self, values: Mapping[str, AttributeValue] | Sequence[tuple[str, AttributeValue]]) -> None:
         items = list(values.items() if isinstance(values, Mapping) else values)
@@ -106,7 +106,7 @@ class Fields:
 
 @dataclass(frozen=True)
 class Plugin:
-    """One IPluginV3 by its address."""
+    """One IPluginV3, given by its address."""
 
     address: int
 
@@ -138,14 +138,14 @@ class Plugin:
         return str(call(self.capability(BUILD), 12, ctypes.c_char_p).decode())
 
     def output_types(self, types: Sequence[int], output_count: int | None = None) -> list[int] | None:
-        """Types of the outputs, None where the plugin refuses those of the inputs."""
+        """Types of the outputs, None if the plugin refuses those of the inputs."""
         count = self.output_count() if output_count is None else output_count
         outputs, inputs = (ctypes.c_int * max(count, 1))(), (ctypes.c_int * len(types))(*types)
         arguments = (_void(outputs), ctypes.c_int32(count), _void(inputs), ctypes.c_int32(len(types)))
         return list(outputs[:count]) if call(self.capability(BUILD), 5, ctypes.c_int32, *arguments) == 0 else None
 
     def supports(self, position: int, types: Sequence[int], formats: Sequence[int] | None = None) -> bool:
-        """Whether tensor `position` of inputs and outputs may have its type and format."""
+        """Whether the tensor at `position` among inputs and outputs may have its type and format."""
         tensors = (DynamicTensorDesc * len(types))()
         for tensor, kind, tensor_format in zip(tensors, types, formats or [LINEAR] * len(types), strict=True):
             tensor.desc.type, tensor.desc.format = kind, tensor_format
@@ -159,7 +159,7 @@ class Plugin:
         return bool(call(self.capability(BUILD), 7, ctypes.c_bool, *arguments))
 
     def configure(self, types: Sequence[int], shapes: Sequence[Sequence[int]]) -> bool:
-        """Whether the plugin takes inputs of these types and shapes, the same over the whole profile."""
+        """Whether the plugin accepts inputs of these types and shapes, the same over the whole profile."""
         inputs, outputs = (DynamicTensorDesc * len(shapes))(), (DynamicTensorDesc * self.output_count())()
         for tensor, kind, shape in zip(inputs, types, shapes, strict=True):
             tensor.desc.type = kind
@@ -170,7 +170,7 @@ class Plugin:
         return int(call(self.capability(BUILD), 4, ctypes.c_int32, *arguments)) == 0
 
     def on_shape_change(self, shapes: Sequence[Sequence[int]]) -> bool:
-        """Whether the plugin takes inputs of these shapes."""
+        """Whether the plugin accepts inputs of these shapes."""
         inputs, outputs = (TensorDesc * len(shapes))(), (TensorDesc * self.output_count())()
         for tensor, shape in zip(inputs, shapes, strict=True):
             tensor.dims.rank = len(shape)
@@ -179,7 +179,7 @@ class Plugin:
         return int(call(self.capability(RUNTIME), 5, ctypes.c_int32, *arguments)) == 0
 
     def enqueue(self, types: Sequence[int], shapes: Sequence[Sequence[int]], addresses: Sequence[int]) -> int:
-        """The CUDA error of a launch on inputs of these types, shapes and addresses, with no output anywhere."""
+        """The CUDA error of a launch on inputs of these types, shapes and addresses, with null pointers as outputs."""
         inputs, outputs = (TensorDesc * len(shapes))(), (TensorDesc * self.output_count())()
         for tensor, kind, shape in zip(inputs, types, shapes, strict=True):
             tensor.type, tensor.dims.rank = kind, len(shape)
@@ -209,7 +209,7 @@ class PluginLibrary:
     def create(
         self, operator: str, values: Mapping[str, AttributeValue] | Sequence[tuple[str, AttributeValue]]
     ) -> Plugin | None:
-        """A plugin with these attributes, None where the creator refuses them."""
+        """A plugin with these attributes, None if the creator refuses them."""
         fields = Fields(values)
         arguments = (ctypes.c_char_p(b"node_1"), ctypes.pointer(fields.collection), ctypes.c_int(0))
         address = call(self.creators[operator], 4, ctypes.c_void_p, *arguments)
@@ -229,7 +229,7 @@ class LoggerFinder:
 
 
 class LogCapture:
-    """Collects what the library logs: through an ILogger where a TensorRT is in the process, else from stderr."""
+    """Collects what the library logs: through an ILogger if TensorRT is loaded in the process, else from stderr."""
 
     def __init__(self, library: PluginLibrary, read_stderr: Callable[[], str]) -> None:
         self._library, self._read_stderr = library, read_stderr
@@ -257,7 +257,7 @@ class LogCapture:
 
 
 def loaded_major() -> int:
-    """Major version of the TensorRT in this process, 0 without one."""
+    """Major version of the TensorRT in this process, 0 if there is none."""
     for major in (11, 10):
         try:
             ctypes.CDLL(f"libnvinfer.so.{major}", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
@@ -268,7 +268,7 @@ def loaded_major() -> int:
 
 
 def virtual_object(functions: Mapping[int, Any]) -> Any:
-    """A C++ object whose table of virtual functions has these at these slots; keeps them alive."""
+    """A C++ object whose table of virtual functions has these at these slots; it keeps them alive."""
     table = (ctypes.c_void_p * (max(functions) + 1))()
     for slot, function in functions.items():
         table[slot] = ctypes.cast(function, ctypes.c_void_p)

@@ -2,8 +2,8 @@
 """The barriers of PadfreeLinear's kernel with resident input, sm90/resident.cuh, played in random orders.
 
 A block takes ranges of tiles. Input stays for a range, weights pass through a ring, and two warpgroups take the tiles
-in turns. Blocks of a cluster with the same tokens fetch input together, those with the same features weights. It is
-wrong for the same reasons as in linear_barriers.py.
+in turns. Blocks of a cluster with the same tokens fetch input together, those with the same features weights. A play
+goes wrong for the same reasons as in linear_barriers.py.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .barrier_plays import GROUPS, WARPS, Barrier, Blocks, Message, Thread, Wron
 class Play:
     """A cluster of features x tokens blocks, and its work.
 
-    ring: stages of weights. depth: stages of the reduction. ranges: tiles of every range, of every column of blocks.
+    ring: stages of weights. depth: stages of the reduction. ranges: tiles of every range, for every column of blocks.
     in_ping_pong: whether a warpgroup waits for the other. waits_to_leave: whether one that has no tile of a range waits
-    for the input that it leaves. stays: whether a block stays until all it may hear has come.
+    for the input that it leaves. stays: whether a block stays until all messages that it may get have come.
     """
 
     features: int
@@ -35,7 +35,7 @@ class Play:
 
 @dataclass
 class Block:
-    """One block's barriers, and its shared memory: by slot, the number of the stage or range that it holds."""
+    """One block's barriers, and its shared memory: for each slot, the number of the stage or range that it holds."""
 
     full: list[Barrier]
     empty: list[Barrier]
@@ -47,14 +47,14 @@ class Block:
 
 
 class NamedBarrier:
-    """One of a block's, at which warps wait and others arrive."""
+    """One of a block's named barriers, at which some warps wait and others only arrive."""
 
     def __init__(self, arrivals: int) -> None:
         self.arrivals, self.generation = arrivals, 0
         self.arrived: set[tuple[int, int]] = set()
 
     def arrive(self, warp: tuple[int, int]) -> int:
-        """Returns the generation that this warp is one of."""
+        """Returns the generation that this warp belongs to."""
         if warp in self.arrived:
             raise WrongError("a warp came to a named barrier twice")
         generation = self.generation
@@ -87,11 +87,11 @@ class Cluster(Blocks):
         self.turns = [[NamedBarrier(GROUPS * WARPS) for _ in range(GROUPS)] for _ in range(count)]
 
     def ranges(self, b: int) -> tuple[int, ...]:
-        """Tiles of this block's ranges."""
+        """The number of tiles in each of this block's ranges."""
         return self.play.ranges[b % self.play.features]
 
     def threads(self) -> list[list[Thread]]:
-        """Of every block those that fetch and those that multiply."""
+        """For every block, the threads that fetch and those that multiply."""
         return [
             [
                 self.fetch_weights(b),
@@ -102,7 +102,7 @@ class Cluster(Blocks):
         ]
 
     def fetch_weights(self, b: int) -> Thread:
-        """A block's thread that fetches its share of the weights."""
+        """The thread of a block that fetches its share of the weights."""
         play, block = self.play, self.blocks[b]
         stages = sum(self.ranges(b)) * play.depth
         for number in range(stages + play.ring if play.stays else stages):
@@ -116,7 +116,7 @@ class Cluster(Blocks):
             yield True
 
     def fetch_inputs(self, b: int) -> Thread:
-        """And of the input."""
+        """The thread of a block that fetches its share of the input."""
         play, block = self.play, self.blocks[b]
         count = len(self.ranges(b))
         for number in range(count + 1 if play.stays else count):
@@ -143,7 +143,7 @@ class Cluster(Blocks):
         return land
 
     def arrival(self, b: int, what: str, index: int) -> Message:
-        """Word on its way to a block that something has been left."""
+        """The message to a block that something has been left."""
 
         def land() -> None:
             self.check_there(b)
@@ -152,7 +152,7 @@ class Cluster(Blocks):
         return land
 
     def consume(self, b: int, group: int, warp: int) -> Thread:
-        """A warp of a warpgroup that multiplies."""
+        """A warp in a warpgroup that multiplies."""
         play, block, number, turn = self.play, self.blocks[b], 0, 0
         is_first_of_all = True
         total = sum(self.ranges(b))
@@ -207,5 +207,5 @@ class Cluster(Blocks):
 
 
 def failure_of(play: Play, seed: int) -> str:
-    """How a play goes wrong in one random order; empty where it does not."""
+    """How a play goes wrong in one random order; empty if it does not."""
     return Cluster(play, random.Random(seed)).failure()

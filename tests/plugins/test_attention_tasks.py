@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of attention tasks that tests.support.attention_tasks makes: nothing missing or double, and room for it."""
+"""The list of attention tasks that tests.support.attention_tasks makes: nothing is missing or double, and it fits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_every_row_of_every_head_is_in_one_task(seed: int) -> None:
             continue
         assert task.begin in starts
         assert task.heads * task.groups * task.splits <= WIDTH
-        assert task.splits <= -(-task.length // 128)  # every share of the keys has some
+        assert task.splits <= -(-task.length // 128)  # every share of the keys has at least one key
         rows = range(task.first, min(task.first + task.groups * ROWS, task.length))
         seen.update((task.begin + row, task.head + head) for row in rows for head in range(task.heads))
     assert seen == Counter((token, head) for token in range(starts[-1]) for head in range(heads))
@@ -49,7 +49,7 @@ def test_every_row_of_every_head_is_in_one_task(seed: int) -> None:
 def test_what_costs_most_comes_first() -> None:
     lengths = [200, 513, 512, 130, 512]
     tasks = [(t.length, t.groups, t.heads) for t in attention_tasks(lengths, sum(lengths), 2, 1)]
-    whole = [(513, 3, 1)] * 6 + [(512, 3, 1)] * 8  # 9 and 8 half steps of 3 warpgroups
+    whole = [(513, 3, 1)] * 6 + [(512, 3, 1)] * 8  # 9 and 8 half steps for 3 warpgroups
     assert tasks == [*whole, *[(512, 2, 1)] * 4, *[(200, 3, 1)] * 2, (200, 1, 2), *[(130, 3, 1)] * 2]
 
 

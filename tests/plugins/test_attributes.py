@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Creators against the operators' description: fields, valid and refused attributes, serialisation, clones."""
+"""Creators compared with the operators' description: fields, valid and refused attributes, serialisation, clones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.samples import PLAIN_LINEAR, PLAIN_NORM, PLAIN_POOL, all_vari
 
 from .plugin_abi import FIELD_CHAR, FIELD_FLOAT32, FIELD_INT32, FP16, LogCapture, PluginLibrary
 
-TABLE = (64, 0, 512, 0)  # of PadfreeLinear: token counts, each with the choice up to it
+TABLE = (64, 0, 512, 0)  # of PadfreeLinear: pairs of a token count and the choice for up to that many
 FIELD_TYPES = {"int": FIELD_INT32, "float": FIELD_FLOAT32, "string": FIELD_CHAR}
 
 
@@ -37,7 +37,7 @@ def test_every_variant_serialises_and_clones(library: PluginLibrary, operator: s
         assert plugin.serialised_fields() == attributes
         copy = plugin.clone()
         identity = plugin.timing_cache_id()
-        plugin.destroy()  # a clone stands on its own
+        plugin.destroy()  # a clone is independent of its original
         again = library.create(operator, copy.serialised_fields())
         attached = copy.attach()
         assert again is not None

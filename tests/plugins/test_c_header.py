@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""include/padfree.h: C99 and C++, the entry points of the library, and what they refuse on the host."""
+"""include/padfree.h in C99 and C++: the entry points of the library, and what they refuse on the host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.c_api import Status, attention_args, schedule_args
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = ROOT / "include" / "padfree.h"
 SOMEWHERE = 1 << 20
-"""An address that no call gets as far as to read."""
+"""An address that no call gets far enough to read."""
 
 USE = """
 #include <padfree.h>

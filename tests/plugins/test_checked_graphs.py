@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The graphs of `padfree doctor --check`: the library takes their attributes, types and shapes."""
+"""The graphs of `padfree doctor --check`: the library accepts their attributes, types and shapes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TYPES = {
 
 
 def shapes_of(graph: CaseGraph, model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor, of which task lists are as long as the plugins make them."""
+    """The shape of every tensor; task lists are as long as the plugins make them."""
     wide = widen(Model(model)).proto
     names = list(dict.fromkeys(name for node in wide.graph.node for name in node.output))
     there = {value.name for value in wide.graph.output}

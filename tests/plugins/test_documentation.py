@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference/operators.md and plugins/shell/schemas.h say what the operators' description says."""
+"""docs/reference/operators.md and plugins/shell/schemas.h agree with the operators' description."""
 
 from __future__ import annotations
 

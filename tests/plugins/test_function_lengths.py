@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of the plugins are short enough to read at once."""
+"""Functions of the plugins are short enough to read in one go."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 PLUGINS = Path(__file__).parents[2] / "plugins"
 SOURCES = sorted(path for ending in ("cu", "cuh", "cpp", "h") for path in PLUGINS.rglob(f"*.{ending}"))
 LINES = 80
-"""A function has at most so many, from its opening brace to its closing one."""
+"""The most lines of a function, from its opening brace to its closing one."""
 IGNORED = re.compile(r'//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'')
 HEAD = re.compile(r"\)\s*(?:const|noexcept|override|final|mutable|->[\w:<>&*, ]+|\s)*$")
-"""What stands before the brace of a function's body; a constructor's initialisers end alike."""
+"""What comes before the brace of a function's body; a constructor's initialisers end the same way."""
 
 
 def functions(text: str) -> Iterator[tuple[int, int]]:
-    """The line of every function's opening brace, from 1, and its number of lines; also of loops and lambdas."""
+    """The line of every function's opening brace, from 1, and its number of lines; loops and lambdas count, too."""
     code = IGNORED.sub("", text)
     opened: list[int] = []
     for brace in re.finditer(r"[{}]", code):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GELU for results in e4m3 (plugins/linear/activation.cuh), step by step as the kernels compute it, of all of fp16."""
+"""GELU for results in e4m3 (plugins/linear/activation.cuh), step by step as kernels compute it, for all of fp16."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import pytest
 from padfree.onnx_tools.quantization.e4m3 import activation_scale, round_values
 
 HEADER = Path(__file__).parents[2] / "plugins" / "linear" / "activation.cuh"
-ERROR = 1e-3  # times 0.1 + |x|
+ERROR = 1e-3  # to be multiplied by 0.1 + |x|
 ROUNDING_EXCESS = 1.001
 
 Floats = npt.NDArray[np.float64]
 
 
 def coefficients() -> list[float]:
-    """Of x, x^3, ... in Phi(x) - 1/2."""
+    """The coefficients of x, x^3, ... in Phi(x) - 1/2."""
     return [float(value) for value in re.findall(r"kPhi\d = ([-+.e\d]+)f", HEADER.read_text())]
 
 
 def half(value: Floats) -> Floats:
-    """Rounded to fp16, as an instruction rounds."""
+    """Values rounded to fp16, as an instruction rounds them."""
     with np.errstate(over="ignore"):
         return value.astype(np.float16).astype(np.float64)
 
 
 def gelu_coarse(x: Floats) -> Floats:
-    """Every instruction's result: products and sums of fp16 are rounded once."""
+    """GELU as the kernels compute it: each multiply-add in fp16 is rounded once."""
     with np.errstate(over="ignore", invalid="ignore"):
         square = half(x * x)
         *lower, p = coefficients()
@@ -42,26 +42,26 @@ def gelu_coarse(x: Floats) -> Floats:
 
 
 def gelu(x: Floats) -> Floats:
-    """The truth."""
+    """The exact GELU."""
     return x * np.vectorize(math.erfc)(-x / math.sqrt(2)) / 2
 
 
 @pytest.fixture(scope="module")
 def every_half() -> Floats:
-    """All finite numbers of fp16."""
+    """All finite fp16 numbers."""
     numbers = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float64)
     return numbers[np.isfinite(numbers)]
 
 
 def test_coefficients_are_numbers_of_fp16() -> None:
-    """So that the header holds what is computed with."""
+    """The header's constants are exactly the numbers that are computed with."""
     actual = np.array(coefficients())
     assert len(actual) == 5
     assert (half(actual) == actual).all()
 
 
 def test_error(every_half: Floats) -> None:
-    """Beside what rounding the result to fp16 takes."""
+    """The error in addition to that of rounding the result to fp16."""
     truth = gelu(every_half)
     error = np.abs(gelu_coarse(every_half) - truth) - np.abs(truth) * 2.0**-11
     assert (error <= ERROR * (0.1 + np.abs(every_half))).all()
@@ -69,7 +69,7 @@ def test_error(every_half: Floats) -> None:
 
 @pytest.mark.parametrize("deviation", [0.3, 0.7, 1.0, 2.0, 4.0])
 def test_rounding_to_e4m3_hides_it(deviation: float) -> None:
-    """Errors are about as large as those of exact results that are rounded."""
+    """After rounding, errors are about as large as those of rounded exact results."""
     x = np.random.default_rng(0).normal(size=200_000) * deviation
     truth = gelu(x)
     scale = activation_scale(float(np.abs(truth).max()), margin=1.0)

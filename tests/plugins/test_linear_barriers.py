@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The barriers of PadfreeLinear's clusters hold in all orders that are tried; the model of them finds what does not."""
+"""The barriers of PadfreeLinear's clusters hold in all orders tried; their model finds those that would not."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def test_the_protocol_holds(features: int, tokens: int, residual: bool) -> None:
 
 
 def test_a_block_that_hears_too_little_is_found() -> None:
-    """Only those that share x or W are told that a stage is free: so the kernel was."""
+    """Only those that share x or W are told that a stage is free: an earlier kernel did this."""
     results = {failure_of(play, seed) for seed, play in enumerate(plays(2, 2, residual=True, everybody=False))}
     assert any("written while it was read" in failure for failure in results)
     assert not any(failure_of(play, 1) for play in plays(2, 2, residual=False, everybody=False))
 
 
 def test_lanes_that_leave_a_stage_before_others_see_it_are_found() -> None:
-    """So the kernel was, and hung when it was perturbed."""
+    """An earlier kernel did this, and hung when its timing was disturbed."""
     play = Play(1, 1, ring=4, depth=5, tiles=3, residual=True, paced=False, lanes_agree=False)
     results = [failure_of(play, seed) for seed in range(2 * ORDERS)]
     assert results.count("nothing moves any more") > 1
@@ -64,7 +64,7 @@ def test_a_warpgroup_that_is_too_late_is_found() -> None:
 
 @pytest.mark.parametrize("residual", [False, True])
 def test_a_block_that_ends_too_early_is_found(residual: bool) -> None:
-    """So the kernel was: once in thousands of launches an arrival found no block any more, and the launch failed."""
+    """An earlier kernel did this: once in thousands of launches an arrival found its block gone, and it failed."""
     results = {failure_of(replace(play, stays=False), seed) for seed, play in enumerate(plays(2, 4, residual=residual))}
     assert any("which had ended" in failure for failure in results)
 
@@ -77,6 +77,6 @@ def test_a_barrier_that_counts_wrong_is_found() -> None:
     with pytest.raises(WrongError, match="more arrivals than it counts"):
         barrier.arrive()
     barrier = Barrier(1)
-    barrier.complete(1)  # before they were announced
+    barrier.complete(1)  # before the bytes were announced
     barrier.arrive(1)
     assert barrier.is_over(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of choices that go into the library and come out again, for builds that follow each other."""
+"""Tables of choices that go into the library and come out again, across several builds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 DEVICE = 7
-"""Of which no other test knows tables."""
+"""A device for which no other test has tables."""
 KIND = "768 3072 1 1 0 1 0 0 0 0 1 1 8192"
 CHOICES = [80 | 2 << 16 | 2 << 20 | 1 << 24, 224 | 2 << 16 | 1 << 20 | 1 << 24, 0]
 """80 tokens in clusters of 2 x 2, 224 in pairs, the kernel's own choice."""
@@ -42,7 +42,7 @@ def test_what_goes_in_comes_out(tables: Any) -> None:
     other = f"{KIND.replace('3072', '768')} 8192 {CHOICES[1]}\n"
     assert tables.padfreeTakeLinearTables(DEVICE, other.encode()) == 1
     assert text_of(tables, DEVICE) == other + first
-    changed = f"{KIND} 8192 {CHOICES[1]}\n"  # what is known stays
+    changed = f"{KIND} 8192 {CHOICES[1]}\n"  # what was already known stays
     assert tables.padfreeTakeLinearTables(DEVICE, changed.encode()) == 1
     assert text_of(tables, DEVICE) == other + first
 

@@ -2,8 +2,8 @@
 """Main loops of the Hopper products, in the machine code of the built library.
 
 Matrix instructions take their descriptors from uniform registers. Where control flow might, as far as the compiler
-knows, split a warp, it computes them in registers of threads and moves each half of a descriptor over, 16 moves for
-four instructions: 45 ns a stage, which made the output and down products of small batches up to 15 % slower and
+knows, split a warp, it computes them in per-thread registers and moves each half of a descriptor over, 16 moves for
+four instructions: 45 ns per stage, which made the output and down products of small batches up to 15 % slower and
 changed no result.
 """
 
@@ -19,14 +19,14 @@ from padfree.runtime.gpu import device_code
 
 from tests.support.machine_code import cuobjdump
 
-MOST_MOVES = 1.0  # for each matrix instruction
-AHEAD = 40  # instructions ahead of the first, in which descriptors are made
+MOST_MOVES = 1.0  # per matrix instruction
+AHEAD = 40  # instructions before the first matrix instruction, which make descriptors
 KERNEL = re.compile(r"Function : \S*?(?:linear|resident)Sm90Kernel(\S+)")
 INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ +)?([A-Z][\w.]*)([^;]*);")
 
 
 def tools() -> str:
-    """The folder of cuobjdump, and of nvdisasm, which it calls."""
+    """The folder of cuobjdump and of nvdisasm, which cuobjdump calls."""
     try:
         return str(cuobjdump().parent)
     except ModuleNotFoundError as error:
@@ -35,7 +35,7 @@ def tools() -> str:
 
 @pytest.fixture(scope="module")
 def moves(library_path: Path) -> dict[str, float]:
-    """By kernel, how many moves to uniform registers its loop has for each matrix instruction."""
+    """For each kernel, the number of moves to uniform registers in its loop per matrix instruction."""
     compiled = device_code.architectures(library_path)
     if compiled is not None and "90a" not in compiled:
         pytest.skip(f"{library_path} has no code for 90a; PADFREE_CUDA_ARCHITECTURES=90a pip install .")
@@ -56,7 +56,7 @@ def moves(library_path: Path) -> dict[str, float]:
 
 
 def _moves(instructions: list[str]) -> float:
-    """Of one kernel."""
+    """The same for one kernel's instructions."""
     matrix = [number for number, name in enumerate(instructions) if "GMMA" in name and "gdesc" in name]
     loop = instructions[max(matrix[0] - AHEAD, 0) : matrix[-1]]
     return sum(name.startswith("R2UR") for name in loop) / len(matrix)
@@ -64,6 +64,6 @@ def _moves(instructions: list[str]) -> float:
 
 @pytest.mark.slow
 def test_descriptors_are_made_in_uniform_registers(moves: dict[str, float]) -> None:
-    """Of every kernel: all tiles, types and epilogues, with a ring of both or with resident input."""
+    """All kernels do: all tiles, types and epilogues, with a ring for both operands or with resident input."""
     assert len(moves) > 500
     assert {name: count for name, count in moves.items() if count > MOST_MOVES} == {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The comparison of machine code: names do not matter, everything else of a kernel does."""
+"""The comparison of machine code: names do not matter, everything else in a kernel does."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ AS_IT_WAS = {"TABLE": "4", "BOUND": "128", "SHARED": "128", "FACTOR": "2.f"}
 
 @pytest.fixture(scope="session")
 def tools() -> Path:
-    """The folder of cuobjdump; skips the test where it is not installed."""
+    """The folder of cuobjdump; skips the test if it is not installed."""
     pytest.importorskip("elftools")
     try:
         return cuobjdump().parent
@@ -45,13 +45,13 @@ def tools() -> Path:
 
 @pytest.fixture(scope="session")
 def nvcc(tools: Path) -> str:
-    """The compiler; skips the test where it is not installed."""
+    """The compiler; skips the test if it is not installed."""
     actual = shutil.which("nvcc", path=str(tools)) or shutil.which("nvcc")
     return actual or pytest.skip("needs nvcc: pip install nvidia-cuda-nvcc")
 
 
 def build(nvcc: str, path: Path, **changes: str) -> Path:
-    """An object file of SOURCE, with other words in place of its own."""
+    """An object file compiled from SOURCE with some words replaced."""
     text = SOURCE
     for old, new in {**AS_IT_WAS, **changes}.items():
         text = text.replace(old, new)
@@ -77,7 +77,7 @@ def test_names_of_kernels_types_and_files_do_not_matter(nvcc: str, tmp_path: Pat
         ({"FACTOR": "4.f"}, {"second"}),
         ({"BOUND": "256"}, {"first"}),
         ({"SHARED": "256"}, {"first"}),
-        ({"TABLE": "5"}, {"first", "second"}),  # what all kernels in a file may read counts for all of them
+        ({"TABLE": "5"}, {"first", "second"}),  # data that all kernels in a file may read counts for all of them
     ],
 )
 def test_everything_else_does(

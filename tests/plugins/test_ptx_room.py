@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions that C++ has no words for stand in one folder of plugins/."""
+"""Instructions that C++ cannot express are in one folder of plugins/."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library in a real TensorRT: every way of loading it, its creators, and its messages in TensorRT's logger."""
+"""The library in a real TensorRT: all ways of loading it, its creators, and its messages in TensorRT's logger."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def has_gpu() -> bool:
 
 
 def load_in_fresh_process(library: Path, *steps: str) -> tuple[list[list[str]], str]:
-    """Creators in the registry after the steps of loading.py, and what was written to stderr."""
+    """Creators in the registry after the steps of loading.py, and the text written to stderr."""
     command = [sys.executable, str(LOADING_SCRIPT), str(library), *steps]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
@@ -85,7 +85,7 @@ def registry(library_path: Path) -> Any:
 
 
 def create(registry: Any, operator: str, attributes: Mapping[str, Any], name: str = "node_1") -> Any:
-    """A plugin made by TensorRT's bindings, None where the creator refuses."""
+    """A plugin made through TensorRT's bindings, None if the creator refuses."""
     types = trt.PluginFieldType
     fields = []
     for attribute, value in attributes.items():
@@ -141,7 +141,7 @@ def test_build_capability_in_the_bindings(registry: Any, operator: str) -> None:
 
 
 class RecordingLogger(trt.ILogger):  # type: ignore[misc]
-    """A logger as users write them."""
+    """A logger such as users write."""
 
     def __init__(self) -> None:
         trt.ILogger.__init__(self)
@@ -154,7 +154,7 @@ class RecordingLogger(trt.ILogger):  # type: ignore[misc]
 
 @pytest.fixture
 def found_logger(registry: Any, library: PluginLibrary) -> Iterator[RecordingLogger]:
-    """A TensorRT logger that the library finds through an ILoggerFinder, as the running version lays both out."""
+    """A TensorRT logger that the library finds through an ILoggerFinder, both laid out as in the running version."""
     assert registry is not None
     logger = RecordingLogger()
     finder = LoggerFinder(loaded_major(), address_of_binding(logger))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The barriers of products with resident input hold in all orders tried; the model of them finds what does not."""
+"""The barriers of products with resident input hold in all orders tried; their model finds those that would not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_protocol_holds(features: int, tokens: int) -> None:
 
 
 def test_warpgroups_without_ping_pong_are_found() -> None:
-    """One may be a whole round of the ring ahead of the other, and takes what is there for what is to come."""
+    """One may be a whole round of the ring ahead of the other, and takes the old content for the new."""
     results = {failure_of(replace(play, in_ping_pong=False), seed) for seed, play in enumerate(plays(1, 1))}
     assert any("had not come" in failure or "nothing moves" in failure for failure in results)
 

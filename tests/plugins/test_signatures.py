@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes, types and formats of every plugin against the operators' description, and what they refuse."""
+"""Shapes, types and formats of every plugin compared with the operators' description, and what the plugins refuse."""
 
 from __future__ import annotations
 

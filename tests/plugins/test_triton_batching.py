@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The token budget of Triton's batches, call by call, in the orders in which the core's scheduler makes them."""
+"""The token budget of Triton's batches, call by call, in the order in which the core's scheduler makes the calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DELAY = {"preferred_batch_size": [8], "max_queue_delay_microseconds": 500}
 
 @pytest.fixture(scope="module")
 def batching(library_path: Path, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """The library, with the stand-in of the core in the process."""
+    """The library, with the core's stand-in loaded in the process."""
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.skip("needs a C++ compiler")
