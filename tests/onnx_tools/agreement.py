@@ -15,12 +15,12 @@ from padfree.onnx_tools import RewriteResult
 
 INTERFACES = ("packed", "padded")
 LENGTHS, LENGTH = (9, 1, 4, 6), 9
-_TOLERANCE = 2e-5  # float32, one or two layers, sums of at most a few dozen terms in another order
+_TOLERANCE = 2e-5  # float32, one or two layers, sums of at most a few dozen terms in a different order
 Form = TypeVar("Form")
 
 
 def with_interfaces_in_turn(forms: Iterable[Form]) -> list[tuple[Form, str]]:
-    """Forms, each with one of the interfaces: for what is found in the graph before interfaces differ."""
+    """Pairs each form with one of the interfaces: for what is found in the graph before the interfaces differ."""
     return list(zip(forms, itertools.cycle(INTERFACES)))
 
 
@@ -35,7 +35,7 @@ def masks(interface: str) -> dict[str, np.ndarray]:
 
 
 def run(model: ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """All outputs, computed as the file says: nothing is fused."""
+    """All outputs, computed exactly as the file says: nothing is fused."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
@@ -45,7 +45,7 @@ def run(model: ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
 
 
 def feeds_for(original: ModelProto, mask: np.ndarray, limit: int) -> dict[str, np.ndarray]:
-    """Random ids everywhere, in masked slots too."""
+    """Random ids everywhere, including masked slots."""
     rng = np.random.default_rng(7)
     feeds = {}
     for value in original.graph.input:
@@ -69,9 +69,9 @@ def assert_agree(
     tolerance: float = _TOLERANCE,
     equal_nan: bool = False,
 ) -> None:
-    """Every output is the same on every kept token; per sequence, wherever the mask keeps the first slot.
+    """Every output is the same for every kept token; outputs per sequence, wherever the mask keeps the first slot.
 
-    Sequences with all kinds of masks are in one batch.
+    One batch holds sequences with all kinds of masks.
     """
     metadata = json.loads(next(item.value for item in result.model.metadata_props if item.key == "padfree"))
     wanted_masks = {name: mask for name, mask in masks(metadata["interface"]).items() if only in (None, name)}
@@ -103,7 +103,7 @@ def assert_agree(
 
 
 def reads_padding(original: ModelProto, interface: str, *, run: Run, tolerance: float) -> bool:
-    """Whether what the original gives for kept tokens changes with the ids in masked slots."""
+    """Whether the original's results for kept tokens change with the ids in masked slots."""
     mask = np.concatenate(list(masks(interface).values()))
     feeds = feeds_for(original, mask, 20)
     results = []
@@ -115,7 +115,7 @@ def reads_padding(original: ModelProto, interface: str, *, run: Run, tolerance: 
 
 
 def _kept_differ(one: list[np.ndarray], other: list[np.ndarray], mask: np.ndarray, tolerance: float) -> bool:
-    """Whether some of two runs' outputs differ for kept tokens, or for sequences whose first slot is kept."""
+    """Whether any outputs of two runs differ for kept tokens, or for sequences whose first slot is kept."""
     for a, b in zip(one, other, strict=True):
         kept = mask if a.shape[:2] == mask.shape else mask[:, 0] if len(a) == len(mask) else slice(None)
         if not np.allclose(a[kept], b[kept], rtol=tolerance, atol=tolerance, equal_nan=True):
@@ -124,7 +124,7 @@ def _kept_differ(one: list[np.ndarray], other: list[np.ndarray], mask: np.ndarra
 
 
 def in_float64(run: Run) -> Run:
-    """Runs models with every float32 in float64: two spellings of the same sums agree there to many more digits."""
+    """Runs models with every float32 as float64: two ways to write the same sums agree there to many more digits."""
 
     def run_in_float64(model: ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
         wide = {name: value.astype(np.float64) if value.dtype == np.float32 else value for name, value in feeds.items()}

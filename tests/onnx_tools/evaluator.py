@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs small models without onnxruntime, whose sessions take longer to make than to run.
+"""Runs small models without onnxruntime, whose sessions take longer to create than to run.
 
-Standard operators are those of onnx.reference, padfree's are the truth that the kernels are tested against
+Standard operators are those of onnx.reference; padfree's are the reference that the kernels are tested against
 (tests/support/reference.py), not the function bodies that the rewriter puts into its results.
 """
 
@@ -27,7 +27,7 @@ Attributes = Mapping[str, Any]
 
 
 def _next_input(inputs: Inputs, attributes: Attributes, name: str) -> Array | None:
-    """The next input where the attribute says that it is there."""
+    """The next input if the attribute says that it is there."""
     return next(inputs) if attributes[name] else None
 
 
@@ -123,7 +123,7 @@ _OPERATORS: Mapping[str, Callable[[Inputs, Attributes], tuple[Array, ...]]] = Ma
 
 
 def _operator(name: str) -> type[OpRun]:
-    """The class that the evaluator wants: results of float operators have the type of their first float input."""
+    """The class that the evaluator needs: results of float operators have the type of their first float input."""
 
     def run(_: OpRun, *inputs: Array, **attributes: Any) -> tuple[Array, ...]:
         kinds = [item.dtype for item in inputs if np.issubdtype(item.dtype, np.floating)]
@@ -137,7 +137,7 @@ _CLASSES = tuple(_operator(name) for name in _OPERATORS)
 
 
 class Computation(NamedTuple):
-    """What a node computes: whether optional tensors are there counts, and not what they are called."""
+    """What determines a node's computation: which optional tensors are there, but not the tensors' names."""
 
     op: str
     domain: str
@@ -148,9 +148,9 @@ class Computation(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _runner(inputs: Computation, opsets: tuple[tuple[str, int], ...]) -> Callable[..., tuple[Array, ...]] | None:
-    """What runs such a node; None where more of its model must be known.
+    """What runs such a node; None if more of its model has to be known.
 
-    It is kept for other models: making it takes longer than running it on a few tokens.
+    It is kept for other models: creating it takes longer than running it on a few tokens.
     """
     imports = [helper.make_opsetid(domain, version) for domain, version in opsets]
     node = NodeProto(op_type=inputs.op, domain=inputs.domain)
@@ -162,7 +162,7 @@ def _runner(inputs: Computation, opsets: tuple[tuple[str, int], ...]) -> Callabl
         (result,) = ReferenceEvaluator(
             helper.make_model(graph, opset_imports=imports), new_ops=list(_CLASSES)
         ).rt_nodes_
-    except RuntimeContextError:  # of functions whose bodies follow from the types of their inputs
+    except RuntimeContextError:  # for functions whose bodies depend on the types of their inputs
         return None
     return None if result.has_subgraph or result.has_linked_attribute else result.run
 
@@ -173,7 +173,7 @@ def _computation(node: NodeProto) -> Computation:
 
 
 def evaluate(model: ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
-    """The outputs of an original or a rewritten model, as `run` of an onnxruntime session gives them."""
+    """The outputs of an original or a rewritten model, in the form that onnxruntime's `run` returns."""
     opsets = tuple(sorted({(item.domain, item.version) for item in model.opset_import}))
     runners = [_runner(_computation(node), opsets) for node in model.graph.node]
     with np.errstate(all="ignore"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records of ONNX's operators, against what ONNX's reference implementation computes."""
+"""The records of ONNX's operators compared with what ONNX's reference implementation computes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHAPE = (3, 4)
 BOOLEAN = ("And", "Not", "Or", "Xor")
 INTEGER = ("BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor")
 UNCHECKED = {"RMSNormalization", "Swish", "Resize"}
-"""What opset 21 or the reference implementation has not."""
+"""Operators that opset 21 or the reference implementation lacks."""
 ATTRIBUTES: dict[str, dict[str, Any]] = {
     "BitShift": {"direction": "LEFT"},
     "Cast": {"to": TensorProto.DOUBLE},
@@ -37,7 +37,7 @@ PARAMETERS: dict[str, list[Array]] = {
 
 
 def operands(record: Operator, draw: np.random.Generator, *, zeros: bool = False) -> list[Array]:
-    """Inputs of that operator: as many as it needs, two of those that take any number, then the parameters."""
+    """Inputs of the operator: as many as it needs (two if it takes any number), then the parameters."""
     schema = defs.get_schema(record.name, OPSET)
     count = 2 if schema.inputs[0].option == defs.OpSchema.FormalParameterOption.Variadic else schema.min_input
     if record.name in PARAMETERS:
@@ -60,7 +60,7 @@ def operands(record: Operator, draw: np.random.Generator, *, zeros: bool = False
 
 
 def run(record: Operator, inputs: list[Array]) -> Array:
-    """The first result."""
+    """The node's first output."""
     names = [f"x{position}" for position in range(len(inputs))]
     node = helper.make_node(record.name, names, ["y"], **ATTRIBUTES.get(record.name, {}))
     values = [
@@ -76,7 +76,7 @@ def run(record: Operator, inputs: list[Array]) -> Array:
 
 
 def records_with(*names: str, **properties: Any) -> list[Any]:
-    """The records with such properties, or of these names."""
+    """The records with all of these properties, or with one of these names."""
     return [
         pytest.param(record, id=record.name)
         for record in OPERATORS.values()
@@ -142,7 +142,7 @@ def test_moved_elements_are_those_of_the_input(record: Operator) -> None:
 
 @pytest.mark.parametrize("record", [item for item in records_with() if item.values[0].parameters])
 def test_parameters_are_inputs_of_whole_numbers(record: Operator) -> None:
-    """But for the padding value of Pad, which is one number too, and Resize's regions and scales."""
+    """The exceptions are Pad's padding value, which is one number too, and Resize's regions and scales."""
     inputs = defs.get_schema(record.name, OPSET).inputs
     for position in record.parameters:
         assert position < len(inputs)

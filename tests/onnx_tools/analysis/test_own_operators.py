@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes and types of what padfree operators make, against numbers for the letters of their description."""
+"""Shapes and types of what padfree operators make, with numbers for the letters of their description."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def facts_of(tensor: TensorSpec) -> Facts:
 
 
 def in_numbers(facts: Facts) -> tuple[int | None, ...]:
-    """The shape, with numbers for letters that no input says."""
+    """The shape, with numbers for letters that no input determines."""
     assert facts.shape is not None
     values = {letter: Poly.of(number) for letter, number in LETTERS.items()}
     return tuple(size.substitute(values, {}).constant() for size in facts.shape)

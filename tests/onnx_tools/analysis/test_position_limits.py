@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The longest sequence that a model takes: what is recorded against what the original does in onnxruntime."""
+"""The longest sequence that a model takes: what is recorded compared with what the original does in onnxruntime."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from tests.support.exports import metadata_of, session
 from tests.support.messages import widen
 from tests.support.rewritings import Rewritings
 
-FAR = 1000  # tokens: no table of the fixtures has as many rows
+FAR = 1000  # tokens: no table in the fixtures has this many rows
 ROWS = 24
-# Forms of BERT differ in masks and activations alone, which positions have nothing to do with.
+# Forms of BERT differ only in masks and activations, which have nothing to do with positions.
 FILES = [case for case in (*families.all_cases(), *families.optimum_cases()) if case.static or not case.activation]
 EXAMPLES = sorted(Path(exports.FOLDER).parent.glob("*.onnx"))
 
@@ -38,7 +38,7 @@ Recorded = tuple[int | None, dict[str, int | None]]
 
 
 def record(model: ModelProto) -> Recorded:
-    """The longest sequence, and how many values each input takes."""
+    """The longest sequence, and how many values each input may take."""
     graph = import_model(Model(model))
     limits = [longest_sequence(graph, analyse(graph)), fixed_sizes(model, token_inputs_of(model)).sequence]
     longest = min((item for item in limits if item is not None), default=None)
@@ -58,7 +58,7 @@ def feeds_of(
             continue
         kind = kinds.get(item.name, "ids")
         values = {"ids": ids, "mask": np.ones(length), "seg": np.ones(length), "types": np.zeros(length)}.get(kind)
-        if values is None:  # positions; what a table limits is a limit of the values, not of the length
+        if values is None:  # positions: a table limits their values, not the length
             values = np.arange(length) % (limits[item.name] or length)
         dtype = helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
         batch, _, *widths = (dim.dim_value for dim in item.type.tensor_type.shape.dim)
@@ -71,14 +71,14 @@ def runs(
     model: ModelProto, kinds: Mapping[str, str], limits: Mapping[str, int | None], lengths: list[int]
 ) -> list[bool]:
     nameless = ModelProto.FromString(model.SerializeToString())
-    for node in nameless.graph.node:  # onnxruntime refuses equal names
+    for node in nameless.graph.node:  # onnxruntime rejects equal names
         node.name = ""
     running = session(nameless)
 
     def one(length: int) -> bool:
         try:
             running.run(None, feeds_of(model, kinds, limits, length))
-        except Exception:  # onnxruntime's exceptions share no base class of their own
+        except Exception:  # onnxruntime's exceptions have no base class of their own
             return False
         return True
 
@@ -88,7 +88,7 @@ def runs(
 def assert_true(
     model: ModelProto, kinds: Mapping[str, str], actual: Recorded | None = None, beyond: int = 1
 ) -> int | None:
-    """The original takes sequences up to what is recorded, or was `actual`, and none that is `beyond` tokens longer."""
+    """The original takes sequences up to the recorded (or `actual`) length, and none `beyond` tokens longer."""
     longest, limits = actual or record(model)
     if longest is None:
         assert runs(model, kinds, limits, [FAR]) == [True]
@@ -113,7 +113,7 @@ def test_families(case: families.Case, rewritings: Rewritings) -> None:
     assert (longest is None) == (endless and not case.static)
 
 
-# One token more gets a single bias of the buffer, which is stretched over all keys; two more get two, which fit none.
+# One token more gets a single bias of the buffer, which is broadcast to all keys; two more get two, which do not fit.
 STRETCHED = ("mpt_torchscript",)
 PLAIN_KINDS = {"ids", "mask", "types", "seg"}  # of inputs whose values no limit changes
 
@@ -202,7 +202,7 @@ def counted_mask(b: EncoderBuilder) -> str:
 
 
 def counted_inverted_mask(b: EncoderBuilder) -> str:
-    """The same with a mask that is 0 where tokens are kept."""
+    """The same with a mask that is 0 for kept tokens."""
     kept = b.op("Sub", b.constant(1, np.int64), "attention_mask")
     return rows(b, b.op("Mul", b.op("CumSum", kept, b.constant(1, np.int64)), kept))
 
@@ -248,7 +248,7 @@ def rotate(b: EncoderBuilder) -> str:
 
 
 def whole_table(b: EncoderBuilder) -> str:
-    """No slice at all: the axis says dynamic, and the model takes one length."""
+    """No slice at all: the axis is declared dynamic, but the model takes only one length."""
     return b.weight(1, ROWS, HIDDEN)
 
 
@@ -275,9 +275,9 @@ KINDS = {"input_ids": "ids", "attention_mask": "mask"}
 def test_tables(places: Form) -> None:
     model = form(places)
     assert assert_true(model, KINDS) == FORMS[places]
-    if places not in (whole_table, picked_by_nd):  # the one fails on every other batch, the other has an unknown shape
+    if places not in (whole_table, picked_by_nd):  # the former takes only one length, the latter has an unknown shape
         for interface in INTERFACES:
-            is_right = interface == "padded" or places is not sliced_from_the_end  # other rows where S is another
+            is_right = interface == "padded" or places is not sliced_from_the_end  # the rows change with S
             result = rewrite(model, interface=interface, verify=is_right)
             assert metadata_of(result)["max_positions"] == FORMS[places]
 
@@ -288,7 +288,7 @@ def test_positions_counted_by_an_inverted_mask() -> None:
 
 
 def counted_down(b: EncoderBuilder) -> str:
-    """After the last row the first one follows: no error, and other numbers than at shorter lengths."""
+    """After the last row comes the first one again: no error, but other numbers than at shorter lengths."""
     return rows(b, b.op("Sub", b.constant(ROWS - 1, np.int64), steps(b)))
 
 
@@ -353,7 +353,7 @@ def by_bucket(b: EncoderBuilder) -> str:
 
 
 def far_distances(b: EncoderBuilder) -> str:
-    """A formula that nobody reads off, with more rows than are tried."""
+    """A formula that no rule recognises, with more rows than are tried."""
     near = b.op("Abs", distances(b))
     return heads_first(b, near, 3000)
 

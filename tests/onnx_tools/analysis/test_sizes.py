@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes that are worked out for operators, in terms of batch and sequence, against what onnxruntime makes."""
+"""The sizes derived for operators, in terms of batch and sequence, compared with those in onnxruntime."""
 
 from __future__ import annotations
 

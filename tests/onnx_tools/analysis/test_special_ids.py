@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that look for ids, such as the end of a text: sample ids hold what they look for, and padding does not."""
+"""Models that look for ids, such as the end of a text: sample ids contain what they look for, padding does not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ interfaces = pytest.mark.parametrize("interface", ["packed", "padded"])
 
 
 def pooled_at(end: int, *, last: bool = False, missing_mask: bool = False) -> ModelProto:
-    """A BERT whose output is the first, or last, token with the id `end`; on purpose, also a mean over all slots."""
+    """A BERT that outputs the first (or last) token with the id `end`, and deliberately a mean over all slots."""
     model = bert_model(1, HIDDEN, 4, 64, vocab_size=60, max_positions=48)
     op = helper.make_node
     nodes = [
@@ -76,7 +76,7 @@ def alone(model: ModelProto, ids: np.ndarray) -> np.ndarray:
 
 
 def check(model: ModelProto, end: int, folder: Path, interface: str) -> None:
-    """Through Session, every text gets what the original gives for it alone."""
+    """Through Session, every text gets the original's result for it alone."""
     save_model(rewrite(model, interface=interface).model, folder / "model.onnx")
     with Session(folder / "model.onnx") as session:
         (actual,) = session.run(texts(end)).values()
@@ -92,12 +92,12 @@ def test_pooling_at_an_id(interface: str, last: bool, tmp_path: Path) -> None:
 
 @interfaces
 def test_padding_is_another_id_than_the_one_that_is_looked_for(interface: str, tmp_path: Path) -> None:
-    """The last 0 of a text: padding is no 0, in padded files and where packed ones have slots."""
+    """Looks for the last 0 of a text: padding is not 0, neither in padded files nor in slots that packed ones have."""
     check(pooled_at(0, last=True), 0, tmp_path, interface)
 
 
 def pooled_before(padding: int) -> ModelProto:
-    """A BERT whose output is the last token that is no padding, as GPT2ForSequenceClassification finds it by ids."""
+    """A BERT that outputs the last non-padding token, which it finds by ids as GPT2ForSequenceClassification does."""
     model = pooled_at(END)
     op = helper.make_node
     slots = [
@@ -137,7 +137,7 @@ def test_the_largest_id_is_looked_for(interface: str) -> None:
 
 @pytest.mark.parametrize("name", ["bart_cls_dy18", "o_bart_cls_model"])
 def test_bart_takes_the_token_that_ends_a_text(name: str, rewritings: Rewritings) -> None:
-    """As many rows of the output as texts, with the same number of ends in each: no packed batch may rely on it."""
+    """The output has a row per text only if all have equally many ends: no packed batch may rely on that."""
     model = load(name)
     result = rewritings.of_export(name, "padded")
     assert metadata_of(result)["id_rules"]["input_ids"]["last"] == END
@@ -156,7 +156,7 @@ def test_bart_takes_the_token_that_ends_a_text(name: str, rewritings: Rewritings
 
 
 def test_wrong_models_are_found_with_any_ids() -> None:
-    """What the original makes of padding excuses no wrong weights."""
+    """What the original does with padding does not excuse wrong weights."""
     model = load("clip_text_ts17")
     wrong = ModelProto()
     wrong.CopyFrom(model)

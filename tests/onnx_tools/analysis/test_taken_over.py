@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of a graph before a change is taken over for what the change leaves alone, and for nothing else."""
+"""What is known about a graph is kept across a change for what the change leaves alone, and for nothing else."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_after_every_pass_the_same_is_known_as_from_scratch(
     monkeypatch.setattr(check, "analyse", both)
     for number in programs:
         model, interface = random_model(number)
-        with contextlib.suppress(RewriteError):  # of what reads padding, after all passes
+        with contextlib.suppress(RewriteError):  # raised after all passes, for graphs that read padding
             rewrite(model, interface=interface, verify=False)
     assert len(taken_over) > 4 * len(programs)
     assert sum(taken_over) > 100 * len(programs)
@@ -62,7 +62,7 @@ def import_graph(model: ModelProto) -> gs.Graph:
 
 
 def choose(axis_of_indices: int) -> ModelProto:
-    """GatherND of tokens by columns that a Concat joins: its rule looks up what the Concat reads."""
+    """GatherND of tokens by columns that a Concat joins: its rule inspects the Concat's inputs."""
     builder, x = one_layer()
     size = builder.op("Squeeze", builder.op("Shape", "input_ids", start=0, end=1))
     rows = builder.op("Range", builder.constant(0, np.int64), size, builder.constant(1, np.int64))

@@ -114,7 +114,7 @@ def page(rewritings: Rewritings) -> str:
 
 
 def _more() -> str:
-    """Families by both exporters, as the table of all exports has them."""
+    """Families by both exporters, as listed in the table of all exports."""
     lines = [
         "| family | exporter | linear | attention | packed entirely | under any mask |",
         "|---|---|---|---|---|---|",
@@ -142,7 +142,7 @@ def _fold_cell(rewritings: Rewritings) -> str:
 
 
 def _fixed_cell(cases: Iterable[Case], rewritten: Rewritten) -> str:
-    """Files that take one batch, one length or both; results are those of every sequence padded to the file's size."""
+    """Files with a fixed batch, a fixed length or both; they give results for sequences padded to the file's size."""
     lines = ["| family | inputs | exporter | linear | rewritten for every size |", "|---|---|---|---|---|"]
     for case in cases:
         model = load_model(case.path)
@@ -200,13 +200,13 @@ def _share(report: CoverageReport) -> str:
 
 
 def _reason(report: CoverageReport) -> str:
-    """Why attention stays padded, without the names of nodes."""
+    """Why attention stays padded, without naming nodes."""
     missed = [miss.reason for item in report.passes if item.name == "attention" for miss in item.missed]
     return missed[0] if missed else ""
 
 
 def _forms(cases: list[Case], rewritten: Rewritten) -> str:
-    """Every choice; the files hold each pair of two choices at least once."""
+    """All choices; the files contain each pair of two choices at least once."""
     lines = [f"{len(cases)} files hold every pair of two of these choices, as far as they go together:\n"]
     for name in ("exporter", "opset", "attention", "dtype", "mask", "activation", "token_types", "external"):
         values = sorted({str(getattr(case, name)) for case in cases})

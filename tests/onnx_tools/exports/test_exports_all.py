@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every exported file in both interfaces: right, compared with the original on each sequence alone, or refused."""
+"""Every exported file in both interfaces: the same as the original on each sequence alone, or refused."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def test_the_table_has_every_file() -> None:
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("name", exports.names())
 def test_outcomes_are_those_of_the_table(name: str, interface: str, rewritings: Rewritings) -> None:
-    """As `python -m tests.support.exports_table` has written it."""
+    """The table was written by `python -m tests.support.exports_table`."""
     assert outcome(name, interface, rewritings.of_export) == expected_table()[name][interface]

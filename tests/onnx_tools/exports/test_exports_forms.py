@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unusual spellings that are legal ONNX: each is rewritten, or refused for a reason that is true."""
+"""Unusual but legal ways to write ONNX: each is rewritten, or refused for a reason that is true."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ both = pytest.mark.parametrize("interface", INTERFACES)
 
 @both
 def test_folded_scalars_stay_scalars(interface: str) -> None:
-    """Gather by a scalar takes an axis away, Range takes nothing but scalars."""
+    """Gather by a scalar removes an axis, and Range accepts only scalars."""
     builder, hidden = one_layer()
     index = builder.op("Mul", builder.constant(0, np.int64), builder.constant(3, np.int64))
     first = builder.op("Gather", hidden, index, axis=1)
@@ -54,7 +54,7 @@ def test_spellings(name: str, interface: str, rewritings: Rewritings) -> None:
 
 @both
 def test_nodes_of_one_name(interface: str) -> None:
-    """onnxruntime refuses them where there are subgraphs or functions: the truth is the file with other names."""
+    """onnxruntime refuses them next to subgraphs or functions: the reference is the file with other names."""
     model = exports.load("n_samenames")
     assert len({node.name for node in model.graph.node}) == 1
     result = rewrite(model, interface=interface, strict=True)
@@ -104,7 +104,7 @@ def test_true_reasons(name: str, reason: str, interface: str) -> None:
 
 @both
 def test_constant_scales_are_taken_out(interface: str) -> None:
-    """Weights keep the numbers that the file's stand for, and everything is packed, attention too."""
+    """The weights are exactly the numbers that the file's integers stand for; everything is packed, attention too."""
     result = rewrite(exports.load("q_qdq"), interface=interface)
     assert result.report.complete
     assert result.report.packed_gemm_share == 1.0
@@ -122,7 +122,7 @@ def test_scales_for_columns(axis: int | None) -> None:
     model = with_output(builder.op("DequantizeLinear", steps, scale, zero, **attributes), builder, TOKENS)
     result = rewrite(model, strict=True, verify=False)
     assert not {node.op_type for node in result.model.graph.node} & {"QuantizeLinear", "DequantizeLinear"}
-    assert_agree(model, result, tolerance=0.21)  # numbers lose their rounding: half a step
+    assert_agree(model, result, tolerance=0.21)  # numbers lose their rounding: up to half a step each
     assert rewrite(model, precision="bf16", verify=False).report.complete
 
 

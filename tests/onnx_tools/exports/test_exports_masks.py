@@ -22,7 +22,7 @@ def _mask(name: str, interface: str) -> object:
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("name", ["w_qwen3_pos_nomask_dy18", "types_no_table_ts17"])
 def test_without_a_mask_every_slot_is_a_token(name: str, interface: str, rewritings: Rewritings) -> None:
-    """Positions and types, which index no table, are no mask."""
+    """Positions and types that index no table are not a mask."""
     result = rewritings.of_export(name, interface)
     metadata = metadata_of(result)
     assert metadata["mask"] is None
@@ -32,7 +32,7 @@ def test_without_a_mask_every_slot_is_a_token(name: str, interface: str, rewriti
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_positions_that_part_a_row_into_sequences_are_named(interface: str, rewritings: Rewritings) -> None:
-    """Without a mask, transformers lets a query see no key from before a place where positions start again."""
+    """Without a mask, transformers hides from a query all keys before the place where positions start again."""
     report = rewritings.of_export("w_qwen3_pos_nomask_dy18", interface).report
     reasons = [miss.reason for item in report.passes if item.name == "attention" for miss in item.missed]
     assert len(reasons) == 2
@@ -42,7 +42,7 @@ def test_positions_that_part_a_row_into_sequences_are_named(interface: str, rewr
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("name", ["w_qwen3_pos_ts17", "o_qwen2_model"])
 def test_mask_joined_with_a_causal_one_is_proved(name: str, interface: str, rewritings: Rewritings) -> None:
-    """By And, or where causal mask + padding mask is 0."""
+    """Combined by And, or where causal mask + padding mask is 0."""
     result = rewritings.of_export(name, interface)
     assert metadata_of(result)["mask"] == {"input": "attention_mask", "kept": [1], "masked": [0], "plain": True}
 
@@ -75,7 +75,7 @@ def test_inverted_mask(interface: str, rewritings: Rewritings) -> None:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_masked_keys_that_see_themselves_alone(interface: str, rewritings: Rewritings) -> None:
-    """XLNet lets every token see itself, also a masked one: no kept token sees that."""
+    """XLNet lets every token see itself, even a masked one, but no kept token sees that one."""
     result = rewritings.of_export("xlnet_ts17", interface)
     assert metadata_of(result)["mask"] == {"input": "attention_mask", "kept": [1], "masked": [0], "plain": True}
 
@@ -112,7 +112,7 @@ def test_names_of_axes_prove_nothing(
     "names", [("a", "b", "c", "d", "e", "f"), ("", "", "", "", "", ""), ("x", "y", "x", "z", "x", "")]
 )
 def test_axes_may_have_any_names(names: tuple[str, ...], interface: str) -> None:
-    """Exporters name the same axis of several inputs differently, or not at all."""
+    """Exporters name the same axis differently for several inputs, or not at all."""
     model = load("xlnet_ts17")
     for value, pair in zip(model.graph.input, zip(names[::2], names[1::2], strict=True), strict=True):
         for dim, text in zip(value.type.tensor_type.shape.dim, pair, strict=True):
@@ -123,6 +123,6 @@ def test_axes_may_have_any_names(names: tuple[str, ...], interface: str) -> None
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_positions_choose_from_a_table_that_is_cut(interface: str) -> None:
-    """Rows of a rotary table, cut to the sequence's length, are no tokens; naming the proved mask changes nothing."""
+    """Rows of a rotary table cut to the sequence's length are not tokens; naming the proved mask changes nothing."""
     name = "o_qwen2_model"
     assert_right(load(name), inputs_of(name), interface, mask="attention_mask")

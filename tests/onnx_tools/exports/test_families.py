@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoders of many families, heads and exporters: rewritten in both interfaces, they compute what the original does."""
+"""Encoders of many families, heads and exporters: rewritten in both interfaces, they compute the original's results."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ CONTIGUOUS = ["modernbert_dynamo_sdpa", "mpnet_torchscript_eager", "t5_torchscri
 
 @pytest.mark.parametrize("name", CONTIGUOUS)
 def test_contiguous_masks(name: str) -> None:
-    """Without holes between a row's tokens the padded interface leaves nothing padded either."""
+    """Where a row has no holes between its tokens, the padded interface leaves nothing padded either."""
     case = next(case for case in CASES if case.name == name)
     result = rewrite(case.path, interface="padded", masks="contiguous", strict=True)
     assert families.metadata_of(result)["masks"] == "contiguous"

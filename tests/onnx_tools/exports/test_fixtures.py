@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exported test models: they compute what PyTorch computed, and nothing in them could be dropped unnoticed."""
+"""The exported test models: they compute what PyTorch computed, and nothing could be dropped from them unnoticed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEMO_DATA = ROOT / "builder" / "demo" / "data"
 FILES = [DEMO_DATA / "bert_tiny.onnx", *sorted((ROOT / "tests" / "fixtures").glob("*.onnx"))]
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 BATCHES = ("ragged", "single", "full")
-TOLERANCE = 2e-5  # float32 in another order of summation, outputs of order 1 to 5
+TOLERANCE = 2e-5  # float32 in a different order of summation, outputs between 1 and 5
 fixtures = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 
 
@@ -68,13 +68,13 @@ def test_axes_are_dynamic_and_inputs_are_int64(file: Path) -> None:
 
 @fixtures
 def test_every_parameter_matters(file: Path, expected: dict[str, np.ndarray]) -> None:
-    """No table of floats is constant, and changing any one of them changes an output."""
+    """No float table is constant, and changing any one of them changes an output."""
     model = onnx.load(file)
     feeds = feeds_of(expected, "ragged")
     tables = [tensor for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT]
     parameters = [tensor for tensor in tables if len(tensor.dims) > 0 and np.prod(tensor.dims) > 1]
     assert len(parameters) >= 37, "5 of the embedding, 16 of each of 2 layers"
-    for tensor in parameters:  # an initializer that is an input too may be given another value
+    for tensor in parameters:  # an initializer that is an input too may be overridden
         model.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     session = session_of(model)
     before = session.run(None, feeds)
@@ -82,7 +82,7 @@ def test_every_parameter_matters(file: Path, expected: dict[str, np.ndarray]) ->
         values = numpy_helper.to_array(tensor)
         assert values.std() > 0.05, tensor.name
         after = session.run(None, {**feeds, tensor.name: -values})
-        # A key's bias moves all scores of a query alike: softmax takes it away again, whatever its value.
+        # A key's bias shifts all scores of a query alike: softmax removes it again, whatever its value.
         if tensor.name.endswith("key.bias"):
             continue
         assert max(float(np.abs(a - b).max()) for a, b in zip(before, after, strict=True)) > 1e-3, tensor.name

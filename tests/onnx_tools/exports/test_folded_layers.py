@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoders of many families, so wide that GEMMs take in norms, gates and rotations: their numbers, and what is left."""
+"""Encoders of many families, wide enough for GEMMs to absorb norms, gates and rotations: results, and what is left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.folding_encoders import NAMES, Layers, inputs_of, layers_of, 
 from tests.support.messages import run, with_rounding
 from tests.support.rewritings import Rewritings
 
-# Both round every tensor, in other places, and errors of a few tokens are far apart by chance.
+# Both models round every tensor, but in different places, and errors of a few tokens differ a lot by chance.
 TIMES_SEPARATE = 2.0
 LAYERS: Mapping[str, Layers] = {
     "bert": Layers(linears=8, gated=0, turning=0, norming=6, norms=1, rotations=0),
@@ -54,7 +54,7 @@ def test_layers(name: str, rewritings: Rewritings) -> None:
     ("name", "interface"), [*((name, "packed") for name in NAMES), *((name, "padded") for name in NAMES[1::3])]
 )
 def test_answers(name: str, interface: str, rewritings: Rewritings) -> None:
-    """Those of the original for every sequence alone."""
+    """They are the original's for every sequence alone."""
     original, model = load(name), rewritings.of_linear(name, interface=interface).model
     inputs, metadata = inputs_of(original), read_metadata(model)
     requests, outputs = exports.sequences(inputs), [item["name"] for item in metadata["outputs"]]
@@ -69,7 +69,7 @@ def test_answers(name: str, interface: str, rewritings: Rewritings) -> None:
     ("name", "precision"), [*((name, "fp16") for name in NAMES), *((name, "bf16") for name in NAMES[::3])]
 )
 def test_half_precision(name: str, precision: str, rewritings: Rewritings) -> None:
-    """Every tensor rounded: not further from float32 than with norms, gates and rotations of their own."""
+    """With every tensor rounded, results are about as close to float32 as those of separate operators."""
     exact = rewritings.of_folded(name).model
     metadata = read_metadata(exact)
     feeds = exports.packed_feeds(metadata, exports.sequences(inputs_of(load(name))))

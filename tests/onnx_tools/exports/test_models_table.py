@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of tested models says what the rewriter does."""
+"""The page of tested models agrees with the rewriter."""
 
 from __future__ import annotations
 

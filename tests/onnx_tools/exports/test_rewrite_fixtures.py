@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rewriter on exported models: everything is packed, in both interfaces, and answers stay the same."""
+"""The rewriter on exported models: everything is packed, in both interfaces, and results stay the same."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that ask for more memory or time than they could need: refused with a reason, or done in time."""
+"""Files that demand more memory or time than they could need: refused with a reason, or processed in time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def export() -> ModelProto:
 
 
 def with_output(model: ModelProto, name: str, kind: int = TensorProto.FLOAT) -> ModelProto:
-    """The model with a tensor as one more output, through a node."""
+    """Adds a tensor to the model's outputs, through a node."""
     model.graph.node.append(helper.make_node("Identity", [name], ["more"]))
     model.graph.output.append(helper.make_tensor_value_info("more", kind, None))
     return model
@@ -129,7 +129,7 @@ except ModelFileError as error:
 
 
 def test_a_file_that_becomes_shorter_meanwhile_is_an_error(tmp_path: Path) -> None:
-    """Not the end of the process, which is what comes of a mapped file's missing pages."""
+    """The process does not crash, as it would when pages of a mapped file are missing."""
     model = export()
     values = np.random.default_rng(0).standard_normal((1 << 20, 1)).astype(np.float32)
     model.graph.initializer.append(numpy_helper.from_array(values, "planted"))
@@ -148,7 +148,7 @@ def test_a_file_that_ends_while_it_is_copied(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def doubling(count: int, innermost: tuple[str, str] = ("Abs", "")) -> ModelProto:
-    """A model that calls the last of so many functions, each of which calls the one before twice."""
+    """A model that calls the last of this many functions, each of which calls the one before it twice."""
     model = export()
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     for number in range(count):
@@ -186,7 +186,7 @@ def test_functions_nested_deeper_than_python_calls() -> None:
 
 
 def test_constants_that_double_are_not_followed() -> None:
-    """ONNX's inference of shapes follows small constants through Concat, however large they become."""
+    """ONNX's shape inference follows small constants through Concat, however large they become."""
     model = export()
     model.graph.initializer.append(numpy_helper.from_array(np.ones(1000, np.float32), "c"))
     for at in range(30):
@@ -210,7 +210,7 @@ def chain(operator: str, count: int) -> ModelProto:
 
 @pytest.fixture
 def objects_of_before_do_not_count() -> Iterator[None]:
-    """What earlier tests of the process have left would be looked through by every collection of garbage."""
+    """Otherwise every garbage collection would traverse the objects that earlier tests left in the process."""
     gc.collect()
     gc.freeze()
     yield
@@ -221,7 +221,7 @@ def objects_of_before_do_not_count() -> Iterator[None]:
 @pytest.mark.usefixtures("objects_of_before_do_not_count")
 @pytest.mark.parametrize("operator", ["Relu", "Add", "MatMul", "Identity"])
 def test_time_grows_as_the_graph_does(operator: str) -> None:
-    """Four times the nodes: four times the time, or somewhat more; where it grew with the square, sixteen times."""
+    """Four times the nodes take about four times as long; if time grew with the square, it would be sixteen times."""
 
     def seconds(count: int) -> float:
         model = chain(operator, count)

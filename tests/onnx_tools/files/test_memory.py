@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The most memory that rewriting takes, in parts of the weights: none of them is there more often than it has to be."""
+"""The peak memory of rewriting, as a multiple of the weights: there are no more copies of them than necessary."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from padfree.onnx_tools.rewrite import finish, rewrite_model, with_bodies
 from padfree.onnx_tools.synthetic import bert_model
 
 MOST = {"fp16": 2.6, "bf16": 3.2}
-"""The weights, joined projections of attention, the same in half precision, and what the sample's tokens need.
+"""The weights, attention's joined projections, the same in half precision, and what the sample tokens need.
 
-Those in bf16, for which numpy has no name, onnxruntime copies once.
+onnxruntime makes one more copy of bf16 weights, because numpy has no name for that type.
 """
-NO_HUGE_PAGES = 41  # PR_SET_THP_DISABLE: of memory that is half used, no more is counted than that
+NO_HUGE_PAGES = 41  # PR_SET_THP_DISABLE: half-used memory is not counted as a whole huge page
 CODE = f"""
 import ctypes, sys
 ctypes.CDLL(None).prctl({NO_HUGE_PAGES}, 1, 0, 0, 0)

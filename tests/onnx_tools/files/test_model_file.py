@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model files: what is broken is named, and a file is written whole or not at all."""
+"""Model files: what is broken is named, and a file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_round_trip(tmp_path: Path) -> None:
 
 
 def own_model(seed: int = 0) -> onnx.ModelProto:
-    """A small model that says that padfree wrote it."""
+    """A small model whose metadata says that padfree wrote it."""
     model = small_model(seed=seed)
     onnx.helper.set_model_props(model, {"padfree": '{"format": 1}'})
     return model
@@ -76,7 +76,7 @@ def test_external_data_round_trip_and_replacement(tmp_path: Path) -> None:
 
 
 def test_data_files_of_others_stay(tmp_path: Path) -> None:
-    """A data file goes if its name has padfree's form, and the replaced file, which padfree wrote, refers to it."""
+    """A data file is removed if its name has padfree's form and the replaced file, written by padfree, refers to it."""
     path = tmp_path / "m.onnx"
     save_model(own_model(), path, external_data_bytes=10_000)
     (own,) = [name for name in names(tmp_path) if name.endswith(".data")]
@@ -106,7 +106,7 @@ def test_data_of_a_model_with_another_name_stays(tmp_path: Path, link: Callable[
 
 
 def test_a_failure_leaves_data_that_the_old_file_has_in_common(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same weights have the same name: what could not be written anew still belongs to the model that is there."""
+    """Equal weights get equal names: the data that could not be written again still belongs to the existing model."""
     path = tmp_path / "m.onnx"
     save_model(own_model(), path, external_data_bytes=10_000)
     before = names(tmp_path)
@@ -237,7 +237,7 @@ def test_a_link_inside_the_folder_is_followed(tmp_path: Path) -> None:
 
 
 def test_a_cache_of_links_is_read(tmp_path: Path) -> None:
-    """As hubs keep files: a folder of links to files with other names, which lie side by side."""
+    """As hubs store files: a folder of links to files with other names, which lie next to each other."""
     values = np.arange(1600, dtype=np.float32)
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "1"
     blobs.mkdir()
@@ -262,7 +262,7 @@ def test_several_data_files(tmp_path: Path) -> None:
 
 
 def test_data_is_not_multiplied(tmp_path: Path) -> None:
-    """A thousand tensors over the same bytes would take a thousand times the memory."""
+    """A thousand tensors over the same bytes would take a thousand times their memory."""
     model = external_model("whole.bin")
     for count in range(1000):
         model.graph.initializer.add().CopyFrom(model.graph.initializer[0])
@@ -278,7 +278,7 @@ def test_data_is_not_multiplied(tmp_path: Path) -> None:
     "PADFREE_TEST_LARGE" not in os.environ, reason="takes 5 GB of memory and a minute; set PADFREE_TEST_LARGE=1"
 )
 def test_more_than_two_gigabytes(tmp_path: Path) -> None:
-    """A word table of 2.2 GB, a hole in its file: read, rewritten, written as external data and read again."""
+    """A word table of 2.2 GB, a hole in its file: it is read, rewritten, written as external data and read again."""
     rows = (1 << 31) // 64 + (1 << 21)
     builder, hidden = one_layer()
     builder.op("Identity", hidden, output="y")

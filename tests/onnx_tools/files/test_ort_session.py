@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""onnxruntime computes what the graph says: optimizers of it that are known to be wrong are left out."""
+"""onnxruntime computes what the graph says: those of its optimizers that are known to be wrong are disabled."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that stay outside of their messages: whatever is made of a model is made of it with them inside too."""
+"""Weights that stay outside of their messages: results are the same as with the weights inside."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from padfree.onnx_tools.options import RewriteOptions
 from padfree.onnx_tools.precision.rounded_weights import round_to
 from padfree.onnx_tools.rewrite import finish, rewrite_model
 
-rewrite_module = importlib.import_module("padfree.onnx_tools.rewrite")  # the package has a function of that name
+rewrite_module = importlib.import_module("padfree.onnx_tools.rewrite")  # the package has a function with that name
 EXPORTS = sorted((Path(__file__).resolve().parents[2] / "fixtures").glob("*.onnx"))
 MODEL = synthetic.bert_model(2, 128, 4, 512, 300, 64)
 
@@ -50,7 +50,7 @@ def names_in_memory(model: Model) -> list[str]:
 
 
 def as_half(model: ModelProto, precision: str) -> ModelProto:
-    """The model as a file of that precision has it."""
+    """The model as a file with that precision holds it."""
     result = ModelProto()
     result.CopyFrom(model)
     kind = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}[precision]
@@ -76,7 +76,7 @@ def test_a_file_is_mapped(tmp_path: Path, *, external: bool) -> None:
     assert not any(tensor.raw_data for tensor in model.proto.graph.initializer if tensor.name in large)
     assert whole(model) == MODEL
     path.unlink()
-    assert whole(model) == MODEL  # the file lives on while it is mapped
+    assert whole(model) == MODEL  # the file stays in existence while it is mapped
 
 
 @pytest.mark.parametrize("external", [False, True], ids=["inside", "external"])
@@ -92,7 +92,7 @@ def test_a_file_that_is_written_to_meanwhile_is_refused(
         first = stream.read(1)
         stream.seek(0)
         stream.write(first)
-    os.utime(file, ns=(0, file.stat().st_mtime_ns + 10**6))  # clocks of file systems are coarse
+    os.utime(file, ns=(0, file.stat().st_mtime_ns + 10**6))  # file systems' clocks are coarse
     with pytest.raises(ModelFileError, match=rf"{file.name}' was written to while its weights were read"):
         weights.check_files()
 
@@ -102,7 +102,7 @@ def test_a_file_that_is_written_to_meanwhile_is_refused(
         rewrite(path, verify=False)
     file.replace(tmp_path / "old")
     save_model(MODEL, path, external_data_bytes=0 if external else 1 << 40)
-    weights.check_files()  # another file: what is mapped has not changed
+    weights.check_files()  # another file: the mapped data has not changed
 
 
 @pytest.mark.parametrize("external", [False, True], ids=["inside", "external"])
@@ -157,7 +157,7 @@ def test_verified_models_are_the_same(tmp_path: Path, precision: str) -> None:
 
 @pytest.mark.parametrize("path", EXPORTS, ids=lambda path: path.stem)
 def test_exports_are_rewritten_alike_whatever_is_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of the models in both interfaces, which share out its two exporters."""
+    """Exports by dynamo are rewritten for the packed interface, those by TorchScript for the padded one."""
     interface = "packed" if path.stem.endswith("_dynamo") else "padded"
     options: dict[str, Any] = {"interface": interface, "precision": "fp16", "strict": False, "verify": True}
     wanted = rewrite(path, **options).model
@@ -190,7 +190,7 @@ def test_sessions_share_weights(tmp_path: Path, *, optimize: bool) -> None:
 
 
 def test_sessions_copy_no_weights() -> None:
-    """64 MiB of weights: a session that copied them, even for a moment, would show in the process's peak."""
+    """64 MiB of weights: a session that copied them, even briefly, would raise the process's peak."""
     code = """
 import resource, sys
 from pathlib import Path
@@ -260,7 +260,7 @@ def test_a_graph_gives_back_what_it_was_made_of() -> None:
 @pytest.mark.parametrize("dtype", [np.int64, np.float32, np.float16])
 @pytest.mark.parametrize("outside", [False, True])
 def test_large_constants_of_copied_graphs_keep_their_type(dtype: type, *, outside: bool) -> None:
-    values = np.arange(1 << 14).reshape(1, -1).astype(dtype)  # positions, of models for long texts
+    values = np.arange(1 << 14).reshape(1, -1).astype(dtype)  # positions, in models for long texts
     info = helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), values.shape)
     nodes = [helper.make_node("Identity", ["w"], ["y"])]
     message = helper.make_model(helper.make_graph(nodes, "g", [], [info], [numpy_helper.from_array(values, "w")]))

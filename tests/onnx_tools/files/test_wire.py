@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models read and written weight by weight are those that protobuf reads and writes."""
+"""Models read and written weight by weight equal those that protobuf reads and writes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_what_is_read_is_the_model() -> None:
 
 
 def test_parts_of_a_graph_are_joined() -> None:
-    """Protobuf allows a message to come in parts."""
+    """Protobuf allows a message to be split into parts."""
     parts = [
         onnx.GraphProto(name="first", initializer=[onnx.TensorProto(name="a", dims=[2])]),
         onnx.GraphProto(name="second", initializer=[onnx.TensorProto(name="b")], doc_string="text"),
@@ -116,7 +116,7 @@ def test_pieces_are_the_model() -> None:
     content = b"".join(parts)
     assert len(content) == size
     assert ModelProto.FromString(content) == MODEL
-    onnx.checker.check_model(content)  # read by protobuf in C++
+    onnx.checker.check_model(content)  # protobuf's C++ code reads it
     largest = max(len(item.SerializeToString()) for item in MODEL.graph.initializer)
     assert max(map(len, parts[1:])) == largest
     assert len(parts) == 1 + 2 * len(MODEL.graph.initializer)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of one fused operator of onnxruntime, and of the standard operators that it is imported as."""
+"""Models of one fused onnxruntime operator, and of the standard operators that it is imported as."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BATCH, LENGTH, HEADS, SIZE = 7, 5, 2, 8
 WIDTH = HEADS * SIZE
 LENGTHS = np.asarray([LENGTH, 3, 1, 2, LENGTH, 4, 1], np.int32)
 MASK = (np.arange(LENGTH) < LENGTHS[:, None]).astype(np.int32)
-TOLERANCE = 2e-5  # float32, sums of at most 16 terms in another order
+TOLERANCE = 2e-5  # float32, sums of at most 16 terms in a different order
 _SIZES = {BATCH: "B", LENGTH: "S"}
 
 Arrays = Mapping[str, np.ndarray]
@@ -36,9 +36,9 @@ def one_node(
     domain: str = "com.microsoft",
     **attributes: Any,
 ) -> ModelProto:
-    """A model of one node: empty inputs are left out, `weights` are constants, outputs between those read are unread.
+    """A model of one node: empty inputs are left out, `weights` are constants, outputs not listed stay unread.
 
-    Sizes of B and S are dynamic.
+    The sizes B and S are dynamic.
     """
     names = list(inputs)
     variables = [name for name in names if inputs[name].size and name not in weights]

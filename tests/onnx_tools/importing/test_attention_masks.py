@@ -26,7 +26,7 @@ INPUTS = [Input("input_ids", "ids", high=VOCABULARY), Input("attention_mask", "m
 
 
 def encoder(*, rows: bool) -> ModelProto:
-    """Attention whose mask has one row for all queries, or with `rows` one for each, which is the same."""
+    """Attention whose mask has one row for all queries, or with `rows` an equal row for each."""
     b = Builder()
     x, mask = b.embedding(), b.add_mask(b.op("Equal", "attention_mask", b.number(1)))
     if rows:
@@ -43,7 +43,7 @@ def encoder(*, rows: bool) -> ModelProto:
 @pytest.mark.parametrize("interface", ["packed", "padded"])
 def test_a_mask_of_one_row_is_spread_over_all_queries(interface: str) -> None:
     model = encoder(rows=False)
-    result = rewrite(model, interface=interface)  # verified: onnxruntime runs the original
+    result = rewrite(model, interface=interface)  # verification runs the original in onnxruntime
     assert_valid(result.model)
     assert result.report.complete
     requests, metadata = sequences(INPUTS), metadata_of(result)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files whose batch or sequence has a fixed size: rewritten for every size, or refused with what to do."""
+"""Files with a fixed batch or sequence size: rewritten for every size, or refused with advice."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from tests.support.rewritings import Rewritings
 
 B, S = Poly.atom("B"), Poly.atom("S")
 LENGTHS = (4, 1, 3, 4, 2)
-TOLERANCE = 1e-4  # parts of an output's root mean square, as for other exported files
+TOLERANCE = 1e-4  # as a share of an output's root mean square, as for other exported files
 STATIC = [case for case in all_cases() if case.static]
 REFUSED = {"deberta_v2": "needs 2\\*B and 2 to be the same size"}
-DISTANCES = {"t5", "modernbert"}  # families whose attention measures them, between slots in the padded interface
+DISTANCES = {"t5", "modernbert"}  # families whose attention measures distances, between slots in the padded interface
 
 interfaces = pytest.mark.parametrize("interface", ["packed", "padded"])
 
 
 def sizes_of(model: ModelProto) -> tuple[int, int]:
-    """Batch and length that the file takes; 0: any."""
+    """Batch size and length that the file takes; 0 means any."""
     dims = model.graph.input[0].type.tensor_type.shape.dim
     return dims[0].dim_value, dims[1].dim_value
 
 
 def run_original(model: ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """Each sequence in a batch of the file's own size, whatever else is in it, padded to the file's length."""
+    """Runs each sequence in a batch of the file's own size, whatever else is in it, padded to the file's length."""
     batch, length = sizes_of(model)
     rows = []
     for row in range(len(LENGTHS)):
@@ -82,7 +82,7 @@ def test_same_answers_for_every_size(case: Case, interface: str, rewritings: Rew
 @pytest.mark.parametrize("case", [case for case in STATIC if case.family not in REFUSED], ids=lambda case: case.name)
 def test_drop_in_interface_takes_what_the_file_took(case: Case) -> None:
     original = load_model(case.path)
-    result = rewrite(original, interface="padded")  # verified on batches of many sizes
+    result = rewrite(original, interface="padded")  # verification runs it on batches of many sizes
     batch, length = (size or other for size, other in zip(sizes_of(original), (2, 5), strict=True))
     mask = np.arange(length) < np.asarray([length - 1, 2, length, 3])[:batch, None]
     feeds = feeds_for(original, mask, 3)
@@ -110,7 +110,7 @@ def test_what_is_not_certain_is_refused(case: Case) -> None:
         ((B, 7, S), (21, 7), (B * 7, S)),
         ((B, S, 16), (7, 3, 16), None),
         ((B, S, 16), (3, 14, 8), (B, S * 2, 8)),
-        ((B, S * 7), (3, 7, 7), None),  # S first or last: nothing tells
+        ((B, S * 7), (3, 7, 7), None),  # nothing tells whether S comes first or last
     ],
 )
 def test_axes_keep_their_order(
@@ -213,7 +213,7 @@ def test_constants_by_slot_are_looked_up(tail: Callable[[EncoderBuilder, str], s
 
 @interfaces
 def test_a_pooled_width_like_the_length_is_not_cut(interface: str) -> None:
-    """Outputs [B,16] of a file for [16,16]: verification compares them as they are."""
+    """The outputs of a file for [16,16] are [B,16]: verification compares them unchanged."""
     builder = EncoderBuilder()
     hidden = builder.layer(builder.embedding(), builder.padding_mask())
     builder.op("Gather", hidden, builder.constant(0, np.int64), output="y", axis=1)
@@ -231,7 +231,7 @@ def _amount_of_padding(b: EncoderBuilder, x: str) -> str:
 
 
 def test_what_depends_on_the_amount_of_padding_is_found() -> None:
-    """With 7 slots the sum holds a 3 for each of the masked ones; no other length can have that."""
+    """With 7 slots the sum holds a 3 for each of the masked ones, which no other length can reproduce."""
     with pytest.raises(RewriteError, match=r"reads masked slots|the original gives"):
         rewrite(with_fixed_axes(_amount_of_padding))
 

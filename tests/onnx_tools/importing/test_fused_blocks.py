@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of few bits with scales for blocks are imported as the floats that they stand for, as onnxruntime's are."""
+"""Block-quantised weights of few bits are imported as the floats that they stand for, as in onnxruntime."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _bytes(*shape: int) -> np.ndarray:
 @pytest.mark.parametrize("block", [16, 32])
 @pytest.mark.parametrize("zeros", ["none", "bytes"])
 def test_matmuls(bits: int, block: int, zeros: str) -> None:
-    """Of 24 columns, where the last block may be whole, or half of it is filler."""
+    """There are 24 columns, so that the last block is either full or half filler."""
     width = 24
     blocks = -(-width // block)
     inputs = {
@@ -63,7 +63,7 @@ def test_tables(bits: int, zeros: bool) -> None:
 
 
 class FewBits(EncoderBuilder):
-    """Products by weights of four bits, and a table of them."""
+    """Products with four-bit weights, and a four-bit table."""
 
     def linear(self, x: str, inputs: int, outputs: int) -> str:
         blocks = inputs // 16

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole layers of fused operators that no exporter of the fixtures writes: they are packed like any other."""
+"""Whole layers of fused operators that no exporter of the fixtures writes: they are packed like any others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.encoder import HEADS, HIDDEN, POSITIONS, TOKENS, EncoderBuild
 
 
 class FusedBuilder(EncoderBuilder):
-    """Layers of operators in onnxruntime's domain."""
+    """Layers of operators from onnxruntime's domain."""
 
     def fuse(self, op: str, *inputs: str, **attributes: object) -> str:
         return self.op(op, *inputs, domain="com.microsoft", **attributes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of optimum, and what its optimiser and onnxruntime's tools make of them: rewritten, they compute the same."""
+"""Files by optimum, its optimiser and onnxruntime's tools: rewritten, they compute the same."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_weights_stand_once(rewritings: Rewritings) -> None:
 
 @pytest.mark.parametrize("name", ["bert_O2", "bert_O4", "t5_extended", "deberta_v2_O2"])
 def test_standard_model(name: str) -> None:
-    """Files for TensorRT alone: the original in standard operators, for batches of every size."""
+    """Files for TensorRT alone: the original in standard operators, for batches of all sizes."""
     case = next(case for case in CASES if case.name == name)
     original = load_model(case.path)
     standard = standard_model(original)

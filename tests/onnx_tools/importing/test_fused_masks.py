@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks by lengths, as fused attention takes them: key position < sum of the mask. Near misses are no padding masks."""
+"""Masks by lengths, as fused attention uses them: key position < sum of the mask. Near misses are not padding masks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each fused operator of onnxruntime against the standard operators that it is imported as."""
+"""Each of onnxruntime's fused operators compared with the standard operators that it is imported as."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_attention(
     if own_bias:
         assert_same("Attention", inputs, **arguments)
         return
-    # onnxruntime's kernel wants a bias, which its description calls optional.
+    # onnxruntime's kernel requires a bias, which its description calls optional.
     without = expand(one_node("Attention", {**inputs, "bias": NONE}, **arguments))
     wanted = run(one_node("Attention", inputs, **arguments), inputs, [0])[0]
     assert np.allclose(wanted, run(without, inputs, [0])[0], atol=TOLERANCE)
@@ -191,7 +191,7 @@ def test_multi_head_attention(
 
 @pytest.mark.parametrize("packed", ["qkv", "kv"])
 def test_packed_projections(packed: str) -> None:
-    """onnxruntime has no kernel for them on a CPU: the same is computed with Q, K and V apart."""
+    """onnxruntime has no CPU kernel for them: the same is computed with separate Q, K and V."""
     q, k, v = (numbers(BATCH, LENGTH, WIDTH, seed=seed) for seed in (1, 2, 3))
     apart = {"q": q, "k": k, "v": v, "bias": numbers(3 * WIDTH), "mask": MASK}
     split = [item.reshape(BATCH, LENGTH, HEADS, 1, SIZE) for item in (q, k, v)]

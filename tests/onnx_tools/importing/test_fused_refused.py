@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused operators that are not imported are refused by name; branches that depend on no input are chosen."""
+"""Fused operators that are not imported are refused by name; branches that depend on no input are resolved."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ NAMES = (
     st.booleans(),
 )
 def test_hostile_nodes(op: str, shapes: list[list[int]], attributes: dict[str, object], constant: bool) -> None:
-    """Whatever a file claims: an answer or an error of the rewriter."""
+    """Whatever a file claims, there is a result or one of the rewriter's errors."""
     inputs = {f"x{i}": np.zeros(shape, np.float32 if i < 7 else np.int32) for i, shape in enumerate(shapes)}
     weights = [name for name in inputs if constant and name != "x0"]
     with contextlib.suppress(RewriteError):
@@ -151,7 +151,7 @@ def test_hostile_nodes(op: str, shapes: list[list[int]], attributes: dict[str, o
 
 @pytest.mark.parametrize("condition", [True, False])
 def test_known_branches(condition: bool) -> None:
-    """An If on sizes alone is its branch; a fused operator inside is imported too."""
+    """An If that depends only on sizes is replaced by its branch; a fused operator inside is imported too."""
     model, info = one_node("Gelu", {"x": X}), helper.make_empty_tensor_value_info
     gelu = model.graph.node.pop()
     gelu.output[0] = "inner"

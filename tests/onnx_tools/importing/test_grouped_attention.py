@@ -23,7 +23,7 @@ class Causal(EncoderBuilder):
     """Layers of GroupQueryAttention."""
 
     def lengths(self) -> tuple[str, str]:
-        """seqlens_k and total_sequence_length, as onnxruntime-genai makes them of the mask."""
+        """seqlens_k and total_sequence_length, as onnxruntime-genai computes them from the mask."""
         total = self.op("ReduceSum", "attention_mask", self.axes(1), keepdims=0)
         less = self.op("Cast", self.op("Sub", total, self.constant(1, np.int64)), to=TensorProto.INT32)
         longest = self.op("Gather", self.op("Shape", "attention_mask"), self.constant(1, np.int64), axis=0)

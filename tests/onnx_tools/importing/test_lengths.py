@@ -23,7 +23,7 @@ FORMS = ("less", "greater", "masked", "behind", "masked behind")
 
 
 def model_of(form: str = "less", kind: int = INT64, *, column: bool = False, mean: bool = False) -> ModelProto:
-    """An encoder whose keys are those whose positions are below `valid_length`; with `mean` its output is a mean."""
+    """An encoder that attends to keys at positions below `valid_length`; with `mean` its output is a mean."""
     b = EncoderBuilder()
     x = b.embedding()
     length = b.op("Squeeze", b.op("Shape", "input_ids", start=1))
@@ -98,7 +98,7 @@ def test_sessions_give_what_the_original_gives(
 
 
 def test_lengths_beside_a_mask_are_values_of_sequences() -> None:
-    """Where attention has a mask of its own, an input that positions are compared with is no mask."""
+    """Where attention has a mask of its own, an input that is compared with positions is not a mask."""
     b = EncoderBuilder()
     x = b.layer(b.embedding(), b.padding_mask())
     length = b.op("Squeeze", b.op("Shape", "input_ids", start=1))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs raised to a newer opset compute the same; what has no equal there is refused by name."""
+"""Graphs raised to a newer opset compute the same; what has no equivalent there is refused by name."""
 
 from __future__ import annotations
 

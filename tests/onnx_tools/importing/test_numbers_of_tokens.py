@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs [B,S,N] with several numbers a token, as LayoutLM's boxes are."""
+"""Inputs [B,S,N] with several numbers per token, such as LayoutLM's boxes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files with NVIDIA's BERT plugins: imported where they are float, refused by name otherwise; engines are refused."""
+"""Files with NVIDIA's BERT plugins: imported if they are float, refused by name otherwise; engines are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LENGTHS = (5, 1, 9)
 
 
 class Bert:
-    """A BERT with random weights: as a file with plugins, and in float64."""
+    """A BERT with random weights, both as a file with plugins and in float64."""
 
     def __init__(self, *, linear: str, gelu: str, domain: str = "", **attributes: Any) -> None:
         self.nodes: list[Any] = []

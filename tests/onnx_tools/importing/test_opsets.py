@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Old and new opsets: converted nodes give what onnxruntime gives for the nodes as they were."""
+"""Old and new opsets: converted nodes give what onnxruntime gives for the original nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WEIGHTS = {name: np.random.default_rng(1).random(3).astype(np.float32) + 0.5 for
 
 
 def model_of(nodes: list[NodeProto], opset: int, kind: int = 1) -> ModelProto:
-    """A model from x to y, whose type is not known here."""
+    """A model from x to y; the shape of y is not declared."""
     graph = helper.make_graph(
         nodes,
         "g",
@@ -87,7 +87,7 @@ def test_old_nodes(name: str, opset: int) -> None:
 
 @pytest.mark.parametrize("rank", ["known", "unknown"])
 def test_softmax_over_the_last_axis_stays_one_node(rank: str) -> None:
-    """Where nobody knows the rank, the flattened form is right, too."""
+    """If the rank is unknown, the flattened form is right, too."""
     model = model_of([helper.make_node("Softmax", ["x"], ["y"], axis=3)], 11)
     if rank == "unknown":
         model.graph.input[0].type.tensor_type.ClearField("shape")

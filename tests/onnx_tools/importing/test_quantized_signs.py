@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relus that onnxruntime's quantiser took out, as the QuantizeLinear after them cuts off what is below zero."""
+"""Relus that onnxruntime's quantiser removed, because the QuantizeLinear after them cuts off everything below zero."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TYPES = {"uint8": np.uint8, "int8": np.int8, "uint16": np.uint16, "int16": np.in
 
 
 def model(*nodes: Any, kind: str = "uint8", zero: int = 0, scale: float = 0.05, output: str = "y") -> ModelProto:
-    """With x [n,8], the weight w [8,8], constants and the scale s with its zero point z."""
+    """A model with x [n,8], the weight w [8,8], constants, and the scale s with its zero point z."""
     held = {
         "w": np.random.default_rng(1).standard_normal((WIDTH, WIDTH)).astype(np.float32),
         "one": np.array(1, np.float32),
@@ -114,9 +114,9 @@ def test_a_relu_gives_an_output() -> None:
         ],
         [MATMUL, ("Relu", ["p"], "b", {}), ("Reshape", ["b", "shape"], "a", {}), *pair("a"), LAST],
         [MATMUL, *pair("p", "0"), ("Transpose", ["d0"], "a", {}), *pair("a"), LAST],
-        # A mask: no weight takes part.
+        # A mask: no weight is involved.
         [("Sub", ["one", "x"], "a", {}), *pair("a"), LAST],
-        # A mask that is spread to the size of what weights made.
+        # A mask that is expanded to the size of something made from weights.
         [
             MATMUL,
             ("Shape", ["p"], "b", {}),
@@ -133,7 +133,7 @@ def test_there_is_nothing_to_cut_off(nodes: list[Any]) -> None:
     original.graph.initializer.append(numpy_helper.from_array(np.array([-1, WIDTH]), "shape"))
     wanted = [op for op in ops(original) if not op.endswith("quantizeLinear") and op != "QuantizeLinear"]
     actual = ops(without_quantization(Model.of(original)).model.whole())
-    # Of the nodes above, one pair directly follows a MatMul.
+    # Of the nodes above, only one pair directly follows a MatMul.
     assert [op for op in actual if op != "Relu"] == [op for op in wanted if op != "Relu"]
     assert actual.count("Relu") == (wanted.count("Relu") + any(name == "d0" for _, _, name, _ in nodes))
 
@@ -142,13 +142,13 @@ def test_there_is_nothing_to_cut_off(nodes: list[Any]) -> None:
     ("kind", "zero", "scale"), [("uint8", 128, 0.05), ("int8", 0, 0.05), ("uint8", 1, 0.05), ("uint8", 0, np.inf)]
 )
 def test_other_zero_points_cut_off_nothing(kind: str, zero: int, scale: float) -> None:
-    """A scale that is infinite, as onnxruntime gives masks of float32's least number, says nothing."""
+    """An infinite scale, as onnxruntime gives to masks with float32's lowest number, says nothing."""
     original = model(MATMUL, *pair("p"), LAST, kind=kind, zero=zero, scale=scale)
     assert ops(without_quantization(Model.of(original)).model.whole()) == ["MatMul", "Mul"]
 
 
 class Batch(CalibrationDataReader):
-    """One batch."""
+    """Calibration data of one batch."""
 
     def __init__(self) -> None:
         self._batches = [X]
@@ -158,7 +158,7 @@ class Batch(CalibrationDataReader):
 
 
 def test_files_of_onnxruntimes_quantiser(tmp_path: Path) -> None:
-    """It takes the Relu out, and keeps the sign in the zero point alone."""
+    """The quantiser removes the Relu, so that only the zero point shows the sign."""
     original = model(MATMUL, ("Relu", ["p"], "r", {}), ("MatMul", ["r", "w"], "y", {}))
     onnx.save(original, tmp_path / "float.onnx")
     kinds = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
@@ -169,6 +169,6 @@ def test_files_of_onnxruntimes_quantiser(tmp_path: Path) -> None:
     assert (taken_out.weights, set(taken_out.types)) == (1, {"uint8", "int8"})
     assert taken_out.activation_types == ("uint8",)
     actual = taken_out.model.whole()
-    assert ops(actual) == ["MatMul", "Relu", "MatMul", "Identity"]  # outputs keep their names
+    assert ops(actual) == ["MatMul", "Relu", "MatMul", "Identity"]  # an Identity keeps the output's name
     (wanted,), (exact,) = run(original, X), run(actual, X)
     assert np.abs(exact - wanted).max() < 0.02 * np.abs(wanted).max()  # the weights are rounded to 8 bits

@@ -16,7 +16,7 @@ INPUTS = [Input("input_ids", "ids", high=VOCABULARY), Input("attention_mask", "m
 
 
 def encoder() -> ModelProto:
-    """Q and K are rotated by angles that are made of the positions."""
+    """Q and K are rotated by angles computed from the positions."""
     b = Builder()
     x = b.embedding()
     length = b.op("Squeeze", b.op("Shape", "input_ids", start=1))
@@ -34,7 +34,7 @@ def encoder() -> ModelProto:
 
 @pytest.mark.parametrize("interface", ["packed", "padded"])
 def test_tables_of_one_row_are_spread_over_the_batch(interface: str) -> None:
-    """It is verified, for which onnxruntime has to run the original on several sequences."""
+    """Verification has to run the original on several sequences in onnxruntime."""
     result = (
         assert_right(encoder(), INPUTS, interface, strict=True)
         if interface == "packed"

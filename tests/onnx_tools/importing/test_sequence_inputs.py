@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs with a row for every sequence, [B] and [B,N], and inputs that are bound to numbers."""
+"""Inputs with a row per sequence, [B] and [B,N], and inputs that are bound to numbers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_rows_of_sequences_are_inputs_of_their_own(interface: str) -> None:
 
 
 def test_a_row_of_a_table_reaches_packed_tokens() -> None:
-    """Nothing of [B,S] is left, although a row for every sequence is added to its tokens."""
+    """Nothing stays [B,S], although a row per sequence is added to its tokens."""
     report = rewrite(with_rows(), strict=True).report
     assert report.complete
     assert report.packed_gemm_share == 1.0
@@ -158,7 +158,7 @@ def test_names_of_the_packed_interface_are_not_given_twice() -> None:
 
 
 def test_a_fixed_second_axis_of_several_integers_is_a_sequence_still() -> None:
-    """Files that fix the length of one token input alone are what they were."""
+    """Files in which only one token input has a fixed length are treated as before."""
     builder, hidden = one_layer()
     model = with_output(hidden, builder, ["batch", "sequence", None])
     model.graph.input[1].type.tensor_type.shape.dim[1].dim_value = 7

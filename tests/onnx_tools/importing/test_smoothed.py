@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Factors in front of GEMMs: which go into the weights, and which are something else."""
+"""Factors in front of GEMMs: which ones go into the weights, and which are something else."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from padfree.onnx_tools.importing.quantized.smoothing import fold_scales
 
 from tests.onnx_tools.agreement import run
 
-WIDTH, WIDER = 8, 600  # the weight [8,600] lies outside of messages
+WIDTH, WIDER = 8, 600  # large enough that the weight [8,600] is kept outside of messages
 X = {"x": np.random.default_rng(0).standard_normal((3, WIDTH)).astype(np.float32)}
 
 
 def model(*nodes: Any, outputs: tuple[str, ...] = ("y",)) -> ModelProto:
-    """With the factors f [8], the weights w [8,600] and its transpose t, and x [n,8]."""
+    """A model with the factors f [8], the weights w [8,600] and its transpose t, and x [n,8]."""
     rng = np.random.default_rng(1)
     weight = rng.standard_normal((WIDTH, WIDER)).astype(np.float32)
     held = {"f": np.linspace(0.5, 2, WIDTH, dtype=np.float32), "w": weight, "t": np.ascontiguousarray(weight.T)}
@@ -60,12 +60,12 @@ def test_factors_go_into_weights(nodes: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("nodes", "outputs"),
     [
-        ([SMOOTH, MATMUL, ("Relu", ["m"], "z", {})], ("y", "z")),  # somebody else reads it
+        ([SMOOTH, MATMUL, ("Relu", ["m"], "z", {})], ("y", "z")),  # another node reads it
         ([SMOOTH, MATMUL], ("y", "m")),  # it is an output
         ([("Mul", ["x", "one"], "m", {}), MATMUL], ("y",)),
-        ([("Mul", ["x", "f3"], "m", {}), MATMUL], ("y",)),  # the result has another axis
+        ([("Mul", ["x", "f3"], "m", {}), MATMUL], ("y",)),  # the result has one more axis
         ([SMOOTH, MATMUL, ("Transpose", ["m"], "turned", {}), ("MatMul", ["t", "turned"], "z", {})], ("y", "z")),
-        # The weight of a norm that is written out.
+        # The weight of a norm written out in single operators.
         ([("Sqrt", ["one"], "s", {}), ("Div", ["x", "s"], "d", {}), ("Mul", ["d", "f"], "m", {}), MATMUL], ("y",)),
         (
             [

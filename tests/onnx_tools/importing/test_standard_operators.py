@@ -21,7 +21,7 @@ interfaces = pytest.mark.parametrize("interface", ["packed", "padded"])
 
 
 def check(builder: EncoderBuilder, hidden: str, opset: int, interface: str) -> ModelProto:
-    """Everything is packed, and the answers are the original's, by onnxruntime and by the operators' definitions."""
+    """Everything is packed, and results match the original, in onnxruntime and by the operators' definitions."""
     builder.op("Identity", hidden, output="y")
     model = builder.model({"y": TOKENS}, opset=opset)
     result = rewrite(model, interface=interface, strict=True)
@@ -36,14 +36,14 @@ def operators(model: ModelProto) -> list[str]:
 
 
 class Rms(EncoderBuilder):
-    """RMS norms as the operator of opset 23."""
+    """RMS norms by the operator of opset 23."""
 
     def norm(self, x: str, width: int = HIDDEN) -> str:
         return self.op("RMSNormalization", x, self.weight(width, center=1.0), axis=-1, epsilon=1e-5)
 
 
 class WrittenOut(EncoderBuilder):
-    """Layer norms as opsets below 17 write them."""
+    """Layer norms as written for opsets below 17."""
 
     def norm(self, x: str, width: int = HIDDEN) -> str:
         centred = self.op("Sub", x, self.op("ReduceMean", x, axes=[-1]))
@@ -73,14 +73,14 @@ def test_gelu(approximate: str, opset: int, interface: str) -> None:
 
 
 def float_mask(b: EncoderBuilder) -> str:
-    """0 and -10000, [B,1,S,S]."""
+    """A mask of 0 and -10000, [B,1,S,S]."""
     length = b.op("Shape", "input_ids", start=1)
     shape = b.op("Concat", b.op("Shape", "input_ids", end=1), b.axes(1), length, length, axis=0)
     return b.op("Expand", b.padding_mask(), shape)
 
 
 def bool_mask(b: EncoderBuilder) -> str:
-    """Which keys are kept, [B,1,S,S]."""
+    """A boolean mask of the kept keys, [B,1,S,S]."""
     return b.op("Equal", float_mask(b), b.constant(0.0))
 
 
@@ -92,7 +92,7 @@ def rotate(b: EncoderBuilder, x: str, form: str) -> str:
     steps = b.op("Range", b.constant(0, np.int64), length, b.constant(1, np.int64))
     positions = b.op("Expand", b.op("Unsqueeze", steps, b.axes(0)), b.op("Shape", "input_ids"))
     heads = {"num_heads": HEADS} if form == "rows" else {}
-    if form == "by token":  # caches [B,S,D/2] that were looked up before
+    if form == "by token":  # caches [B,S,D/2] after the look-up
         return b.op("RotaryEmbedding", x, *(b.op("Gather", cache, positions) for cache in caches), interleaved=0)
     return b.op("RotaryEmbedding", x, *caches, positions, interleaved=int(form == "interleaved"), **heads)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files with Q/DQ around products: what is left of them, and what is refused."""
+"""Files with Q/DQ around products: what remains of them, and what is refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .conftest import FEEDS
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_left_has_the_weights_of_the_file(original: ModelProto, kind: str, form: str) -> None:
-    """Bit by bit, wherever they came from; and it packs as the float model does."""
+    """The weights are equal bit by bit, wherever they came from, and the model packs as the float model does."""
     quantizer = Quantizer(kind, form)
     source = quantizer.apply(original)
     assert holds_quantization(source)
@@ -49,7 +49,7 @@ def test_what_is_left_has_the_weights_of_the_file(original: ModelProto, kind: st
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("rounds", "smooth"), [(True, False), (False, False), (True, True)])
 def test_exports_from_torch(original: ModelProto, kind: str, rounds: bool, smooth: bool) -> None:
-    """TensorRT's own nodes, weights alone, factors of SmoothQuant: all packs as the float model does.
+    """TensorRT's own nodes, weights alone, factors of SmoothQuant: all of them pack as the float model does.
 
     The factors are powers of two, so that the weights come out bit by bit.
     """
@@ -65,7 +65,7 @@ def test_exports_from_torch(original: ModelProto, kind: str, rounds: bool, smoot
 
 
 def test_other_nodes_of_tensorrt_are_named(original: ModelProto) -> None:
-    """As torch's export has them of int4."""
+    """They are such as torch's export writes for int4."""
     source = TorchQuantizer("e4m3", rounds=False).apply(original)
     node = next(node for node in source.graph.node if node.op_type == "TRT_FP8DequantizeLinear")
     node.op_type = "DequantizeLinear"
@@ -86,7 +86,7 @@ def test_nodes_of_onnxruntime_count(original: ModelProto, form: str) -> None:
 
 
 def test_weights_after_an_identity_are_weights(original: ModelProto) -> None:
-    """Not activations, which would lose their rounding."""
+    """They are not taken for activations, which would lose their rounding."""
     quantizer = Quantizer("int8", "rounded")
     source = quantizer.apply(original)
     node = next(
@@ -109,7 +109,7 @@ def test_weights_stay_for_those_who_take_activations_alone(original: ModelProto)
 
 
 def test_infinite_scales_of_activations_are_not_needed(original: ModelProto) -> None:
-    """ModelOpt gives masks that hold -inf such scales."""
+    """ModelOpt gives such scales to masks that hold -inf."""
     inputs = quantize_and_change(original, lambda graph: set_scale(graph, float("inf")))
     assert rewrite(inputs).report.complete
 
@@ -132,7 +132,7 @@ def set_scale(graph: onnx.GraphProto, value: float) -> None:
 
 
 def weight_scale(graph: onnx.GraphProto, value: float) -> None:
-    """The last number alone, of the first weight."""
+    """Changes the last number of the first weight's scale."""
     weights = {item.name: item for item in graph.initializer}
     name = next(n.input[1] for n in graph.node if n.op_type == "DequantizeLinear" and n.input[0] in weights)
     values = numpy_helper.to_array(weights[name]).copy()
@@ -152,7 +152,7 @@ def computed_scale(graph: onnx.GraphProto) -> None:
 
 
 def another_axis(graph: onnx.GraphProto) -> None:
-    """Of an activation: a scale for every column, then for every row."""
+    """Gives an activation a scale for every column, then for every row."""
     graph.initializer.append(numpy_helper.from_array(np.full(64, 0.05, np.float32), "columns"))
     graph.initializer.append(numpy_helper.from_array(np.zeros(64, np.int8), "zeros"))
     node = next(node for node in graph.node if node.op_type == "DequantizeLinear" and "Quant" in node.input[0])
@@ -197,7 +197,7 @@ def test_what_is_not_understood_is_refused(original: ModelProto, change: Any, me
 def test_weights_in_e4m3_come_out_as_they_were(original: ModelProto) -> None:
     """Their largest number is e4m3's largest, so that the new scale is the old one.
 
-    On the way they are fp16: a stored number times its scale with 11 bits, which rounding to 3 bits undoes.
+    On the way they become fp16: a stored number times its scale with 11 bits, which rounding to 3 bits undoes.
     """
     quantizer = Quantizer("e4m3", "stored")
     quantizer.apply(original)

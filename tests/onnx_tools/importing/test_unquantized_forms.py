@@ -46,7 +46,7 @@ def test_weights_that_are_transposed_or_cast_first_are_weights(original: ModelPr
 
 
 def rounded_columns(values: np.ndarray, node: onnx.NodeProto, model: ModelProto) -> np.ndarray:
-    """int8 with the scales of a QuantizeLinear, and float32 again."""
+    """The values as int8 with the scales of a QuantizeLinear, and back in float32."""
     held = {item.name: item for item in model.graph.initializer}
     scale = numpy_helper.to_array(held[node.input[1]])
     return np.asarray(np.clip(np.rint(values / scale), -128, 127).astype(np.float32) * scale)
@@ -54,7 +54,7 @@ def rounded_columns(values: np.ndarray, node: onnx.NodeProto, model: ModelProto)
 
 @pytest.mark.parametrize("zero", [0, 3, 255])
 def test_weights_with_a_zero_point(original: ModelProto, zero: int) -> None:
-    """uint8, one scale and zero point a weight, as onnxruntime's quantiser writes them; biases are int32."""
+    """uint8, with one scale and zero point per weight, as onnxruntime's quantiser writes them; biases are int32."""
     source, held = ModelProto(), {}
     source.CopyFrom(Quantizer("int8", "stored").apply(original))
     tensors = {item.name: item for item in source.graph.initializer}
@@ -82,7 +82,7 @@ def test_weights_with_a_zero_point(original: ModelProto, zero: int) -> None:
 
 
 def test_old_files_list_weights_as_inputs(original: ModelProto) -> None:
-    """So do scales, which must not become inputs without a value."""
+    """They list scales, too, which must not become inputs without a value."""
     source = Quantizer("int8", "rounded").apply(original)
     names = [value.name for value in source.graph.input]
     source.graph.input.extend(
@@ -95,7 +95,7 @@ def test_old_files_list_weights_as_inputs(original: ModelProto) -> None:
 
 
 def test_what_branches_read_stays(original: ModelProto) -> None:
-    """A branch of an If reads the outer graph's tensors by their names."""
+    """A branch of an If reads the outer graph's tensors by name."""
     source = Quantizer("int8", "stored").apply(original)
     node = next(item for item in source.graph.node if item.op_type == "DequantizeLinear" and "Quant" in item.input[0])
     reader = next(item for item in source.graph.node if node.output[0] in item.input)
@@ -126,7 +126,7 @@ def test_what_branches_read_stays(original: ModelProto) -> None:
 def test_weights_are_rounded_as_onnxruntime_rounds_them(
     kind: str, zero: int, largest: float, axis: int, floats: type[np.floating]
 ) -> None:
-    """To the bit, ties and numbers that are cut off among them."""
+    """The numbers agree to the bit, including ties and those that are cut off."""
     size, number = 24, onnx.TensorProto.DataType.Value(kind)
     rng = np.random.default_rng(0)
     weight = np.rint(rng.standard_normal((size, size)) * 40).astype(floats)
