@@ -38,7 +38,7 @@ opsets = pytest.mark.parametrize("opset", OPSETS)
 
 
 def with_batches(*choices: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Every combination of the choices with three of the batches: each choice, and most pairs, meet all of them."""
+    """All combinations of the choices, each with three batches: every choice, and most pairs, meet all batches."""
     names = list(BATCHES)
     return [
         (*combination, names[(number + step) % len(names)])
@@ -60,7 +60,7 @@ def cu_of(batch: str) -> tuple[np.ndarray, int]:
 
 
 def poison(x: np.ndarray, cu: np.ndarray) -> np.ndarray:
-    """NaN in every filler row: none of it may be seen in a result."""
+    """NaN in every filler row: no result may be affected."""
     x[cu[-1] :] = np.nan
     return x
 
@@ -87,7 +87,7 @@ def model_of(node: onnx.NodeProto, kind: Kind, opset: int) -> onnx.ModelProto:
 
 
 Kind = tuple[tuple[str, str, int], ...]
-"""What an operator is fed: name, type and rank of every input, in the operator's order."""
+"""An operator's inputs: name, type and rank of each, in the operator's order."""
 
 
 def run(op: str, feeds: dict[str, np.ndarray], opset: int, **attributes: Any) -> list[np.ndarray]:
@@ -108,7 +108,7 @@ def _session(
     model = model_of(node, kind, opset)
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    options.intra_op_num_threads = 1  # others would only wait for these few numbers, which takes their core
+    options.intra_op_num_threads = 1  # more threads would only wait for these few numbers, occupying their cores
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 

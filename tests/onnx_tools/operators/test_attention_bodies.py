@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PadfreeAttention's body in onnxruntime against numpy, in every variant."""
+"""PadfreeAttention's body in onnxruntime compared with numpy, in every variant."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_attention_with_positions(window: tuple[int, int], kind: str, ratio: int
         bias = r.standard_normal(sum(widths)).astype(np.float32)
         feeds = {"q": q, "k": k, "v": v} if qkv_layout == "separate" else {"qkv": np.concatenate([q, k, v], 1)}
         feeds |= {"cu_seqlens": cu, "qkv_bias": bias}
-        # At 3 of 2 * 2 + 1 distances the bias decides alone.
+        # At 3 of the 2 * 2 + 1 distances the bias is large enough to decide alone.
         inputs = {"slope": {"slopes": 2.0 ** -np.arange(heads, dtype=np.float32)}, "none": {}}.get(kind)
         if inputs is None:
             inputs = {"distance_bias": (r.standard_normal((heads, 5)) * [1, 30, 1, 30, 30]).astype(np.float32)}
@@ -119,7 +119,7 @@ def test_disentangled_attention(reach: int, tables: tuple[str, ...], batch: str)
 
 
 def test_attention_makes_nothing_of_tokens_by_tokens() -> None:
-    """20,000 sequences of one token: T x T floats would be 1.6 GB a head, the body's largest value is [T,3*H*D]."""
+    """20,000 sequences of one token: T x T floats would be 1.6 GB per head, the body's largest value is [T,3*H*D]."""
     tokens = 20_000
     qkv = rng().standard_normal((tokens, 3 * WIDTH)).astype(np.float32)
     attributes = attention_attributes(scale=1.0)
@@ -130,7 +130,7 @@ def test_attention_makes_nothing_of_tokens_by_tokens() -> None:
 
 @opsets
 def test_half_precision_bodies_compute_in_float32(opset: int) -> None:
-    """fp16 in and out; between them only the output's rounding (2^-11 of values up to 8) may show."""
+    """fp16 in and out; only the output's rounding (2^-11 of values up to 8) may show."""
     cu, tokens = cu_of("filler and empty")
     qkv = poison((rng().standard_normal((tokens, 3 * WIDTH)) * 2).astype(np.float16), cu)
     attributes = attention_attributes(scale=1.0)

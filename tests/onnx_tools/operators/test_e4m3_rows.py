@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms and embeddings whose rows leave in e4m3: the bits that a QuantizeLinear after them gives, in every variant."""
+"""Norms and embeddings that write rows in e4m3: the same bits as from a QuantizeLinear after them, in every variant."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EMBEDDING: dict[str, Any] = {**PLAIN_EMBEDDING, "has_position_table": 1, "has_be
 
 
 def model_of(operator: str, feeds: Feeds, precision: str, opset: int, attributes: dict[str, Any]) -> ModelProto:
-    """The operator alone; e4m3 comes out as float32. With results='act' QuantizeLinear makes y_e4m3 of y."""
+    """The operator alone; e4m3 comes out as float32. With results='act' a QuantizeLinear makes y_e4m3 from y."""
     spec = OPERATORS[operator]
     items = [item.name for item in spec.outputs_for(attributes)]
     nodes = [make_node(operator, [item.name for item in spec.inputs_for(attributes)], items, name="node", **attributes)]
@@ -114,7 +114,7 @@ def test_rows_are_those_of_quantize_linear(
 def test_a_file_in_half_precision_runs_in_float32(
     operator: str, attributes: dict[str, Any], feeds_of: Any, size: Any, results: str
 ) -> None:
-    """Its bodies, widened, are full of casts from float32 to float32."""
+    """Its bodies, when widened, are full of casts from float32 to float32."""
     feeds, chosen = feeds_of(size, np.float32), {**attributes, "results": results, "y_scale": Y_SCALE}
     widened = widen(Model(model_of(operator, feeds, "fp16", 19, chosen))).proto
     for a, b in zip(run(model_of(operator, feeds, "fp32", 19, chosen), feeds), run(widened, feeds), strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of engines alone: no rewritten file has them, files that do are read, and networks have all of them."""
+"""Options only for engines: no rewritten file has them, files that do are read, and networks have all of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_rewritten_files_have_no_options_of_engines_and_networks_have_all_attrib
 
 
 def test_a_file_that_was_written_with_them_is_read_and_lowered_alike() -> None:
-    """Files of commit 6346721a write every attribute."""
+    """Files of commit 6346721a contain every attribute."""
     before = onnx.load_model_from_string(gzip.decompress(WRITTEN_BEFORE.read_bytes()))
     check_nodes(before)
     shortened, count = onnx.ModelProto(), 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Function bodies in onnxruntime against numpy, in every variant; models with bodies and without them."""
+"""Function bodies in onnxruntime compared with numpy, in every variant; models with and without bodies."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_embedding(batch: str, types: int, positions: str, beta: int) -> None:
         r = rng()
         offset = 2 if positions == "counted" else 0
         tensors = {
-            "ids": r.integers(-2, 13, tokens).astype(np.int32),  # some below 0, some from V on
+            "ids": r.integers(-2, 13, tokens).astype(np.int32),  # some below 0, some V or larger
             "cu_seqlens": cu,
             "word_table": r.standard_normal((11, WIDTH)).astype(np.float32),
             "gamma": r.standard_normal(WIDTH).astype(np.float32),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bodies of PadfreeLinear and PadfreeRotary in onnxruntime against numpy, in every variant."""
+"""The bodies of PadfreeLinear and PadfreeRotary in onnxruntime compared with numpy, in every variant."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def linear_attributes(**options: Any) -> dict[str, Any]:
 @opsets
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("rms", [0, 1])
-@pytest.mark.parametrize("flags", [1, 2, 4, 5, 6])  # of x, of the residual, of y; never the first two
+@pytest.mark.parametrize("flags", [1, 2, 4, 5, 6])  # of x, of the residual, of y; the first two are never combined
 def test_linear_with_moments(opset: int, dtype: type, flags: int, rms: int) -> None:
     of_x, of_residual, of_y = (flags >> i & 1 for i in range(3))
     r = rng()
@@ -113,7 +113,7 @@ def test_linear_rotates_pairs(opset: int, rotated: int, dtype: type) -> None:
 
 
 def frequencies(pairs: int) -> np.ndarray:
-    """Those of theta 10000, the last pair left as it is."""
+    """The frequencies for theta 10000, with the last pair not rotated."""
     values = (10000.0 ** -(np.arange(pairs) / pairs)).astype(np.float32)
     values[-1] = 0
     return values
@@ -141,7 +141,7 @@ def test_rotary(opset: int, pairing: str, heads: int, dtype: type) -> None:
 
 
 def test_a_norm_between_two_gemms_is_what_the_moments_make_it() -> None:
-    """LN(x) W + b, and x + LN(r), from x and r alone."""
+    """LN(x) W + b, and x + LN(r), computed only from x and r."""
     r = rng()
     x = r.standard_normal((5, 64)).astype(np.float32) * 3 + 7
     gamma, beta, weight = (r.standard_normal(shape).astype(np.float32) for shape in ((64,), (64,), (64, 64)))
@@ -150,7 +150,7 @@ def test_a_norm_between_two_gemms_is_what_the_moments_make_it() -> None:
     normed = ref.normalise(ref.f64(x), gamma, beta, 1e-5)
     feeds = {"x": x, "weight": scaled, "bias": beta @ weight, "x_moments": moments}
     (y,) = run("PadfreeLinear", feeds, 17, **linear_attributes(has_bias=1, has_x_moments=1, x_epsilon=1e-5))
-    # The mean is 2.3 deviations.
+    # The mean is 2.3 standard deviations.
     check(y, normed @ ref.f64(weight), rtol=1e-4, atol=1e-4)
     feeds = {"x": x, "weight": weight, "bias": beta, "residual": x, "residual_moments": moments}
     flags = {"has_bias": 1, "has_residual": 1, "has_residual_moments": 1, "residual_epsilon": 1e-5}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The body of PadfreeLinearFp8 in onnxruntime against numpy in float64, in every variant of its results."""
+"""The body of PadfreeLinearFp8 in onnxruntime compared with numpy in float64, in every variant of its results."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ PLAIN: dict[str, Any] = {
 
 
 def e4m3(x: np.ndarray) -> np.ndarray:
-    """The nearest number of e4m3, ties to the even one, saturated: from its definition, in float64."""
+    """The nearest e4m3 number, ties to even, saturated: by its definition, in float64."""
     size = np.minimum(np.abs(x.astype(np.float64)), LARGEST)
     step = 2.0 ** (np.floor(np.log2(np.maximum(size, 2.0**-6))) - 3)
     return np.sign(x) * np.minimum(np.round(size / step) * step, LARGEST)
 
 
 def run(feeds: dict[str, np.ndarray], opset: int = 21, **attributes: Any) -> list[np.ndarray]:
-    """x and weight are numbers of e4m3 as float32; so are results in e4m3."""
+    """x and weight are e4m3 numbers stored as float32; so are results in e4m3."""
     spec = OPERATORS[OPERATOR]
     inputs, outputs = spec.inputs_for(attributes), spec.outputs_for(attributes)
     assert sorted(item.name for item in inputs) == sorted(feeds)
@@ -76,7 +76,7 @@ def feeds_of(tokens: int, depth: int, features: int) -> dict[str, np.ndarray]:
 
 
 def plain_of(feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What PadfreeLinear would be given: x without its scale, which the weight has as well."""
+    """The inputs for PadfreeLinear: x without its scale, because the weight's scale includes it."""
     rest = {name: value for name, value in feeds.items() if name not in ("weight", "scale")}
     return {**rest, "weight": (feeds["weight"] * feeds["scale"][:, None].astype(np.float64)).T}
 
@@ -103,12 +103,12 @@ def test_results(opset: int, results: str, activation: str) -> None:
 
 
 @pytest.mark.parametrize("rms", [0, 1])
-@pytest.mark.parametrize("flags", [1, 2, 4, 5, 6])  # of x, of the residual, of y; never the first two
+@pytest.mark.parametrize("flags", [1, 2, 4, 5, 6])  # of x, of the residual, of y; the first two are never combined
 def test_moments(flags: int, rms: int) -> None:
     of_x, of_residual, of_y = (flags >> i & 1 for i in range(3))
     feeds, r = feeds_of(7, 128, 128), rng()
     feeds["residual"] = (r.standard_normal((7, 128)) + 2).astype(np.float32)
-    real = feeds["x"] * SCALE + r.uniform(-0.01, 0.01, feeds["x"].shape)  # rows that x may have been rounded from
+    real = feeds["x"] * SCALE + r.uniform(-0.01, 0.01, feeds["x"].shape)  # rows whose rounding may have given x
     if of_x:
         feeds["x_moments"] = ref.moments(real).astype(np.float32)
     if of_residual:

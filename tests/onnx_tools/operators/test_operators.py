@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operator descriptions: complete, and every wrong node is refused with a message that says what to do."""
+"""Operator descriptions: they are complete, and every wrong node is refused with a message that says what to do."""
 
 from __future__ import annotations
 

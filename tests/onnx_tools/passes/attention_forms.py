@@ -28,13 +28,13 @@ class PositionedBuilder(EncoderBuilder):
         return self.constant(value, np.int64)
 
     def steps(self, *axes: int) -> str:
-        """0, 1, 2, ... with other axes."""
+        """0, 1, 2, ..., unsqueezed at these axes."""
         length = self.op("Squeeze", self.op("Shape", "input_ids", start=1))
         steps = self.op("Range", self.number(0), length, self.number(1))
         return self.op("Unsqueeze", steps, self.axes(*axes))
 
     def distance(self) -> str:
-        """Key position less query position, [S,S]."""
+        """Key position minus query position, [S,S]."""
         return self.op("Sub", self.steps(0), self.steps(1))
 
     def low(self, kept: str, value: float = -10000.0) -> str:
@@ -54,7 +54,7 @@ class PositionedBuilder(EncoderBuilder):
         return self.op("Slice", x, self.axes(start), self.axes(end), self.axes(3), self.axes(step))
 
     def attend(self, x: str, q: str, k: str, v: str, *added: str, scale: float = 0.6) -> str:
-        """A layer of heads [B,H,S,D] with what is added to the scores, one after the other."""
+        """A layer of heads [B,H,S,D]; `added` is added to the scores, one tensor after the other."""
         scores = self.op("MatMul", q, self.op("Transpose", k, perm=[0, 1, 3, 2]))
         scores = self.op("Mul", scores, self.constant(scale))
         for item in added:
@@ -76,7 +76,7 @@ def with_added(added: Added) -> ModelProto:
 
 
 def rotary_layer(rotate: Rotate, keys: Rotate | None = None, *more: str) -> ModelProto:
-    """One layer whose Q and K are rotated by positions; K may be so otherwise. `more` are further inputs."""
+    """One layer whose Q and K are rotated by positions; K may be rotated differently. `more` are further inputs."""
     b = PositionedBuilder()
     x = b.embedding()
     q, k = rotate(b, b.split(x)), (keys or rotate)(b, b.split(x))
@@ -84,7 +84,7 @@ def rotary_layer(rotate: Rotate, keys: Rotate | None = None, *more: str) -> Mode
 
 
 def attributes(result: RewriteResult, op: str = "PadfreeAttention") -> list[dict[str, Any]]:
-    """Of every node of an operator."""
+    """The attributes of every node of an operator."""
     nodes = [node for node in result.model.graph.node if node.op_type == op]
     return [{item.name: helper.get_attribute_value(item) for item in node.attribute} for node in nodes]
 
@@ -94,7 +94,7 @@ def miss_reason(result: RewriteResult) -> str:
 
 
 def assert_stays_on_islands(model: ModelProto, reason: str) -> None:
-    """The attentions stay padded for a reason that is told, and the answers are the same."""
+    """The attentions stay padded for the reason given, and the results are the same."""
     result = rewrite(model)
     assert "PadfreeAttention" not in result.report.plugins
     assert reason in miss_reason(result)

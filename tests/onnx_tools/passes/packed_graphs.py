@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs of packed products and norms, as they are before the passes that put more into the products."""
+"""Graphs of packed products and norms, as they are before the passes that fold more into the products."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.onnx_tools.agreement import run
 from tests.support.samples import PLAIN_NORM
 
 WIDTH = 64
-EPSILON = 0.1  # large, so that one that is left out shows
+EPSILON = 0.1  # so large that a missing one shows
 ELEMENTS = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
 DTYPES = {"fp32": "float32", "fp16": "float16"}
 _FP32 = {"rtol": 1e-5, "atol": 1e-5}
 
 
 class PackedGraph:
-    """Writes a graph on the input "x" [T,64]; every constant has one type, unless another is asked for."""
+    """Writes a graph on the input "x" [T,64]; all constants have one type, unless another is requested."""
 
     def __init__(self, precision: str = "fp32") -> None:
         self.dtype = DTYPES[precision]
@@ -49,7 +49,7 @@ class PackedGraph:
         return output
 
     def padfree(self, op: str, name: str, inputs: list[str], *, outputs: int = 1, **attributes: Any) -> str:
-        """The first of the outputs of an operator; empty inputs are left out."""
+        """The first output of an operator; empty inputs are left out."""
         output = f"{name}{len(self.nodes)}"
         items = [output, f"{output}_total"][:outputs]
         self.nodes.append(make_node(op, [item for item in inputs if item], items, name=output, **attributes))
@@ -113,7 +113,7 @@ class PackedGraph:
 def run_passes(
     model: ModelProto, precision: str, *passes: Callable[[gs.Graph, str], PassResult]
 ) -> tuple[ModelProto, list[PassResult]]:
-    """The model after passes, with its nodes and types checked, and what the passes say."""
+    """The model after the passes, with its nodes and types checked, and the passes' results."""
     graph, results = gs.import_onnx(model), list[PassResult]()
     for step in passes:
         results.append(step(graph, precision))
@@ -135,7 +135,7 @@ def activations(tokens: int, precision: str) -> np.ndarray:
 def assert_same(
     model: ModelProto, rewritten: ModelProto, precision: str, feeds: dict[str, np.ndarray], fp16: Mapping[str, float]
 ) -> None:
-    """Both give the same in onnxruntime, in fp16 within the tolerance `fp16`."""
+    """Both models give the same in onnxruntime, in fp16 within the tolerance `fp16`."""
     before, after = (run(with_functions(item, precision), feeds) for item in (model, rewritten))
     for wanted, actual in zip(before, after, strict=True):
         assert wanted.dtype == actual.dtype

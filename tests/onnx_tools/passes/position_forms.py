@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a position table in the ways in which exporters and people take them."""
+"""Rows of a position table, taken in the ways that exporters and people write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .token_forms import transpose
 
 
 def length(b: EncoderBuilder, offset: int = 0) -> str:
-    """int64 [1]: S and an offset."""
+    """int64 [1]: S plus an offset."""
     size = b.op("Shape", "input_ids", start=1)
     return b.op("Add", size, b.axes(offset)) if offset else size
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One vector [B,E] a sequence, from tokens [B,S,E], in which masked slots have no part."""
+"""One vector [B,E] per sequence, from tokens [B,S,E], to which masked slots do not contribute."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def plain_sum(b: EncoderBuilder, x: str) -> str:
 
 
 def by_position(b: EncoderBuilder, x: str) -> str:
-    """Weights 1, 2, ... as sentence-transformers' weightedmean has them, spread over E."""
+    """Weights 1, 2, ... as in sentence-transformers' weightedmean, expanded over E."""
     positions = b.op("Add", b.op("Cast", steps(b), to=TensorProto.FLOAT), b.constant(1.0))
     positions = b.op("Unsqueeze", positions, b.axes(0, 2))
     shape = b.op("Concat", b.op("Shape", "input_ids"), b.axes(HIDDEN), axis=0)
@@ -76,7 +76,7 @@ def by_position(b: EncoderBuilder, x: str) -> str:
 
 
 def without_special(b: EncoderBuilder, x: str) -> str:
-    """Tokens of one id have no part."""
+    """Tokens with one particular id do not contribute."""
     special = b.op("Equal", "input_ids", b.constant(3, np.int64))
     kept = b.op("Mul", mask(b), b.op("Cast", b.op("Not", special), to=TensorProto.FLOAT))
     wide = b.op("Unsqueeze", kept, b.axes(2))
@@ -85,7 +85,7 @@ def without_special(b: EncoderBuilder, x: str) -> str:
 
 
 def by_attention(b: EncoderBuilder, x: str) -> str:
-    """A softmax over the tokens of scores that are filled where masked."""
+    """A softmax over the tokens, whose scores are filled where masked."""
     row = b.op("Squeeze", score(b, x), b.axes(2))
     masked = b.op("Equal", "attention_mask", b.constant(0, np.int64))
     weights = b.op("Softmax", b.op("Where", masked, b.constant(-10000.0), row), axis=-1)
@@ -159,13 +159,13 @@ def length_first(b: EncoderBuilder, x: str) -> str:
 
 
 def centre(b: EncoderBuilder, x: str) -> str:
-    """The deviation from the mean: a sequence's row beside its tokens."""
+    """The deviation from the mean: a sequence's row combined with its tokens."""
     mean = b.op("Unsqueeze", by_matmul(b, x), b.axes(1))
     return total(b, b.op("Abs", b.op("Sub", x, mean)), column(b))
 
 
 def first_by_mask(b: EncoderBuilder, x: str) -> str:
-    """As sentence-transformers' CLS pooling: the first slot that the mask keeps."""
+    """As in sentence-transformers' CLS pooling: the first slot that the mask keeps."""
     position = b.op("ArgMax", "attention_mask", axis=1, keepdims=0)
     index = b.op("Expand", b.op("Unsqueeze", position, b.axes(1, 2)), b.axes(1, 1, HIDDEN))
     return b.op("Squeeze", b.op("GatherElements", x, index, axis=1), b.axes(1))
@@ -187,7 +187,7 @@ def last_by_pairs(b: EncoderBuilder, x: str) -> str:
 
 
 def last_of_rows(b: EncoderBuilder, x: str) -> str:
-    """The same as older exporters write it: rows of [B*S,E]."""
+    """The same as older exporters write it: from rows of [B*S,E]."""
     rows = b.op(
         "Range", b.constant(0, np.int64), b.op("Squeeze", b.op("Shape", "input_ids", end=1)), b.constant(1, np.int64)
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attention makes, [B,H,S,D], is worked on before its heads are put together: gates, norms, factors by head."""
+"""Attention's result [B,H,S,D] is changed before its heads are joined: gates, norms, factors per head."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.encoder import HIDDEN, TOKENS, with_output
 
 from .attention_forms import HEADS, SIZE, PositionedBuilder
 
-Change = Callable[[PositionedBuilder, str, str, str], str]  # of the context, the queries and the values [B,H,S,D]
+Change = Callable[[PositionedBuilder, str, str, str], str]  # takes the context, the queries and the values [B,H,S,D]
 
 
 def gate(b: PositionedBuilder, context: str, q: str, _v: str) -> str:
@@ -40,7 +40,7 @@ def guard(b: PositionedBuilder, context: str, _q: str, _v: str) -> str:
 
 
 def twice(b: PositionedBuilder, context: str, _q: str, _v: str) -> str:
-    """Two tensors read the heads."""
+    """Two nodes read the heads."""
     return b.op("Add", b.op("Relu", context), b.op("Abs", context))
 
 
@@ -65,7 +65,7 @@ def test_heads_that_are_changed(change: Change, interface: str) -> None:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_heads_one_by_one(interface: str) -> None:
-    """A loop over heads that was traced: each is sliced out and attended to by itself."""
+    """A traced loop over heads: each is sliced out and attended to separately."""
     b = PositionedBuilder()
     x = b.embedding()
     q, k, v = (b.split(x) for _ in range(3))
@@ -84,7 +84,7 @@ def test_heads_one_by_one(interface: str) -> None:
 
 
 def test_heads_that_an_island_reads() -> None:
-    """Attention is packed all the same."""
+    """Attention is packed nevertheless."""
 
     def running(b: PositionedBuilder, context: str, _q: str, _v: str) -> str:
         return b.op("CumSum", context, b.constant(2, np.int64))

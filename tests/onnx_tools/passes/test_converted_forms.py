@@ -23,7 +23,7 @@ def reduce(b: EncoderBuilder, x: str) -> str:
 
 
 def pool(b: EncoderBuilder, x: str) -> str:
-    """As tf2onnx writes a mean over the last of three axes."""
+    """A mean over the last of three axes, as tf2onnx writes it."""
     return b.op("GlobalAveragePool", x)
 
 
@@ -32,7 +32,7 @@ def without_its_axis(b: EncoderBuilder, x: str) -> str:
 
 
 def sum_up(b: EncoderBuilder, x: str) -> str:
-    """As jax2onnx writes a mean, with the squares of the variance in the sum."""
+    """A mean as jax2onnx writes it, with the squares of the variance inside the sum."""
     node = next((item for item in b.nodes if x in item.output), None)
     squares = node is not None and node.op_type == "Mul" and node.input[0] == node.input[1]
     if node is not None and squares:
@@ -48,7 +48,7 @@ def times_the_inverse(b: EncoderBuilder, x: str) -> str:
 
 
 def statistics(b: EncoderBuilder, x: str, mean: Mean) -> tuple[str, str, str]:
-    """The mean, x without it, and 1 / sqrt(variance + epsilon)."""
+    """The mean, x minus the mean, and 1 / sqrt(variance + epsilon)."""
     centre = mean(b, x)
     rest = b.op("Sub", x, centre)
     variance = b.op("Add", mean(b, b.op("Mul", rest, rest)), b.constant(1e-5))
@@ -70,7 +70,7 @@ def of_jax(b: EncoderBuilder, x: str, mean: Mean) -> str:
 
 
 def of_flax(b: EncoderBuilder, x: str, mean: Mean) -> str:
-    """The scale is multiplied by the root first."""
+    """The scale and the inverse root are multiplied first."""
     _, rest, inverse = statistics(b, x, mean)
     factor = b.op("Mul", inverse, b.weight(HIDDEN, center=1.0))
     return b.op("Add", b.op("Mul", rest, factor), b.weight(HIDDEN))
@@ -103,7 +103,7 @@ def test_norms_by_factors(norm: Norm, mean: Mean, interface: str) -> None:
 
 
 def of_another_tensor(b: EncoderBuilder, x: str, mean: Mean) -> str:
-    """The variance is that of another tensor than the one it scales."""
+    """The variance belongs to another tensor than the one that is scaled."""
     _, _, inverse = statistics(b, x, mean)
     other = b.op("Sub", x, b.op("Mul", mean(b, x), b.constant(0.5)))
     factor = b.op("Mul", inverse, b.weight(HIDDEN, center=1.0))
@@ -118,7 +118,7 @@ def with_another_shift(b: EncoderBuilder, x: str, mean: Mean) -> str:
 
 
 def shifted_by_the_centre(b: EncoderBuilder, x: str, mean: Mean) -> str:
-    """Keras' form with the product of another tensor than the centre below 0."""
+    """Keras' form, but the subtracted product is not the mean's."""
     centre, _, inverse = statistics(b, x, mean)
     factor = b.op("Mul", inverse, b.weight(HIDDEN, center=1.0))
     other = b.op("Neg", b.op("Mul", centre, b.constant(0.5)))
@@ -127,7 +127,7 @@ def shifted_by_the_centre(b: EncoderBuilder, x: str, mean: Mean) -> str:
 
 
 def by_one_less(b: EncoderBuilder, x: str) -> str:
-    """As torch's std has it for samples."""
+    """As torch's std computes it for samples."""
     return b.op("Div", b.op("ReduceSum", x, b.axes(-1), keepdims=1), b.constant(HIDDEN - 1))
 
 
@@ -152,7 +152,7 @@ def test_what_is_no_norm_stays(norm: Norm, mean: Mean) -> None:
 
 @pytest.mark.parametrize("order", [0, 1])
 def test_scales_with_a_bias_of_zero(order: int) -> None:
-    """PaddlePaddle's scale * x + 0 and 1 * x are nothing between a projection and its heads."""
+    """PaddlePaddle's scale * x + 0 and 1 * x are ignored between a projection and its heads."""
     b = PositionedBuilder()
     x = b.embedding()
     zero, one = b.constant(np.zeros(1, np.float32)), b.constant(1.0)
@@ -173,7 +173,7 @@ def test_slices_that_name_all_axes(interface: str) -> None:
     first = b.op("Slice", x, b.axes(0, 0, 0), b.axes(LARGE, 1, LARGE), b.axes(0, 1, 2))
     model = with_output(b.op("Squeeze", first, b.axes(1)), b, ["batch", HIDDEN])
     result = rewrite(model, interface=interface, strict=True)
-    assert result.report.plugins["PadfreePool"] == 3  # of attention, of what is added to it, and of the sum
+    assert result.report.plugins["PadfreePool"] == 3  # pools attention's result, what is added to it, and the sum
     assert_agree(model, result, only="prefix")
 
 

@@ -26,7 +26,7 @@ def _model(
     filler: float = 0.0,
     **attributes: object,
 ) -> ModelProto:
-    """[B,S,C] -> Transpose -> Conv -> Transpose, or [B,C,S] -> Conv; a Pad puts `zeros` beside the rows first."""
+    """[B,S,C] -> Transpose -> Conv -> Transpose, or [B,C,S] -> Conv; first a Pad may put `zeros` around the rows."""
     rng = np.random.default_rng(0)
     features = CHANNELS if groups == CHANNELS else FEATURES
     weights = [
@@ -62,7 +62,7 @@ OTHERS = (
     (3, {"zeros": (2, 0)}), (4, {"zeros": (2, 0), "pads": [0, 1]}), (3, {"zeros": (1, 1), "auto_pad": "VALID"}),
     (3, {"pads": [1, 1], "groups": CHANNELS}), (4, {"zeros": (3, 0), "groups": CHANNELS}), (1, {"groups": CHANNELS}),
 )  # fmt: skip
-"""With zeros beside the rows first, and with weights of each channel."""
+"""Some have zeros padded first, some have weights per channel."""
 
 
 @pytest.mark.parametrize("transposed", [False, True])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions that count ids or the mask, wherever they are read: packed tokens have their positions in the sequence."""
+"""Positions that count ids or the mask, wherever they are read: packed tokens get their positions in the sequence."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def differs(b: EncoderBuilder, value: int) -> str:
 
 
 def by_ids(b: EncoderBuilder) -> str:
-    """As XLM-RoBERTa-XL's and M2M-100's."""
+    """As in XLM-RoBERTa-XL and M2M-100."""
     kept = differs(b, PADDING)
     return b.op("Add", b.op("Mul", running_sum(b, kept), kept), number(b, 1))
 
 
 def by_mask(b: EncoderBuilder) -> str:
-    """As OPT's: cumsum(mask) * mask - 1 + 2."""
+    """As in OPT: cumsum(mask) * mask - 1 + 2."""
     counted = b.op("Mul", running_sum(b, "attention_mask"), "attention_mask")
     return b.op("Add", b.op("Sub", counted, number(b, 1)), number(b, 2))
 
@@ -49,12 +49,12 @@ def fill(b: EncoderBuilder) -> str:
 
 
 def exclusive(b: EncoderBuilder) -> str:
-    """How many tokens are before each."""
+    """How many tokens come before each."""
     return running_sum(b, "attention_mask", exclusive=1)
 
 
 def encoder(positions: Callable[[EncoderBuilder], str]) -> ModelProto:
-    """Look-ups by words and positions that no norm follows."""
+    """Look-ups by words and positions without a norm after them."""
     b = EncoderBuilder()
     words = b.op("Gather", b.weight(VOCABULARY, HIDDEN), "input_ids")
     indices = b.op("Gather", b.weight(POSITIONS, HIDDEN), positions(b))
@@ -73,24 +73,24 @@ def test_counted_positions_are_those_of_tokens(form: Callable[[EncoderBuilder], 
 
 
 def without_separators(b: EncoderBuilder) -> str:
-    """An id that is not counted but has another number at every index is no padding."""
+    """An id that is not counted but gets a different number at every position is not padding."""
     return running_sum(b, differs(b, 3))
 
 
 def number_tokens(b: EncoderBuilder) -> str:
-    """Tokens of one id are counted, and so all others would be padding."""
+    """Only tokens with one id are counted, so all others would be padding."""
     kept = b.op("Cast", b.op("Equal", "input_ids", number(b, 3)), to=INT64)
     return b.op("Mul", running_sum(b, kept), kept)
 
 
 def special(b: EncoderBuilder) -> str:
-    """Ids below 4 are not counted: several may stand in sequences."""
+    """Ids below 4 are not counted: several of them may occur in sequences."""
     kept = b.op("Cast", b.op("Greater", "input_ids", number(b, 3)), to=INT64)
     return b.op("Mul", running_sum(b, kept), kept)
 
 
 def backward(b: EncoderBuilder) -> str:
-    """How many tokens follow each."""
+    """How many tokens come after each."""
     return b.op("Mul", running_sum(b, "attention_mask", reverse=1, exclusive=1), "attention_mask")
 
 
@@ -104,7 +104,7 @@ def test_what_counts_otherwise_stays_as_it_is(form: Callable[[EncoderBuilder], s
 
 
 def test_an_output_that_counts_stays_an_output() -> None:
-    """Its readers read positions all the same."""
+    """Its readers get positions nevertheless."""
     b = EncoderBuilder()
     words = b.op("Gather", b.weight(VOCABULARY, HIDDEN), "input_ids")
     counted = fill(b)

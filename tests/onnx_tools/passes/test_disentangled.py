@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disentangled attention: tables by distance that rows of Q and K are multiplied by, and what only seems to be one."""
+"""Disentangled attention: tables by distance that rows of Q and K are multiplied by, and what only looks like one."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from .attention_forms import (
     miss_reason,
 )
 
-SPAN, BUCKETS = 4, 2  # rows for distances either way; distances that have a row of their own
+SPAN, BUCKETS = 4, 2  # rows for distances in each direction; distances with a row of their own
 SCALE = 1.0 / math.sqrt(3 * SIZE)
 Index = Callable[[PositionedBuilder], str]
 
 
 def _distance(b: PositionedBuilder) -> str:
-    """Query less key, [S,S]."""
+    """Query position minus key position, [S,S]."""
     return b.op("Sub", b.steps(1), b.steps(0))
 
 
 def _bucket(b: PositionedBuilder, far: str) -> str:
-    """The distance, by logarithms from BUCKETS on: 3 for 3 and 4, 4 for 5 to 12."""
+    """The distance, logarithmic from BUCKETS on: 3 for 3 and 4, 4 for 5 to 12."""
     away = b.op("Max", b.op("Abs", far), b.number(BUCKETS))
     ratio = b.op("Log", b.op("Div", b.op("Cast", away, to=FLOAT), b.constant(BUCKETS)))
     steps = b.op("Ceil", b.op("Mul", b.op("Div", ratio, b.constant(math.log(6.0))), b.constant(2.0)))
@@ -69,7 +69,7 @@ def _table(b: PositionedBuilder, rows: int = 2 * SPAN, embeddings: str | None = 
 
 
 def _choose(b: PositionedBuilder, rows: str, table: str, index: str) -> str:
-    """The elements [B,H,S,S] of rows times a table that an index [S,S] chooses."""
+    """From the product of rows and a table, the elements [B,H,S,S] that an index [S,S] selects."""
     gemms = b.op("MatMul", rows, table)
     size = b.op("Shape", "input_ids", start=0, end=1), b.op("Shape", "input_ids", start=1)
     shape = b.op("Concat", size[0], b.axes(HEADS), size[1], size[1], axis=0)
@@ -84,7 +84,7 @@ Terms = Callable[[PositionedBuilder, str, str], list[str]]
 
 
 def _model(terms: Terms, mask: str = "keys") -> ModelProto:
-    """One layer whose scores are q k and terms, all times SCALE."""
+    """One layer whose scores are the sum of q k and the terms, all times SCALE."""
     b = PositionedBuilder()
     x = b.embedding()
     q, k, v = (b.split(x) for _ in range(3))
@@ -96,7 +96,7 @@ def _model(terms: Terms, mask: str = "keys") -> ModelProto:
     scores = b.op("Add", scores, total or "")
     if mask == "keys":
         scores = b.op("Add", scores, b.padding_mask())
-    else:  # the query's slot and the key's
+    else:  # masks both the query's slot and the key's
         kept = b.kept_keys()
         scores = b.op("Where", b.op("And", kept, _transpose(b, kept)), scores, b.constant(-1e30))
     context = b.op("MatMul", b.op("Softmax", scores, axis=-1), v)
@@ -121,7 +121,7 @@ def _of_keys(b: PositionedBuilder, _: str, k: str) -> list[str]:
 
 
 def _other_factor(b: PositionedBuilder, q: str, k: str) -> list[str]:
-    """Q is multiplied by one number before the MatMul, and its result by another one."""
+    """Q is multiplied by one number before the MatMul, the product by another."""
     rows = b.op("Mul", q, b.constant(0.5))
     return [b.op("Mul", _choose(b, rows, _table(b), _buckets(b)), b.constant(-1.5)), *_of_keys(b, q, k)]
 
@@ -138,7 +138,7 @@ def _middle(b: PositionedBuilder, q: str, _: str) -> list[str]:
 
 
 def tables(result: RewriteResult) -> dict[str, np.ndarray]:
-    """The tables of the one attention."""
+    """The tables of the model's only attention."""
     node = next(node for node in result.model.graph.node if node.op_type == "PadfreeAttention")
     constants = {item.name: item for item in result.model.graph.initializer}
     actual = attributes(result)[0]
@@ -191,14 +191,14 @@ def _choosing(index: Index) -> Terms:
 
 
 def _table_of_tokens(b: PositionedBuilder, q: str, k: str) -> list[str]:
-    """What the index chooses is a product of Q with the first keys."""
+    """The index selects from a product of Q with the first keys."""
     first = b.op("Slice", k, b.axes(0), b.axes(1), b.axes(2))
     index = b.op("Clip", _distance(b), b.number(0), b.number(0))
     return [_choose(b, q, _transpose(b, first), index)]
 
 
 def _other_rows(b: PositionedBuilder, q: str, _: str) -> list[str]:
-    """Neither Q nor K."""
+    """The rows are neither Q nor K."""
     return [_choose(b, b.op("Relu", q), _table(b), _distances(b))]
 
 
@@ -207,7 +207,7 @@ def _keys_instead_of_queries(b: PositionedBuilder, _: str, k: str) -> list[str]:
 
 
 def _longer(b: PositionedBuilder, q: str, _: str) -> list[str]:
-    """Distances count from the end of the sequence's own middle: a longer sequence has other rows for them."""
+    """Distances count from the sequence's own middle: in longer sequences they have other rows."""
     half = b.op("Div", b.op("Min", b.op("Shape", "input_ids", start=1), b.axes(2 * SPAN)), b.number(2))
     index = b.op("Clip", b.op("Add", _distance(b), half), b.number(0), b.number(2 * SPAN - 1))
     return [_choose(b, q, _table(b), index)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Biases by distance: tables of buckets, slopes, and what only seems to be one."""
+"""Biases by distance: tables of buckets, slopes, and what only looks like one."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from .attention_forms import (
 )
 
 SLOPES = (0.5, 0.25, 0.125, 0.0625)
-LAST = 6  # the distance from which on buckets are the same
+LAST = 6  # the distance from which buckets no longer change
 
 
 def bias_of(result: RewriteResult) -> np.ndarray:
-    """The table or the slopes of the one attention."""
+    """The table or the slopes of the model's only attention."""
     node = next(node for node in result.model.graph.node if node.op_type == "PadfreeAttention")
     names = [spec.name for spec in OPERATORS["PadfreeAttention"].inputs_for({**attributes(result)[0], **_text(result)})]
     index = next(i for i, name in enumerate(names) if name in ("slopes", "distance_bias"))
@@ -68,7 +68,7 @@ def _under_the_mask(b: PositionedBuilder) -> list[str]:
 
 
 def _clip_distances(b: PositionedBuilder) -> list[str]:
-    """A row for every distance between -2 and 2, and a constant for each head, which changes nothing."""
+    """A row for every distance between -2 and 2, plus a constant per head, which has no effect."""
     row = b.op("Add", b.op("Clip", b.distance(), b.number(-2), b.number(2)), b.number(2))
     result = b.op("Transpose", b.op("Gather", b.weight(5, HEADS), row), perm=[2, 0, 1])
     return [b.padding_mask(), b.op("Add", b.op("Mul", result, b.constant(2.0)), b.weight(HEADS, 1, 1))]
@@ -139,7 +139,7 @@ def _of_ids(b: PositionedBuilder) -> list[str]:
 
 
 def _of_squares(b: PositionedBuilder) -> list[str]:
-    """Neither linear nor the same from some distance on."""
+    """Neither linear nor constant from some distance on."""
     far = b.op("Cast", b.distance(), to=FLOAT)
     return [b.padding_mask(), b.op("Mul", b.op("Mul", far, far), b.constant(-0.01))]
 
@@ -157,7 +157,7 @@ def test_other_biases_stay_on_islands(added: Added, reason: str) -> None:
 
 
 def test_every_distance_of_a_limited_model_is_in_its_table() -> None:
-    """What changes at every distance is a table where a table of positions ends sequences."""
+    """A bias that changes at every distance becomes a table if a table of positions limits sequences."""
     b = PositionedBuilder()
     words = b.op("Gather", b.weight(VOCABULARY, HIDDEN), "input_ids")
     positions = b.op("Gather", b.weight(POSITIONS, HIDDEN), b.steps(0))

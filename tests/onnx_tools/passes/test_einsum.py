@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Einsum is written out as products: the same numbers. What is packed then: test_tokens.py."""
+"""Einsum is written out as products with the same results. What is packed then: test_tokens.py."""
 
 from __future__ import annotations
 

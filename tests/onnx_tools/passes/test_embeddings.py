@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look-ups ahead of a norm: with a factor, by further inputs, by numbers that are computed of them."""
+"""Look-ups ahead of a norm: with a factor, by further inputs, by numbers computed from these."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def position_rows(b: EncoderBuilder) -> str:
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("factor", [1.0, FACTOR])
 def test_rows_times_a_number(factor: float, interface: str) -> None:
-    """As BART's kin embed: the table is multiplied instead, once."""
+    """As in BART and related models: the table is multiplied once instead."""
     b = EncoderBuilder()
     table = b.weight(VOCABULARY, HIDDEN)
     words = b.op("Mul", b.op("Gather", table, "input_ids"), b.constant(factor))
@@ -43,7 +43,7 @@ def test_rows_times_a_number(factor: float, interface: str) -> None:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_a_table_that_is_read_elsewhere_is_not_multiplied(interface: str) -> None:
-    """There would be two such tables."""
+    """Otherwise there would be two such tables."""
     b = EncoderBuilder()
     table = b.weight(VOCABULARY, HIDDEN)
     words = b.op("Mul", b.op("Gather", table, "input_ids"), b.constant(FACTOR))
@@ -57,7 +57,7 @@ def test_a_table_that_is_read_elsewhere_is_not_multiplied(interface: str) -> Non
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_further_tables(interface: str) -> None:
-    """Rows by inputs, by differences of inputs, and one row for all tokens, as LayoutLM adds them."""
+    """Rows by inputs, by differences of inputs, and one row for all tokens, as in LayoutLM."""
     b = EncoderBuilder()
     names = ("left", "right", "top")
     rows = [b.op("Gather", b.weight(VOCABULARY, HIDDEN), name) for name in ("input_ids", *names)]
@@ -77,7 +77,7 @@ def test_further_tables(interface: str) -> None:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_a_norm_without_weights(interface: str) -> None:
-    """As I-BERT's, and Cohere's, whose weight is multiplied in another type."""
+    """As in I-BERT, and in Cohere, whose weight is multiplied in another type."""
     b = EncoderBuilder()
     total = b.op("Add", b.op("Gather", b.weight(VOCABULARY, HIDDEN), "input_ids"), position_rows(b))
     centred = b.op("Sub", total, b.op("ReduceMean", total, axes=[-1]))

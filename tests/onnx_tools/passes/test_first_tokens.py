@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that need one row a sequence of their last layer compute that alone, and give what they gave."""
+"""Models that need only one row per sequence from their last layer compute only that, with the same results."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from tests.support.rewritings import Rewritings
 
 INNER, CLASSES = 24, 3
 MATMULS = ("MatMul", "Gemm", "PadfreeLinear")
-LAST_LAYER = ["T", "B", "B", "B"]  # Q, K and V in one; what attention goes into; the feed-forward network
+LAST_LAYER = ["T", "B", "B", "B"]  # Q, K and V in one; attention's projection; the feed-forward network
 
 
 def rows(model: ModelProto, *operators: str) -> list[str]:
-    """How many rows the nodes of these kinds read: "T" or "B"."""
+    """The rows that nodes of these kinds read: "T" or "B"."""
     graph = import_graph(Model(without_functions(model)))
     analysis = analyse(graph)
     return [str((analysis[node.inputs[0]].shape or "?")[0]) for node in graph.nodes if node.op in operators]
 
 
 def pools(model: ModelProto) -> list[tuple[str, int]]:
-    """What pools take, and whether they normalise it."""
+    """The mode of each pool, and whether it normalises."""
     results = [node_attributes(node) for node in padfree_nodes(model.graph) if node.op_type == "PadfreePool"]
     return [(str(item["mode"]), int(item["normalize"])) for item in results]
 
 
 FIRST = ("first", 0)
-MOVED = [FIRST, FIRST, ("each", 0)]  # of attention, of what the layer adds, and of what becomes of these
+MOVED = [FIRST, FIRST, ("each", 0)]  # of attention's result, of what the layer adds it to, and the model's own pool
 
 
 def moved_count(result: RewriteResult) -> int:
@@ -75,7 +75,7 @@ def gate(b: EncoderBuilder, x: str) -> str:
 
 
 def groups(b: EncoderBuilder, x: str) -> str:
-    """A softmax in each of four groups of features, which change places."""
+    """A softmax in each of four groups of features, which are then interleaved."""
     grouped = b.op("Softmax", b.op("Reshape", x, b.axes(0, 0, 4, INNER // 4)), axis=-1)
     return b.op("Reshape", b.op("Transpose", grouped, perm=[0, 1, 3, 2]), b.axes(0, 0, INNER))
 
@@ -89,7 +89,7 @@ def feed_forward(b: EncoderBuilder, x: str, activation: Activation = gelu) -> st
 
 
 def post_norm_layers(activation: Activation = gelu, layers: int = 2) -> tuple[EncoderBuilder, str]:
-    """An encoder as BERT is."""
+    """An encoder like BERT."""
     b = EncoderBuilder()
     x, mask = b.embedding(), b.padding_mask()
     for _ in range(layers):
@@ -113,7 +113,7 @@ def first(b: EncoderBuilder, x: str) -> str:
 
 
 def last(b: EncoderBuilder, x: str) -> str:
-    """The row of the largest position among kept tokens."""
+    """The row at the largest position of a kept token."""
     length = b.op("Squeeze", b.op("Shape", "input_ids", start=1))
     positions = b.op("Range", b.constant(0, np.int64), length, b.constant(1, np.int64))
     index = b.op("ArgMax", b.op("Mul", "attention_mask", positions), axis=1, keepdims=1)
@@ -138,7 +138,7 @@ def masked_mean(b: EncoderBuilder, x: str) -> str:
 
 
 def model_of(b: EncoderBuilder, **tails: str) -> ModelProto:
-    """The model with outputs [batch, anything], or, where the name begins so, of tokens."""
+    """The model with outputs [batch, anything], or [batch, sequence, E] where the name begins with "tokens"."""
     for name, tensor in tails.items():
         b.op("Identity", tensor, output=name)
     return b.model({name: TOKENS if name.startswith("tokens") else ["batch", None] for name in tails})
@@ -183,7 +183,7 @@ def test_an_embedding_keeps_its_length_of_1(interface: str) -> None:
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_pools_divide_by_lengths_in_half_precision(precision: str) -> None:
-    """Nothing is left of it outside of the pool, whose rows are half precision, and 1e-12 would be 0 in fp16."""
+    """All of it is in the pool, whose rows are half precision; as a number of its own, 1e-12 would be 0 in fp16."""
     b, x = post_norm_layers()
     model = model_of(b, y=normalize(b, x))
     wide, narrow = (rewrite(model, precision=kind).model for kind in ("fp32", precision))
@@ -202,7 +202,7 @@ def test_pools_divide_by_lengths_in_half_precision(precision: str) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_row_of_zeros_has_no_nan(precision: str) -> None:
-    """After a GEMM of zeros."""
+    """Rows after a GEMM of zeros."""
     b, x = post_norm_layers()
     x = b.op("MatMul", x, b.constant(np.zeros((HIDDEN, HIDDEN))))
     result = rewrite(model_of(b, y=normalize(b, x)), precision=precision, verify=False)
@@ -225,7 +225,7 @@ def test_norms_ahead_of_layers(interface: str, last_norm: bool) -> None:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_two_heads(interface: str) -> None:
-    """One of which normalises, and an output that is the first token's row itself, under two names."""
+    """One head normalises, and an output is the first token's row itself, under two names."""
     b, x = post_norm_layers()
     pooled = first(b, x)
     model = model_of(b, y=pooler(b, x), z=normalize(b, x), rows=pooled, rows_again=pooled)
@@ -237,7 +237,7 @@ def test_two_heads(interface: str) -> None:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_first_tokens_of_two_layers(interface: str) -> None:
-    """The layer before the last is computed for all tokens, and its first tokens' rows are taken once."""
+    """The layer before the last is computed for all tokens, and the rows of its first tokens are taken once."""
     b, x = post_norm_layers(layers=1)
     below, mask = x, b.padding_mask()
     x = b.layer(x, mask)
@@ -262,7 +262,7 @@ def first_and_mean(b: EncoderBuilder, x: str) -> dict[str, str]:
 
 
 def rows_of_other_tokens(b: EncoderBuilder, x: str) -> dict[str, str]:
-    """What the last norm adds up is read elsewhere, and the norm saves no GEMM."""
+    """The last norm's sum is read elsewhere, and moving the norm would save no GEMM."""
     total = b.op("Add", feed_forward(b, x), x)
     return {"y": first(b, b.norm(total)), "tokens": total}
 
@@ -282,7 +282,7 @@ def test_rows_that_something_else_reads_stay(
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_a_feed_forward_network_that_is_read_elsewhere(interface: str) -> None:
-    """The layer is computed for all tokens up to there; the GEMM after it is not."""
+    """The layer is computed for all tokens up to there, but the GEMM after it is not."""
     b, x = post_norm_layers()
     inner = gelu(b, b.linear(x, HIDDEN, HIDDEN))
     last = b.norm(b.op("Add", b.linear(inner, HIDDEN, HIDDEN), x))
@@ -301,7 +301,7 @@ Tail = Callable[[EncoderBuilder, str], str]
 def test_empty_sequences_are_zeros_and_change_nothing(
     tail: Tail, encoder: Callable[[], tuple[EncoderBuilder, str]]
 ) -> None:
-    """After zeros a head gives what it gives after the pool of a model that computes all tokens."""
+    """On rows of zeros a head gives the same as after the pool of a model that computes all tokens."""
 
     def model(*, tokens: bool) -> RewriteResult:
         b, x = encoder()
@@ -331,7 +331,7 @@ def test_tensors_of_sequences_are_none_of_tokens() -> None:
 
 
 def first_token_of(model: ModelProto, *, normalize: bool = False) -> ModelProto:
-    """A model of tokens that gives their first, divided by its length where that is asked for."""
+    """From a model of tokens, one that outputs their first, optionally divided by its length."""
     tokens = model.graph.output[0]
     width = tokens.type.tensor_type.shape.dim[2].dim_value or None
     b = EncoderBuilder()
@@ -358,10 +358,10 @@ def folding(model: ModelProto) -> tuple[int, list[str]]:
     return result["replaced"], [miss["reason"] for miss in result["missed"]]
 
 
-ROW_NORMS = {  # norms that the last layer has left, of rows
-    "bert": 2,  # of what it adds, and the last
+ROW_NORMS = {  # the last layer's norms of rows that remain
+    "bert": 2,  # of what is added, and the last
     "gte": 2,  # gated
-    "modernbert": 1,  # norms ahead of layers
+    "modernbert": 1,  # pre-norm layers
     "nomic_bert": 2,
     "t5": 1,
 }
@@ -369,7 +369,7 @@ ROW_NORMS = {  # norms that the last layer has left, of rows
 
 @pytest.mark.parametrize(("name", "normalize"), [*((name, False) for name in ROW_NORMS), ("bert", True), ("t5", True)])
 def test_gemms_of_first_tokens_fold_norms(name: str, normalize: bool, rewritings: Rewritings) -> None:
-    """As many as where the last layer computes all tokens; the last norm stays in both."""
+    """As many are folded as if the last layer computed all tokens; the last norm stays in both."""
     plain = rewrite(first_token_of(folding_encoders.load(name), normalize=normalize))
     rewritten, whole = with_linear(plain.model), rewritings.of_linear(name).model
     assert moved_count(plain) == 1
@@ -391,7 +391,7 @@ def test_gemms_of_first_tokens_fold_norms(name: str, normalize: bool, rewritings
 
 
 def test_the_last_layers_gemms_take_norms_and_sums() -> None:
-    """The GEMM after attention writes moments, the next one norms by them, and the last adds what it norms itself."""
+    """The GEMM after attention writes moments, the next norms by them, and the last adds rows that it norms itself."""
     rewritten = with_linear(rewrite(first_token_of(folding_encoders.load("bert"))).model)
     linear_nodes = [node for node in padfree_nodes(rewritten.graph) if node.op_type == "PadfreeLinear"]
     flags = ("has_residual", "has_moments", "has_x_moments", "has_residual_moments")
@@ -412,7 +412,7 @@ def _values(item: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ["bert", "modernbert"])
 def test_fp8(name: str) -> None:
-    """Products of tokens are in e4m3, those of first tokens alone in half precision."""
+    """Products of all tokens are in e4m3, those of first tokens only in half precision."""
     plain = rewrite(first_token_of(folding_encoders.load(name)), precision="fp16", verify=False).model
     feeds = {item.name: _values(item) for item in plain.graph.input}
     rewritten = quantize_gemms(Model(plain), [feeds])
@@ -428,7 +428,7 @@ def test_fp8(name: str) -> None:
 
 
 def test_fp8_of_what_is_asked_for() -> None:
-    """A pattern that names a product of first tokens alone leaves it in half precision."""
+    """Even a pattern that names a product of first tokens only leaves it in half precision."""
     plain = rewrite(first_token_of(folding_encoders.load("bert")), precision="fp16", verify=False).model
     graph = import_graph(linear.with_linear(Model(plain)))
     begin, *_, last = [node.name for node in graph.nodes if node.op == "PadfreeLinear"]
@@ -439,7 +439,7 @@ def test_fp8_of_what_is_asked_for() -> None:
 
 @pytest.mark.parametrize(("name", "ahead"), [("bert", False), ("modernbert", True)])
 def test_a_stream_is_one_whose_first_tokens_the_last_layer_adds(name: str, ahead: bool) -> None:
-    """Its scale is checked for e4m3, as those of other streams are; rows that are normed anew are none."""
+    """Its scale is checked for e4m3, like those of other streams; rows that are normed again are not a stream."""
     plain = rewrite(first_token_of(folding_encoders.load(name)), precision="fp16", verify=False).model
     graph = import_graph(linear.with_linear(Model(plain)))
     last = choose_layers(graph, QuantizationOptions()).chosen_layers[-1]
@@ -447,7 +447,7 @@ def test_a_stream_is_one_whose_first_tokens_the_last_layer_adds(name: str, ahead
 
 
 def test_work_is_counted_for_sequences() -> None:
-    """Of the last layer, products of B rows are the layers' as those of the original are, and not the head's."""
+    """Products of B rows in the last layer count as the layers' work, as in the original, and not as the head's."""
     model = bert_model(2, 64, 2, 128, 100, 64)
     del model.graph.output[0]
     report = rewrite(model).report
@@ -461,7 +461,7 @@ def test_work_is_counted_for_sequences() -> None:
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("encoder", [post_norm_layers, norms_ahead])
 def test_the_last_layer_for_last_tokens(encoder: Callable[[], tuple[EncoderBuilder, str]], interface: str) -> None:
-    """As decoders that pool by the last token need it."""
+    """As needed for decoders that pool the last token."""
     b, x = encoder()
     model = model_of(b, y=last(b, x))
     result = rewrite(model, interface=interface, strict=True)
@@ -486,7 +486,7 @@ def test_last_tokens_of_empty_sequences_are_zeros(precision: str) -> None:
 
 
 def test_first_and_last_tokens_together_stay() -> None:
-    """Their rows are two, and nothing is saved by one of them."""
+    """There are two rows, and taking only one of them first would save nothing."""
     b, x = post_norm_layers()
     model = model_of(b, y=first(b, x), z=last(b, x))
     result = rewrite(model, strict=True)
