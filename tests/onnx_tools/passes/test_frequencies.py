@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frequencies that rotary embeddings are found to have: those that are closest over all positions."""
+"""The frequencies found for rotary embeddings: those that are closest over all positions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def worst(frequency: np.float32, cosine: np.ndarray, sine: np.ndarray) -> float:
 @pytest.mark.parametrize("stored", [np.float32, np.float16])
 @pytest.mark.parametrize("frequency", FREQUENCIES.astype(np.float32), ids=lambda value: f"{value:.1e}")
 def test_the_closest_is_found(frequency: np.float32, stored: type[np.floating]) -> None:
-    """As trying each of them at every position finds it; values of 16 bits say little of where it is."""
+    """As found by trying each of them at every position; 16-bit values say little about where it is."""
     angle = np.arange(LENGTH, dtype=np.float32) * frequency
     cosine, sine = (function(angle).astype(stored).astype(np.float64) for function in (np.cos, np.sin))
     neighbours = [np.float32(frequency + steps * np.spacing(frequency)) for steps in (2, 1, -1, 0, -2, 3, -3)]

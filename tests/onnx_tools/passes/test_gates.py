@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gated feed-forwards as one product: every way to write them, that they compute the same, what stays and why."""
+"""Gated feed-forwards as one product: all ways to write them, equal results, what stays and why."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.messages import run as run_exact
 from tests.support.messages import with_linear, with_rounding
 
 INNER = 24
-# Outputs of a norm, of magnitude 1 to 4: a few roundings to 11 or 8 bits more or less on the way.
+# Outputs of a norm, between 1 and 4: a few more or fewer roundings to 11 or 8 bits on the way.
 ALLOWED = {"fp16": 2e-2, "bf16": 2e-1}
 Up = Callable[[EncoderBuilder, str], tuple[str, str]]
 Activate = Callable[[EncoderBuilder, str], str]
@@ -31,7 +31,7 @@ def matmul(e: EncoderBuilder, x: str, columns: int = INNER) -> str:
 
 
 def gelu_in_float32(e: EncoderBuilder, x: str) -> str:
-    """T5's: in a half precision graph the Pow stays float32, and what follows it does."""
+    """As in T5: in a half precision graph the Pow and what follows it stay float32."""
     cube = e.op("Mul", e.op("Pow", x, e.constant(3.0)), e.constant(0.044715))
     tanh = e.op("Tanh", e.op("Mul", e.op("Add", x, cube), e.constant(np.sqrt(2 / np.pi))))
     return e.op("Mul", e.op("Mul", x, e.constant(0.5)), e.op("Add", tanh, e.constant(1.0)))
@@ -107,7 +107,7 @@ WAYS: list[Up] = [
 
 
 def model_of(up: Up, activate: Activate, *, swapped: bool = False, first: bool = True) -> ModelProto:
-    """One layer and a gated feed-forward network; `first`: the activated factor is Mul's first."""
+    """One layer and a gated feed-forward network; `first`: the activated factor is Mul's first input."""
     e, hidden = one_layer()
     u, v = up(e, hidden)
     if swapped:
@@ -319,7 +319,7 @@ def test_what_stays(write: Callable[[EncoderBuilder, str], str], reason: str) ->
 
 
 def test_halves_that_8_does_not_divide() -> None:
-    """[16,24] has sizes that a product takes; its halves of 12 columns make no blocks."""
+    """A product takes the size [16,24], but its halves of 12 columns make no whole blocks."""
 
     def write(e: EncoderBuilder, x: str) -> str:
         u, v = pieces(e, matmul(e, x, 24), 12, 12)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Biases by the position of a key alone, as BLOOM and MPT write ALiBi, and of causal attention: slopes all the same."""
+"""Biases by key position only, as BLOOM and MPT write ALiBi, and in causal attention: they are slopes, too."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _causal(b: PositionedBuilder) -> str:
 
 
 def _count(b: PositionedBuilder, numbers: str = "attention_mask") -> str:
-    """[B,1,1,S]: how many kept tokens are ahead of each, 0 for padding."""
+    """[B,1,1,S]: how many kept tokens come before each, 0 for padding."""
     kept = b.op("Cast", numbers, to=INT64)
     ahead = b.op("Sub", b.op("CumSum", kept, b.number(1)), b.number(1))
     return b.op("Cast", b.op("Unsqueeze", b.op("Mul", ahead, kept), b.axes(1, 2)), to=FLOAT)
@@ -46,14 +46,14 @@ def _by_the_mask(b: PositionedBuilder) -> list[str]:
 
 
 def _by_the_mask_and_one(b: PositionedBuilder) -> list[str]:
-    """With a number a head and one a query beside it, which change nothing."""
+    """With an additional number per head and one per query, which have no effect."""
     line = b.op("Add", b.op("Mul", _count(b), b.constant(UPWARD)), b.weight(1, HEADS, 1, 1))
     return [b.op("Sub", line, b.op("Cast", b.steps(1), to=FLOAT)), _causal(b)]
 
 
 @pytest.mark.parametrize("added", [_by_the_mask, _by_the_mask_and_one])
 def test_tokens_that_the_mask_counts(added: Added) -> None:
-    """What counts tokens knows no padding between them: any mask will do."""
+    """What counts tokens does not see padding between them: any mask will do."""
     model = with_added(added)
     for interface in ("packed", "padded"):
         result = rewrite(model, interface=interface, strict=True)
@@ -64,7 +64,7 @@ def test_tokens_that_the_mask_counts(added: Added) -> None:
 
 
 def _three_axes(by_head: bool) -> ModelProto:
-    """Scores [B*H,S,S] or [H*B,S,S] and a bias [...,1,S], as BLOOM's baddbmm has them."""
+    """Scores [B*H,S,S] or [H*B,S,S] and a bias [...,1,S], as in BLOOM's baddbmm."""
     b = PositionedBuilder()
     x = b.embedding()
     first, merged = ((1, 0), [2, 0, 1, 3]) if by_head else ((0, 1), [0, 2, 1, 3])
@@ -110,7 +110,7 @@ def test_batch_and_heads_in_one_axis(by_head: bool) -> None:
 
 
 def _of_a_buffer(b: PositionedBuilder) -> list[str]:
-    """The last S of a buffer's numbers [H,1,P], as MPT has them: they depend on the length, and their steps do not."""
+    """The last S of a buffer's numbers [H,1,P], as in MPT: they depend on the length, but their steps do not."""
     buffer = b.constant(UPWARD[0] * (1 - np.arange(POSITIONS, 0, -1)))
     start = b.op("Sub", b.axes(POSITIONS), b.op("Shape", "input_ids", start=1))
     return [b.op("Slice", buffer, start, b.axes(POSITIONS), b.axes(2)), _causal(b)]
@@ -128,25 +128,25 @@ def _spread(b: PositionedBuilder) -> list[str]:
 
 
 def _one_after_the_other(b: PositionedBuilder) -> list[str]:
-    """slope * key, less slope * query."""
+    """slope * key - slope * query."""
     slopes = b.constant(UPWARD)
     keys, queries = (b.op("Mul", b.op("Cast", b.steps(*axes), to=FLOAT), slopes) for axes in ((0, 1, 2), (0, 1, 3)))
     return [keys, b.op("Neg", queries), _causal(b)]
 
 
 def _of_distances(b: PositionedBuilder) -> list[str]:
-    """slope * (key - query), which is no slope for keys ahead, that nobody sees."""
+    """slope * (key - query), which is not an ALiBi slope for keys ahead, but nobody sees those."""
     return [b.op("Mul", b.op("Cast", b.distance(), to=FLOAT), b.constant(UPWARD)), _causal(b)]
 
 
 def _and_a_number_a_query(b: PositionedBuilder) -> list[str]:
-    """How many keys a query sees changes no weight."""
+    """A query's number of visible keys changes no weight."""
     seen = b.op("Cast", b.op("LessOrEqual", b.steps(0), b.steps(1)), to=FLOAT)
     return [b.op("ReduceSum", seen, b.axes(-1), keepdims=1), *_of_steps(b)]
 
 
 def _with_the_causal_mask(b: PositionedBuilder) -> list[str]:
-    """One tensor [1,H,S,S] of both, with -infinity ahead of the query."""
+    """Both in one tensor [1,H,S,S], with -infinity ahead of the query."""
     ahead = b.op("Greater", b.steps(0), b.steps(1))
     mask = b.op("Where", ahead, b.constant(-np.inf), b.constant(0.0))
     line = b.op("Mul", b.op("Cast", b.distance(), to=FLOAT), b.constant(UPWARD))
@@ -198,7 +198,7 @@ def test_a_window_hides_what_is_beyond_it() -> None:
 
 
 def test_keys_on_both_sides_make_a_table() -> None:
-    """slope * (key - query) is no slope * |key - query|; a table of positions ends sequences, and the table with it."""
+    """slope * (key - query) is not slope * |key - query|, but positions are limited, so that a table can hold it."""
     b = PositionedBuilder()
     words = b.op("Gather", b.weight(VOCABULARY, HIDDEN), "input_ids")
     positions = b.op("Gather", b.weight(POSITIONS, HIDDEN), b.steps(0))
@@ -234,7 +234,7 @@ def _by_ids(b: PositionedBuilder) -> list[str]:
 
 
 def _high_in_padding(b: PositionedBuilder) -> list[str]:
-    """What lifts padding above what the mask takes from it."""
+    """Lifts padding above what the mask takes from it."""
     gone = b.op("Sub", b.constant(1.0), b.op("Cast", b.op("Unsqueeze", "attention_mask", b.axes(1, 2)), to=FLOAT))
     line = b.op("Mul", _count(b), b.constant(UPWARD))
     lifted = b.op("Mul", gone, b.constant(20000.0))
@@ -266,13 +266,13 @@ def test_others_stay_on_islands(added: Added, reason: str) -> None:
     ],
 )
 def test_what_reads_padding_is_refused(added: Added, reason: str) -> None:
-    """A sequence's numbers depend on how far its batch is padded; the first key of logarithms is seen by nobody."""
+    """A sequence's numbers depend on how far its batch is padded, or logarithms hide the first key from everybody."""
     with pytest.raises(RewriteError, match=reason):
         rewrite(with_added(added))
 
 
 def test_padding_that_a_bias_lifts_above_the_mask() -> None:
-    """The original reads padding there, and its attention is left as it is."""
+    """The original reads padding there, and its attention stays as it is."""
     model = with_added(_high_in_padding)
     result = rewrite(model, verify=False)
     assert "has numbers of another size for padding" in miss_reason(result)
@@ -282,7 +282,7 @@ def test_padding_that_a_bias_lifts_above_the_mask() -> None:
 
 
 def test_capped_scores_are_told() -> None:
-    """Everything around the attention is packed; its kernel caps nothing."""
+    """Everything around the attention is packed; the attention kernel cannot cap scores."""
     b = PositionedBuilder()
     x = b.embedding()
     q, k, v = b.split(x), b.split(x), b.split(x)

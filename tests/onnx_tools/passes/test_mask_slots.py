@@ -19,7 +19,7 @@ MASK = Input("attention_mask", "mask")
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_masks_and_biases_that_are_subtracted(interface: str) -> None:
-    """scores - 1e9 * (1 - mask), and the same with slopes by distance: what is subtracted is added times -1."""
+    """scores - 1e9 * (1 - mask), and the same with slopes by distance: subtracting is adding the negative."""
     for has_bias in (False, True):
         b = Builder()
         masked = b.op("Sub", b.constant(1.0), b.op("Cast", b.key("attention_mask"), to=FLOAT))
@@ -44,9 +44,9 @@ def test_masks_and_biases_that_are_subtracted(interface: str) -> None:
 
 
 def weights_times_mask(epsilon: float | None, op: str = "Add") -> onnx.ModelProto:
-    """softmax(scores) * mask, divided by its sum: no score is masked, and yet padding has no part.
+    """softmax(scores) * mask, divided by its sum: no score is masked, and yet padding does not contribute.
 
-    `op` joins the sum and epsilon, if there is one.
+    `op` combines the sum with epsilon, if there is one.
     """
     b = Builder()
     x, kept = b.embedding(), b.op("Cast", b.key("attention_mask"), to=FLOAT)
@@ -70,7 +70,7 @@ def test_weights_times_a_mask_by_their_sum_prove_the_mask(interface: str, epsilo
 
 
 def test_a_mask_that_weights_are_multiplied_by_is_told_and_may_be_named() -> None:
-    """What is divided by is a sum that nobody follows."""
+    """The divisor is a sum that no rule follows."""
     model = weights_times_mask(-1e-9, "Sub")
     for interface in INTERFACES:
         with pytest.raises(RewriteError, match="weights are multiplied by 'attention_mask'; name the mask"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Islands whose own operators apply the mask: what is masked there is not padding that they read."""
+"""Islands whose own operators apply the mask: what is masked there does not count as padding that they read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ interfaces = pytest.mark.parametrize("interface", ["packed", "padded"])
     "name", ["attn_pool_ts17", "x_attn_pool_mask_mul_p160_ts17", "mean_no_special_ts17", "moe_top1_ts17"]
 )
 def test_pooling_that_is_masked_is_right(name: str, interface: str) -> None:
-    """Softmax of masked scores, exponentials times the mask, a mask whose first slot was cleared, experts by token."""
+    """Softmax of masked scores, exponentials times the mask, a mask with its first slot cleared, experts by token."""
     assert_right(load(name), inputs_of(name), interface)
 
 
@@ -47,7 +47,7 @@ def test_pooling_that_is_not_masked_is_refused(name: str, masked: str, kept: str
 @interfaces
 @pytest.mark.parametrize("divisor", ["slots", "tokens"])
 def test_a_mean_over_slots_depends_on_the_longest_sequence(divisor: str, interface: str) -> None:
-    """What is summed is masked, and what it is divided by is not: right only where the batch stays as it is."""
+    """The sum is masked, but its divisor is not: that is right only if the batch stays as it is."""
     model = bert_model(1, 32, 4, 64, vocab_size=60, max_positions=48)
     nodes = [
         helper.make_node("Cast", ["attention_mask"], ["kept"], to=TensorProto.FLOAT),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks of many forms in encoders written node by node, against the original run on every sequence alone."""
+"""Masks of many forms in encoders written node by node, compared with the original run on each sequence alone."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def test_forms_of_a_mask(form: str, interface: str) -> None:
 
 
 def _without_positions(model: ModelProto, interface: str, *others: Input) -> RewriteResult:
-    """Right-padded only: slots are positions, which left padding moves."""
+    """For right-padded batches only: slots are positions, which left padding would move."""
     return assert_right(model, [IDS, *others], interface)
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("what", ["causal", "bias", "look-up", "places"])
 def test_mask_that_is_added_together_with_something_else(what: str, interface: str) -> None:
-    """The mask is proved whether the attention is understood or stays padded: positions alone are nothing known."""
+    """The mask is proved whether the attention is understood or stays padded: positions alone mean nothing."""
     builder = Builder()
     x = builder.embedding()
     other = {
@@ -83,7 +83,7 @@ def test_mask_that_is_added_together_with_something_else(what: str, interface: s
 
 
 def _scaled_sums_of_positions(builder: Builder) -> str:
-    """(i + j) / 8: no function of the distance."""
+    """(i + j) / 8: not a function of the distance."""
     return builder.op("Mul", builder.op("Cast", builder.op("Add", *_steps(builder)), to=FLOAT), builder.constant(0.125))
 
 
@@ -100,7 +100,7 @@ def _distance_bias(builder: Builder) -> str:
 
 
 def _position_look_up(builder: Builder) -> str:
-    """A number a head and distance, as T5 has it, [H,S,S]."""
+    """A number per head and distance, as in T5, [H,S,S]."""
     distance = builder.op("Abs", builder.op("Sub", *_steps(builder)))
     rows = builder.op("Min", distance, builder.number(7))
     return builder.op("Transpose", builder.op("Gather", builder.weight(8, HEADS), rows), perm=[2, 0, 1])
@@ -109,7 +109,7 @@ def _position_look_up(builder: Builder) -> str:
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("padding", [(1,), (0, 5), tuple(range(3, VOCABULARY))])
 def test_mask_from_ids(padding: tuple[int, ...], interface: str) -> None:
-    """Kept are all ids but some, or some alone; an island reads the ids, too."""
+    """Kept are all ids except some, or only some; an island reads the ids, too."""
     builder = Builder()
     x = builder.embedding()
     masked = [builder.op("Equal", "input_ids", builder.number(value)) for value in padding]
@@ -139,7 +139,7 @@ def test_mask_that_chooses_rows_of_a_table(interface: str) -> None:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_mask_that_is_a_number_too_stays_one_of_two_values(interface: str) -> None:
-    """x * mask, as encoders without padding in their output have it, needs no mask of tokens."""
+    """x * mask, as in encoders whose output has no padding, needs no mask per token."""
     builder = Builder()
     hidden = builder.layer(builder.embedding(), builder.add_mask(builder.op("Cast", "attention_mask", to=BOOL)))
     weight = builder.op("Unsqueeze", builder.op("Cast", "attention_mask", to=FLOAT), builder.axes(2))
@@ -192,7 +192,7 @@ def test_mean_over_what_the_mask_keeps(interface: str, inverted: bool) -> None:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_without_any_mask(interface: str) -> None:
-    """Packed, every sequence sees itself alone; padded, every slot is a token."""
+    """Packed, every sequence sees only itself; padded, every slot is a token."""
     builder = Builder()
     model = builder.finish(builder.layer(builder.embedding(), None), {"input_ids": INT64})
     result = assert_right(model, [IDS], interface, lengths=(5, 1, 7) if interface == "packed" else (6, 6))
@@ -213,13 +213,13 @@ def test_pooling_without_any_mask(what: str, keepdims: int, interface: str) -> N
         pooled = builder.op(what, hidden, axes=[1], keepdims=keepdims)
     model = builder.finish(pooled, {"input_ids": INT64}, 2 + keepdims)
     result = assert_right(model, [IDS], interface, lengths=(5, 1, 7) if interface == "packed" else (6, 6))
-    # Of last tokens alone, the last layer takes two tensors as well: what attention gives, and the residual.
+    # For last tokens only, the last layer pools two more tensors: attention's result and the residual.
     assert result.report.plugins["PadfreePool"] == (3 if what == "last" else 1)
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_multiplying_by_an_input_proves_no_mask(interface: str) -> None:
-    """Attention sees all slots; the input that its result is multiplied with is one of the tokens' inputs."""
+    """Attention sees all slots; the input that its result is multiplied by is one of the inputs per token."""
     builder = Builder()
     hidden = builder.layer(builder.embedding(), None)
     weight = builder.op("Unsqueeze", builder.op("Cast", "attention_mask", to=FLOAT), builder.axes(2))
@@ -250,7 +250,7 @@ def test_mask_without_a_proof_can_be_named(interface: str) -> None:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_a_mask_that_would_not_help_is_not_advised(interface: str) -> None:
-    """Rows of the next slots are added, so that the mask alone is not what is in the way."""
+    """The rows of the next slots are added, so that the mask is not the only obstacle."""
     with pytest.raises(RewriteError, match=r"^with --mask attention_mask: .*reads masked slots") as error:
         rewrite(unproved_mask(mixed=True), interface=interface)
     assert "name the mask" not in str(error.value)
@@ -273,7 +273,7 @@ def test_named_masks_are_checked() -> None:
 
 @pytest.mark.parametrize("least", [0, 1])
 def test_a_mask_that_keeps_every_key_is_none(least: int) -> None:
-    """As exporters write it for a model that is given none: position >= 0 for every query and key."""
+    """As exporters write it for a model without a mask: position >= 0 for every query and key."""
     b = Builder()
     x = b.embedding()
     sizes = b.op("Shape", "input_ids")
@@ -296,7 +296,7 @@ def test_a_mask_that_keeps_every_key_is_none(least: int) -> None:
 
 
 def test_numbers_of_the_mask_alone_may_not_follow_the_longest_sequence() -> None:
-    """The share of slots that are tokens: of what no packed batch has."""
+    """The share of slots that are tokens: no packed batch has such a number."""
     b = Builder()
     mask = b.op("Unsqueeze", b.op("Cast", "attention_mask", to=FLOAT), b.axes(2))
     share = b.op("ReduceMean", mask, axes=[1], keepdims=1)

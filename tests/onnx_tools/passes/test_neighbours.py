@@ -44,7 +44,7 @@ def operators(model: ModelProto) -> set[str]:
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize(("taps", "form"), NEAREST)
 def test_nearest_neighbours(taps: int, form: dict[str, Any], interface: str) -> None:
-    """Under all masks, those with holes too."""
+    """Under all masks, including those with holes."""
     model = encoder(taps, **form)
     result = rewrite(model, interface=interface, strict=True)
     assert "Pad" not in operators(result.model)
@@ -54,7 +54,7 @@ def test_nearest_neighbours(taps: int, form: dict[str, Any], interface: str) -> 
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("zeros", [False, True])
 def test_one_tap_reads_no_neighbour(zeros: bool, interface: str) -> None:
-    """Whatever is in padded slots."""
+    """Whatever the padded slots hold."""
     model = encoder(1, zeros=zeros)
     result = rewrite(model, interface=interface, strict=True)
     assert not {"Conv", "Pad"} & operators(result.model)
@@ -74,7 +74,7 @@ def test_further_neighbours(taps: int, form: dict[str, Any], interface: str) -> 
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_neighbours_by_channel_after_zeros(interface: str) -> None:
-    """A causal convolution by channel, whose zeros a Pad puts ahead of the first row."""
+    """A causal convolution per channel; a Pad puts zeros ahead of the first row."""
     b = EncoderBuilder()
     words = mask_rows(b, b.embedding())
     longer = b.op("Pad", b.op("Transpose", words, perm=[0, 2, 1]), b.axes(0, 0, 1, 0, 0, 0))
@@ -107,7 +107,7 @@ def test_neighbours_that_are_padding_are_refused(interface: str) -> None:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_other_numbers_around_a_sequence_stay(interface: str) -> None:
-    """Before the first slot is 0.5, where a token has no neighbour."""
+    """Before the first slot comes 0.5, not the zeros that stand for missing neighbours."""
     b = EncoderBuilder()
     words = mask_rows(b, b.embedding())
     longer = b.op("Pad", words, b.axes(0, 1, 0, 0, 0, 0), b.constant(0.5))
@@ -121,7 +121,7 @@ def test_other_numbers_around_a_sequence_stay(interface: str) -> None:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_rows_ahead_written_out(interface: str) -> None:
-    """A row and the one before it, as models write it that know no convolution."""
+    """A row and the one before it, as models without convolutions write it."""
     b = EncoderBuilder()
     words = mask_rows(b, b.embedding())
     before = b.op("Slice", b.op("Pad", words, b.axes(0, 1, 0, 0, 0, 0)), b.axes(0), b.axes(-1), b.axes(1))
@@ -146,7 +146,7 @@ def test_filler_and_empty_sequences() -> None:
 
 
 def test_the_mask_leaves_no_work_on_packed_tokens() -> None:
-    """What it multiplies, or fills, is the same at every token."""
+    """Whatever it multiplies or fills is the same at every token."""
     b = EncoderBuilder()
     gone = b.op("Equal", b.op("Unsqueeze", "attention_mask", b.axes(2)), b.constant(0, np.int64))
     filled = b.op("Where", gone, b.constant(0.0), b.layer(mask_rows(b, b.embedding()), b.padding_mask()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layer norms folded into the GEMMs around them: what is left, that it computes the same, what stays and why."""
+"""Layer norms folded into the GEMMs around them: what is left, equal results, what stays and why."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from . import packed_graphs
 from .packed_graphs import WIDTH, PackedGraph, activations, operators, run_passes
 
 TOKENS = 5
-# Outputs of magnitude 1 to 5, whose last bit is 2^-9 at most, after a few more or fewer roundings to 11 bits.
+# Outputs between 1 and 5, whose last bit is at most 2^-9, after a few more or fewer roundings to 11 bits.
 FP16 = {"rtol": 0.0, "atol": 1e-2}
 
 
@@ -39,7 +39,7 @@ def assert_same(model: ModelProto, rewritten: ModelProto, precision: str = "fp32
 
 
 def flags(model: ModelProto) -> list[set[str]]:
-    """Of every PadfreeLinear: what it has, without the prefix."""
+    """For every PadfreeLinear, its flags without the prefix "has_"."""
     return [
         {item.name.removeprefix("has_") for item in node.attribute if item.name.startswith("has_") and item.i}
         for node in model.graph.node
@@ -48,7 +48,7 @@ def flags(model: ModelProto) -> list[set[str]]:
 
 
 def rms_flags(model: ModelProto) -> list[int]:
-    """Of every PadfreeLinear."""
+    """The attribute `rms` of every PadfreeLinear."""
     return [item.i for node in model.graph.node for item in node.attribute if item.name == "rms"]
 
 
@@ -64,7 +64,7 @@ def encoder(p: PackedGraph, x: str) -> str:
 
 
 def network_with_norms_ahead(p: PackedGraph) -> list[str]:
-    """Two layers, whose summands come in either order, and the norm after them."""
+    """Two layers, with their sums' operands in both orders, and the norm after them."""
     first = p.norm("x", p.linear("x", bias=""), bias=p.constant(WIDTH), sum_output=True)
     down = p.linear(p.linear(first, columns=128, activation="gelu"), rows=128)
     second = p.norm(down, f"{first}_total", beta=False, sum_output=True)
@@ -73,7 +73,7 @@ def network_with_norms_ahead(p: PackedGraph) -> list[str]:
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_norms_ahead_of_layers_go(precision: str) -> None:
-    """The sums go on without a norm, under the names that they had."""
+    """The sums remain without a norm, under their old names."""
     p = PackedGraph(precision)
     model = p.model(*network_with_norms_ahead(p))
     rewritten, result = fold(model, precision)
@@ -94,7 +94,7 @@ def test_norms_ahead_of_layers_go(precision: str) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_rms_norms_go(precision: str) -> None:
-    """One ahead of a layer, and one whose rows, far from a mean of 0, are multiplied and added."""
+    """One ahead of a layer, and one whose rows, far from a mean of 0, go into a product and a sum."""
     p = PackedGraph(precision)
     ahead = p.norm("x", p.linear("x", bias=p.constant(WIDTH, center=3.0)), beta=False, rms=1, sum_output=True)
     after = p.norm(p.linear(p.linear(ahead), residual=f"{ahead}_total"), beta=False, rms=1)
@@ -117,7 +117,7 @@ def test_a_norm_goes_into_a_gated_gemm(precision: str) -> None:
 
 
 def test_a_norm_of_what_two_gemms_make() -> None:
-    """The one that nothing else needs takes the other's result as its residual."""
+    """The GEMM whose result nothing else needs takes the other's result as its residual."""
     p = PackedGraph()
     stream = p.linear("x")
     norm = p.norm(stream, p.linear(stream), sum_output=True)
@@ -131,7 +131,7 @@ def test_a_norm_of_what_two_gemms_make() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("mode", ["first", "last"])
 def test_rows_that_are_taken_of_a_norm_are_normed_alone(mode: str, precision: str) -> None:
-    """Of the sum that the product makes, and of one that goes on."""
+    """Rows of the sum that the product makes, and of one that other nodes use as well."""
     p = PackedGraph(precision)
     offsets = p.initializer([0, 2, TOKENS], "int32")
     hidden = p.norm(p.linear("x"), "x", bias=p.constant(WIDTH))
@@ -176,7 +176,7 @@ def test_a_norm_ahead_that_something_else_needs_stays_with_its_sum() -> None:
 
 
 def test_the_last_norm_ahead_of_a_head_leaves_its_sum_to_the_gemm() -> None:
-    """It adds what a folded norm makes; its sum is an output."""
+    """The last GEMM adds the folded norm's result; its sum is an output."""
     p = PackedGraph()
     hidden = p.norm(p.linear("x"), "x")
     last = p.norm(hidden, p.linear(p.linear(hidden)), sum_output=True)
@@ -204,7 +204,7 @@ def test_norms_between_gemms_go(precision: str) -> None:
 
 
 def test_the_last_norm_of_a_network_leaves_its_sum_to_the_gemm() -> None:
-    """So that the norm before it can go, which it has as its residual."""
+    """Otherwise the norm before it, its residual, could not be folded."""
     p = PackedGraph()
     hidden = p.norm(p.linear("x"), "x", beta=False)
     last = p.norm(p.linear(p.linear(hidden)), hidden, bias=p.constant(WIDTH))
@@ -213,7 +213,7 @@ def test_the_last_norm_of_a_network_leaves_its_sum_to_the_gemm() -> None:
     assert result.replaced == 1
     assert [miss.reason for miss in result.missed] == [f"'{last}' makes the output '{last}'"]
     assert operators(rewritten) == ["Linear", "Linear", "Linear", "LayerNorm"]
-    # z, gamma and beta. What holds another sum than before has another name: names tell where tensors come from.
+    # z, gamma and beta. A tensor with another sum has another name: names tell where tensors come from.
     assert rewritten.graph.node[-1].input[0] == "linear3_sum"
     assert len(rewritten.graph.node[-1].input) == 3
     assert [node.output[0] for node in rewritten.graph.node] == ["linear0_sum", "linear2", "linear3_sum", last]
@@ -335,7 +335,7 @@ def test_what_stays(write: Any, reason: str) -> None:
 
 
 def test_a_scaled_weight_that_fp16_cannot_hold() -> None:
-    """The norm stays, and the one before it goes nevertheless."""
+    """The norm stays, but the one before it is folded."""
     p = PackedGraph("fp16")
     first = p.norm(p.linear("x"), "x")
     gamma = np.ones(WIDTH)
@@ -348,12 +348,12 @@ def test_a_scaled_weight_that_fp16_cannot_hold() -> None:
     assert result.replaced == 1
     (miss,) = result.missed
     assert miss.node == second
-    assert "holds 9.84e+04, fp16 holds at most 65504" in miss.reason  # 1e5 less the mean of its column
+    assert "holds 9.84e+04, fp16 holds at most 65504" in miss.reason  # 1e5 minus the mean of its column
     assert operators(rewritten) == ["Linear", "Linear", "Linear", "LayerNorm", "Linear"]
 
 
 def test_a_bias_that_fp16_cannot_hold() -> None:
-    """Each bias fits; the norm's beta goes through weights that make too much of it."""
+    """Each bias fits, but the weights multiply the norm's beta beyond that."""
     p = PackedGraph("fp16")
     norm = p.norm(p.linear("x"))
     model = p.model(
@@ -408,7 +408,7 @@ def test_bert_in_half_precision(precision: str) -> None:
 
 
 def test_bf16_constants_are_rounded_once() -> None:
-    """Gamma times weight, less the mean of each column, whose sum stays 0 but for some roundings."""
+    """Gamma times weight minus the mean of each column, whose sum stays 0 up to a few roundings."""
     plain = rewrite(bert(), precision="bf16", verify=False).model
     separate, rewritten = with_linear(plain, fold_norms=False), with_linear(plain)
     values = {item.name: item for model in (separate, rewritten) for item in model.graph.initializer}

@@ -14,7 +14,7 @@ from tests.onnx_tools.agreement import INTERFACES, assert_agree, with_interfaces
 from tests.support.encoder import HIDDEN, TOKENS, EncoderBuilder, with_output
 
 Step = Callable[[EncoderBuilder, str], str]
-Spread = Callable[[EncoderBuilder, str, str, Step], str]  # of x, what is without its mean, and how means are written
+Spread = Callable[[EncoderBuilder, str, str, Step], str]  # takes x, x without its mean, and how means are written
 
 
 def reduce(b: EncoderBuilder, x: str) -> str:
@@ -64,7 +64,7 @@ def absolute_powers(b: EncoderBuilder, _: str, rest: str, mean: Step) -> str:
 
 
 def by_moments(b: EncoderBuilder, x: str, _: str, mean: Step) -> str:
-    """E[x^2] - E[x]^2, as Flax has it."""
+    """E[x^2] - E[x]^2, as in Flax."""
     centre = mean(b, x)
     return b.op("Sub", mean(b, b.op("Mul", x, x)), b.op("Mul", centre, centre))
 
@@ -74,7 +74,7 @@ def by_moments_above_zero(b: EncoderBuilder, x: str, rest: str, mean: Step) -> s
 
 
 def from_samples(b: EncoderBuilder, _: str, rest: str, mean: Step) -> str:
-    """The variance of samples, times (W - 1) / W."""
+    """The variance of a sample, times (W - 1) / W."""
     del mean
     total = b.op("ReduceSum", b.op("Mul", rest, rest), b.axes(-1), keepdims=1)
     variance = b.op("Div", total, b.constant(HIDDEN - 1))
@@ -114,7 +114,7 @@ def bare(_: EncoderBuilder, x: str) -> str:
 
 
 def one_more(b: EncoderBuilder, x: str) -> str:
-    """Gemma's scale is what is learned, and 1."""
+    """Gemma's scale is the learned weight plus 1."""
     return b.op("Mul", x, b.op("Add", b.weight(HIDDEN), b.constant(1.0)))
 
 
@@ -128,7 +128,7 @@ def norm(
 
 
 def divide(b: EncoderBuilder, x: str, *, scaled: Step, rms: bool = False) -> str:
-    """What is without its mean, by the root."""
+    """x without its mean, divided by the root."""
     rest = x if rms else b.op("Sub", x, reduce(b, x))
     root = b.op("Sqrt", b.op("Add", reduce(b, b.op("Pow", rest, b.constant(2.0))), b.constant(1e-5)))
     return scaled(b, b.op("Div", rest, root))
@@ -166,19 +166,19 @@ def test_every_spelling(name: str, interface: str) -> None:
 
 
 def not_quite(b: EncoderBuilder, x: str, _: str, mean: Step) -> str:
-    """E[x^2] less another number than E[x]^2."""
+    """E[x^2] minus another number than E[x]^2."""
     centre = b.op("Mul", mean(b, x), b.constant(0.5))
     return b.op("Sub", mean(b, b.op("Mul", x, x)), b.op("Mul", centre, centre))
 
 
 def with_other_mean(b: EncoderBuilder, x: str, _: str, mean: Step) -> str:
-    """E[x^2] less the square of another tensor's mean."""
+    """E[x^2] minus the square of another tensor's mean."""
     centre = mean(b, b.op("Tanh", x))
     return b.op("Sub", mean(b, b.op("Mul", x, x)), b.op("Mul", centre, centre))
 
 
 def of_samples(b: EncoderBuilder, _: str, rest: str, mean: Step) -> str:
-    """The variance of samples stays what it is."""
+    """The variance of a sample, without the correction."""
     del mean
     return b.op("Div", b.op("ReduceSum", b.op("Mul", rest, rest), b.axes(-1), keepdims=1), b.constant(HIDDEN - 1))
 
@@ -194,7 +194,7 @@ def of_a_third(b: EncoderBuilder, x: str) -> str:
 
 
 def after_the_root(b: EncoderBuilder, x: str) -> str:
-    """An epsilon is added to the deviation."""
+    """Epsilon is added to the deviation."""
     rest = b.op("Sub", x, reduce(b, x))
     root = b.op("Sqrt", reduce(b, b.op("Mul", rest, rest)))
     return affine(b, b.op("Div", rest, b.op("Add", root, b.constant(1e-2))))

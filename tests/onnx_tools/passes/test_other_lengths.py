@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention over sequences of other lengths than the inputs': padded inside of the model, or traced with a number."""
+"""Attention over sequences whose lengths are not the inputs': padded inside the model, or traced with a number."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def padded_inside() -> ModelProto:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_a_model_that_pads_its_inputs_itself(interface: str) -> None:
-    """It is refused for that, and not for padding; with the mask named, its attention stays as it is, and is right."""
+    """It is refused for that, not for padding; with the mask named, its attention stays as it is, and is right."""
     with pytest.raises(
         RewriteError, match=r"over sequences of S \+ 4 slots, where the inputs have S.*--mask attention_mask"
     ):
@@ -38,7 +38,7 @@ def test_a_model_that_pads_its_inputs_itself(interface: str) -> None:
 
 
 def trace(length: int) -> ModelProto:
-    """As TorchScript exports nn.TransformerEncoder: the length of keys is the number of tokens in the trace."""
+    """As TorchScript exports nn.TransformerEncoder: the number of keys is the number of tokens in the trace."""
     b = Builder()
     x = b.embedding()
     size = HIDDEN // HEADS

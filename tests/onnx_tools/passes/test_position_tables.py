@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Position embeddings however their rows are taken: packed tokens get the rows of their positions."""
+"""Position embeddings, however their rows are taken: packed tokens get the rows of their positions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZE = HIDDEN // HEADS
 @pytest.mark.parametrize("with_norm", [True, False])
 @pytest.mark.parametrize("rows", ROWS)
 def test_rows(rows: Callable[[EncoderBuilder], str], with_norm: bool, interface: str) -> None:
-    """With a norm after them they are PadfreeEmbedding's, without one tokens like others."""
+    """If a norm follows, they go into PadfreeEmbedding; if not, they are tensors of tokens like any other."""
     builder = EncoderBuilder()
     words = builder.op("Gather", builder.weight(VOCABULARY, HIDDEN), "input_ids")
     total = builder.op("Add", words, rows(builder))
@@ -35,7 +35,7 @@ def test_rows(rows: Callable[[EncoderBuilder], str], with_norm: bool, interface:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_rotary_tables(interface: str) -> None:
-    """Cosines and sines of all positions as constants, sliced to the length: [1,1,S,D] beside heads [B,H,S,D]."""
+    """Cosines and sines of all positions as constants, sliced to the length: [1,1,S,D] for heads [B,H,S,D]."""
     builder = EncoderBuilder()
     angles = np.outer(np.arange(POSITIONS), 0.5 ** np.arange(SIZE))
 
@@ -65,13 +65,13 @@ def test_rotary_tables(interface: str) -> None:
 
 
 def test_rows_from_the_end_are_no_positions() -> None:
-    """Row S - 1 for the first slot: which row a token gets depends on the padded length."""
+    """The first slot gets row S - 1: which row a token gets depends on the padded length."""
     builder = EncoderBuilder()
     words = builder.op("Gather", builder.weight(VOCABULARY, HIDDEN), "input_ids")
     last = builder.op("Sub", builder.op("Squeeze", length(builder)), builder.constant(1, np.int64))
     rows = builder.op("Gather", builder.weight(POSITIONS, HIDDEN), builder.op("Sub", last, steps(builder)))
     hidden = builder.layer(builder.norm(builder.op("Add", words, rows)), builder.padding_mask())
     model = with_output(hidden, builder, TOKENS)
-    result = rewrite(model, interface="padded", verify=False)  # the longest batch that the rows allow is not known
+    result = rewrite(model, interface="padded", verify=False)  # the longest batch that the rows allow is unknown
     assert "PadfreeEmbedding" not in result.report.plugins
     assert_agree(model, result)

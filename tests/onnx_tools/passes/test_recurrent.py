@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent layers stay padded: they are right where padding comes after, or where they know the lengths."""
+"""Recurrent layers stay padded: they are right if padding comes after the tokens, or if they know the lengths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INPUTS = [Input("input_ids", "ids", high=VOCABULARY), Input("attention_mask", "m
 
 
 def recurrent(direction: str, *, knows_lengths: bool) -> ModelProto:
-    """An encoder and an LSTM over its tokens, which are zeros where they are padding."""
+    """An encoder and an LSTM over its tokens, which are zeros where padded."""
     b = Builder()
     hidden = b.layer(b.embedding(), b.padding_mask())
     mask = b.op("Unsqueeze", b.op("Cast", "attention_mask", to=FLOAT), b.axes(2))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rotary embeddings in their spellings, and what is no rotation by position * frequency; fewer heads of K and V."""
+"""Rotary embeddings however written, and what is not a rotation by position * frequency; fewer heads of K and V."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _half(b: PositionedBuilder, x: str, factor: float = 1.0, function: str = "Co
 
 
 def _tables(b: PositionedBuilder, x: str) -> str:
-    """Rows of constant tables, as exports have them whose angles were computed before."""
+    """Rows of constant tables, as in exports with precomputed angles."""
     angles = np.arange(32, dtype=np.float32)[:, None] * np.tile(FREQUENCIES, 2)
     length = b.op("Shape", "input_ids", start=1)
     cosine, sine = (
@@ -49,7 +49,7 @@ def _tables(b: PositionedBuilder, x: str) -> str:
 
 
 def _interleave(b: PositionedBuilder, x: str) -> str:
-    """As RoFormer writes it: even elements with odd ones."""
+    """As RoFormer writes it: even elements paired with odd ones."""
     both = b.op("Reshape", b.op("Concat", *[b.op("Unsqueeze", _angles(b), b.axes(4))] * 2, axis=4), b.axes(1, 1, -1, 4))
     even, odd = b.columns(x, 0, MANY, 2), b.columns(x, 1, MANY, 2)
     pairs = [b.op("Unsqueeze", item, b.axes(4)) for item in (b.op("Neg", odd), even)]
@@ -58,7 +58,7 @@ def _interleave(b: PositionedBuilder, x: str) -> str:
 
 
 def _products_apart(b: PositionedBuilder, x: str) -> str:
-    """As onnxruntime's operator is written out: every half by itself."""
+    """As onnxruntime's operator, written out: each half separately."""
     cosine, sine = b.op("Cos", _angles(b)), b.op("Sin", _angles(b))
     one, two = b.columns(x, 0, 2), b.columns(x, 2, 4)
     first = b.op("Sub", b.op("Mul", one, cosine), b.op("Mul", two, sine))
@@ -67,7 +67,7 @@ def _products_apart(b: PositionedBuilder, x: str) -> str:
 
 
 def _partial(b: PositionedBuilder, x: str) -> str:
-    """The first two elements of four."""
+    """Rotates the first two of four elements."""
     angles = _angles(b, FREQUENCIES[:1])
     cosine, sine = b.op("Cos", angles), b.op("Sin", angles)
     one, two = b.columns(x, 0, 1), b.columns(x, 1, 2)
@@ -77,7 +77,7 @@ def _partial(b: PositionedBuilder, x: str) -> str:
 
 
 def _cross_pairs(b: PositionedBuilder, x: str) -> str:
-    """Pairs from outside in, which PadfreeRotary does not know: columns of Q and K change places."""
+    """Pairs from outside in, which PadfreeRotary does not know: the columns of Q and K are permuted."""
     cosine, sine = b.op("Cos", _angles(b)), b.op("Sin", _angles(b))
     one, two = b.columns(x, 0, 2), b.columns(x, 3, 1, -1)
     first = b.op("Sub", b.op("Mul", one, cosine), b.op("Mul", two, sine))
@@ -146,7 +146,7 @@ def _rows_by_input(b: PositionedBuilder, x: str) -> str:
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("rotate", [_of_input, _products_of_input, _rows_by_input])
 def test_positions_that_are_an_input(rotate: Rotate, interface: str) -> None:
-    """Whatever positions it holds, in whatever order; the rotation reads it as it is."""
+    """Whatever positions it holds, in whatever order; the rotation reads them unchanged."""
     model = rotary_layer(rotate, None, POSITION_IDS)
     result = rewrite(model, interface=interface, strict=True)
     (node,) = [item for item in result.model.graph.node if item.op_type == "PadfreeRotary"]
@@ -183,7 +183,7 @@ def test_inputs_that_are_no_positions(rotate: Rotate, interface: str) -> None:
 
 
 def _less_the_first(b: PositionedBuilder, x: str) -> str:
-    """Right for positions that count from 0, and another rotation for all others."""
+    """Right for positions that count from 0, but a different rotation for all others."""
     first = b.op("Slice", POSITION_IDS, b.axes(0), b.axes(1), b.axes(1))
     return _by(b, x, _angles_of(b, b.op("Sub", POSITION_IDS, first)))
 
@@ -208,7 +208,7 @@ def _squared_positions(b: PositionedBuilder, x: str) -> str:
 
 
 def _three_at_once(b: PositionedBuilder, x: str) -> str:
-    """Elements that are no pairs."""
+    """The elements do not form pairs."""
     return b.op("Add", _half(b, x), b.op("Mul", b.op("Concat", b.columns(x, 1, 4), b.columns(x, 0, 1), axis=3), b.op(
         "Sin", b.op("Concat", *[_angles(b)] * 2, axis=-1))))  # fmt: skip
 
@@ -293,7 +293,7 @@ def test_one_head_for_all_queries() -> None:
 
 
 def test_heads_that_are_shared_in_turns_are_read_once_each() -> None:
-    """Query heads 0 and 2 read the first one: PadfreeAttention wants neighbours."""
+    """Query heads 0 and 2 read the first one, but PadfreeAttention needs neighbours."""
     model = _share(lambda b, x: b.op("Concat", x, x, axis=1), norm=False)
     result = rewrite(model, strict=True)
     assert attributes(result)[0]["num_kv_heads"] == HEADS

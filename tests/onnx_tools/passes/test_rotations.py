@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rotary embeddings in the products that make Q and K: that attention stays the same, what stays outside and why."""
+"""Rotary embeddings in the products that make Q and K: attention stays the same; what is not folded, and why."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from . import packed_graphs
 from .packed_graphs import WIDTH, PackedGraph, activations, operators, run_passes
 
 TOKENS = 21
-# Means of V of magnitude 3: Q and K are rounded to 11 bits once instead of twice.
+# Means of V with values around 3: Q and K are rounded to 11 bits once instead of twice.
 FP16 = {"rtol": 0.0, "atol": 2e-2}
 
 
 class RotaryGraph(PackedGraph):
-    """Rotary embeddings and attentions, too; with the inputs "positions" [T] and "cu_seqlens" [B+1]."""
+    """A graph with rotary embeddings and attentions, too, and the inputs "positions" [T] and "cu_seqlens" [B+1]."""
 
     def rotary(self, x: str, heads: int, size: int, *, pairing: str = "half", frequencies: str = "") -> str:
         frequencies = frequencies or self.initializer(100.0 ** -np.linspace(0, 1, size // 2)[np.newaxis], "float32")
@@ -60,7 +60,7 @@ def assert_same(model: ModelProto, rewritten: ModelProto, precision: str = "fp32
 
 
 def features(model: ModelProto) -> list[int]:
-    """How many columns every PadfreeLinear rotates."""
+    """How many columns each PadfreeLinear rotates."""
     return [item.i for node in model.graph.node for item in node.attribute if item.name == "rotary_features"]
 
 
@@ -75,7 +75,7 @@ def test_one_gemm_for_q_k_and_v(heads: int, kv_heads: int, size: int, pairing: s
     rewritten, result = rotate(model, precision)
     assert (result, operators(rewritten)) == (PassResult("rotations", 1), ["Linear", "Attention"])
     assert features(rewritten) == [(heads + kv_heads) * size]
-    assert rewritten.graph.node[0].output[0] == "rotary1_pairs"  # it is not what the model has under another name
+    assert rewritten.graph.node[0].output[0] == "rotary1_pairs"  # it is not a renamed tensor of the model
     assert_same(model, rewritten, precision)
 
 
@@ -92,7 +92,7 @@ def test_gemms_of_their_own(pairing: str) -> None:
 
 
 def test_a_part_of_a_head() -> None:
-    """Frequencies of 0 leave their pairs as they are, and every layer has its own."""
+    """Frequencies of 0 leave their pairs unchanged, and every layer has its own frequencies."""
     p = RotaryGraph()
     layers = []
     for theta in (10.0, 1000.0):

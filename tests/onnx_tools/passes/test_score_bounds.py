@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands around scores: bounds that none reaches, sinks beside the keys, and one head of K and V for all."""
+"""Additions around scores: bounds that no score reaches, sinks next to the keys, and one head of K and V for all."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.support.encoder import HIDDEN, TOKENS, with_output
 from .attention_forms import HEADS, PositionedBuilder, attributes, miss_reason
 
 LOWEST = float(np.finfo(np.float32).min)
-Bound = Callable[[PositionedBuilder, str], str]  # of masked scores
+Bound = Callable[[PositionedBuilder, str], str]  # for masked scores
 
 
 def layer(b: PositionedBuilder, weigh: Bound, heads: int = HEADS) -> ModelProto:
-    """One layer; `weigh` makes weights of masked scores, `heads` are those of K and V."""
+    """One layer; `weigh` computes weights from masked scores, `heads` is the number of heads of K and V."""
     x = b.embedding()
     q, k, v = b.split(x), b.split(x, heads), b.split(x, heads)
     scores = b.op("MatMul", q, b.op("Transpose", k, perm=[0, 1, 3, 2]))
@@ -35,7 +35,7 @@ def softmax(b: PositionedBuilder, scores: str) -> str:
 
 
 def lowest(b: PositionedBuilder, scores: str) -> str:
-    """As XGLM's and older OPT's."""
+    """As in XGLM and older OPT."""
     return softmax(b, b.op("Max", scores, b.constant(LOWEST)))
 
 
@@ -66,7 +66,7 @@ def test_bounds_that_no_score_reaches(form: Bound, interface: str) -> None:
 
 
 def near(b: PositionedBuilder, scores: str) -> str:
-    """After the mask, a bound of 2 changes scores."""
+    """Applied after the mask, a bound of 2 changes scores."""
     return softmax(b, b.op("Min", scores, b.constant(2.0)))
 
 
@@ -79,7 +79,7 @@ def test_bounds_that_scores_reach_stay() -> None:
 
 
 def sinks(b: PositionedBuilder, scores: str) -> str:
-    """One more column for every head, as in gpt-oss; the largest score is taken away first."""
+    """One more column for every head, as in gpt-oss; the largest score is subtracted first."""
     rows = b.op("Mul", b.op("ReduceMax", scores, axes=[-1], keepdims=1), b.constant(0.0))
     column = b.op("Add", rows, b.constant(np.full((1, HEADS, 1, 1), 0.7)))
     joined = b.op("Concat", scores, column, axis=-1)
@@ -89,7 +89,7 @@ def sinks(b: PositionedBuilder, scores: str) -> str:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_sinks_stay_and_tell_the_mask(interface: str) -> None:
-    """The attention is an island; which input is the mask is proved all the same."""
+    """The attention is an island, but which input is the mask is proved nevertheless."""
     model = layer(PositionedBuilder(), sinks)
     result = rewrite(model, interface=interface)
     assert "PadfreeAttention" not in result.report.plugins

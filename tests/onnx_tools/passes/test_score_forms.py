@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention whose scores and weights are spelt in other ways: factors, transposed MatMuls, masks after the Softmax."""
+"""Attention with scores and weights written in other ways: factors, transposed MatMuls, masks after the Softmax."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.encoder import HIDDEN, TOKENS, with_output
 
 from .attention_forms import FLOAT, HEADS, PositionedBuilder, assert_stays_on_islands
 
-Form = Callable[[PositionedBuilder, str], str]  # of the scores, or of the weights
+Form = Callable[[PositionedBuilder, str], str]  # takes the scores, or the weights
 
 
 def same(_: PositionedBuilder, x: str) -> str:
@@ -28,7 +28,7 @@ def mask_scores(b: PositionedBuilder, scores: str) -> str:
 def model(
     factor: Form = same, mask: Form = mask_scores, weights: Form = same, *, keys_first: bool = False
 ) -> ModelProto:
-    """One layer: the scores by `factor`, then masked, then their Softmax, of which `weights` makes others."""
+    """One layer: scores changed by `factor`, masked by `mask`, then by a Softmax, whose results `weights` changes."""
     b = PositionedBuilder()
     x = b.embedding()
     q, k, v = (b.split(x) for _ in range(3))
@@ -54,7 +54,7 @@ def of_heads(b: PositionedBuilder, scores: str) -> str:
 
 
 def of_a_sequence(b: PositionedBuilder, scores: str) -> str:
-    """log(tokens + 1), after a number."""
+    """Times a number, then times log(tokens + 1)."""
     count = b.op("ReduceSum", b.op("Cast", "attention_mask", to=FLOAT), b.axes(1), keepdims=1)
     known = b.op("Log", b.op("Add", count, b.constant(1.0)))
     return b.op("Mul", b.op("Unsqueeze", known, b.axes(2, 3)), b.op("Mul", scores, b.constant(0.5)))
@@ -90,7 +90,7 @@ def test_products_of_keys_and_queries_that_are_transposed(interface: str) -> Non
 
 
 def keep_mask(b: PositionedBuilder, axis: int = 2) -> str:
-    """Bool [B,1,1,S], or of queries [B,1,S,1]."""
+    """Booleans [B,1,1,S], or for queries [B,1,S,1]."""
     mask = b.op("Unsqueeze", "attention_mask", b.axes(1, axis))
     return b.op("Cast", mask, to=TensorProto.BOOL)
 
@@ -197,7 +197,7 @@ def test_what_changes_weights_stays(weights: Form, reason: str) -> None:
 
 
 def test_a_mask_after_the_softmax_alone_is_none() -> None:
-    """Weights of padding are left out, but they have taken part in the sum."""
+    """Weights of padding are removed, but they were included in the softmax's sum."""
     original = model(mask=same, weights=multiply)
     with pytest.raises(RewriteError, match="masked otherwise than the scores before it"):
         rewrite(original)

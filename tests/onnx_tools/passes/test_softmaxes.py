@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Softmax that is written out is a Softmax: attention and pooling by it are packed, and the answers are the same."""
+"""A Softmax that is written out is a Softmax: attention and pooling by it are packed, with the same results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from padfree.onnx_tools import RewriteError, rewrite
 from tests.onnx_tools.agreement import INTERFACES, assert_agree
 from tests.support.encoder import HIDDEN, TOKENS, EncoderBuilder, with_output
 
-Weights = Callable[[EncoderBuilder, str], str]  # of scores
+Weights = Callable[[EncoderBuilder, str], str]  # computed from scores
 
 
 def total(b: EncoderBuilder, x: str) -> str:
@@ -28,7 +28,7 @@ def shift(b: EncoderBuilder, x: str) -> str:
 
 
 def divide(b: EncoderBuilder, scores: str) -> str:
-    """As jax.nn.softmax says it."""
+    """As jax.nn.softmax computes it."""
     raised = shift(b, scores)
     return b.op("Div", raised, total(b, raised))
 
@@ -39,7 +39,7 @@ def reciprocal(b: EncoderBuilder, scores: str) -> str:
 
 
 def without_axes(b: EncoderBuilder, scores: str) -> str:
-    """Reductions lose their axis, and views and an Expand bring it back, as jax2onnx writes them."""
+    """Reductions drop their axis, and views and an Expand restore it, as jax2onnx writes them."""
     largest = b.op("ReduceMax", scores, axes=[-1], keepdims=0)
     raised = b.op("Exp", b.op("Sub", scores, b.op("Unsqueeze", largest, b.axes(3))))
     summed = b.op("Reshape", b.op("ReduceSum", raised, b.axes(3), keepdims=0), b.axes(0, 0, 0, 1), allowzero=0)
@@ -55,7 +55,7 @@ def of_logarithms(b: EncoderBuilder, scores: str) -> str:
 
 
 def encoder(weights: Weights, mask: Weights | None = None) -> tuple[EncoderBuilder, str]:
-    """One layer whose attention weighs so; without `mask` its padding mask is added to the scores."""
+    """One layer with these attention weights; unless `mask` is given, a padding mask is added to the scores."""
     b = EncoderBuilder()
     x = b.embedding()
     q, v = (b.heads(b.linear(x, HIDDEN, HIDDEN), [0, 2, 1, 3]) for _ in range(2))
@@ -98,7 +98,7 @@ def masked_exponentials(b: EncoderBuilder, scores: str) -> str:
 
 
 def guard(b: EncoderBuilder, scores: str) -> str:
-    """As jax2onnx writes dot_product_attention: rows of sum 0 have weights 0."""
+    """As jax2onnx writes dot_product_attention: rows with sum 0 get weights 0."""
     weights = b.op("Mul", b.op("Softmax", scores, axis=-1), keep_mask(b))
     summed = total(b, weights)
     some = b.op("Greater", summed, b.constant(0.0))
@@ -109,7 +109,7 @@ def guard(b: EncoderBuilder, scores: str) -> str:
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("form", [masked_weights, masked_exponentials, guard])
 def test_masks_that_weights_are_multiplied_by(form: Weights, interface: str) -> None:
-    """The mask needs no name: it is proved where it would have been added."""
+    """The mask need not be named: it is proved in the place where it would have been added."""
     model = encoder_model(form, mask=form)
     result = rewrite(model, interface=interface, strict=True)
     assert result.report.plugins["PadfreeAttention"] == 1
@@ -129,20 +129,20 @@ def test_pooling_by_weights(interface: str) -> None:
 
 
 def other_sum(b: EncoderBuilder, scores: str) -> str:
-    """A sum of something else: no Softmax."""
+    """The sum is over other numbers, so this is not a Softmax."""
     raised = shift(b, scores)
     return b.op("Div", raised, total(b, b.op("Mul", raised, raised)))
 
 
 def weigh(b: EncoderBuilder, scores: str) -> str:
-    """Factors of 0.5 and 1 are no mask."""
+    """Factors of 0.5 and 1 are not a mask."""
     half = b.op("Add", b.op("Mul", keep_mask(b), b.constant(0.5)), b.constant(0.5))
     weights = b.op("Mul", b.op("Softmax", scores, axis=-1), half)
     return b.op("Div", weights, total(b, weights))
 
 
 def exponentiate(b: EncoderBuilder, scores: str) -> str:
-    """Large scores overflow here, and not in a Softmax: the answers would not be the same."""
+    """Large scores overflow here, but not in a Softmax: the results would differ."""
     raised = b.op("Exp", scores)
     return b.op("Div", raised, total(b, raised))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is reduced over the tokens of a sequence is packed where masked slots have no part in it, or else refused."""
+"""Reductions over the tokens of a sequence are packed if masked slots do not contribute, or else refused."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def test_sums_of_tokens_are_packed(name: str, interface: str) -> None:
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("name", BY_COUNT)
 def test_packed_where_right_padded(name: str, interface: str) -> None:
-    """The slot at the number of kept tokens less one is the last of them in right-padded batches alone.
+    """The slot with the number of kept tokens minus one is the last of them only in right-padded batches.
 
-    The last layer is computed for these tokens; the pool that the model has then takes each row that is left.
+    The last layer is computed only for these tokens; the model's own pool then takes each remaining row.
     """
     builder, hidden = one_layer()
     model = with_output(BY_COUNT[name](builder, hidden), builder, ["batch", HIDDEN])
@@ -57,7 +57,7 @@ def unmasked_sum(b: EncoderBuilder, x: str) -> str:
 
 
 def unmasked_maximum(b: EncoderBuilder, x: str) -> str:
-    """Numbers may be negative: 0 in masked slots may be the largest."""
+    """Numbers may be negative, and then a masked slot's 0 is the largest."""
     return b.op("ReduceMax", b.op("Mul", x, column(b)), axes=[1], keepdims=0)
 
 
@@ -67,7 +67,7 @@ def weakly_masked_softmax(b: EncoderBuilder, x: str) -> str:
 
 
 def mask_of_nine(b: EncoderBuilder, x: str) -> str:
-    """A weight that is 1 in masked slots too."""
+    """A weight that is 1 in masked slots."""
     return total(b, x, b.op("Add", column(b), b.constant(1.0)))
 
 
@@ -80,7 +80,7 @@ def test_padding_that_is_read_is_refused(form: Form) -> None:
 
 
 def test_maximum_with_zeros_stays() -> None:
-    """It has the zeros of masked slots in it, wherever there are any: packed sequences have none."""
+    """It includes the zeros of masked slots if there are any, but packed sequences have none."""
     builder, hidden = one_layer()
     model = with_output(unmasked_maximum(builder, hidden), builder, ["batch", HIDDEN])
     result = rewrite(model, interface="padded")
@@ -92,7 +92,7 @@ def test_maximum_with_zeros_stays() -> None:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_other_tokens_stay(interface: str) -> None:
-    """The token before the last one is none that PadfreePool takes."""
+    """PadfreePool cannot take the token before the last one."""
     builder, hidden = one_layer()
     two = builder.constant(2, np.int64)
     index = builder.op("Sub", builder.op("ReduceSum", "attention_mask", builder.axes(1), keepdims=1), two)
@@ -104,7 +104,7 @@ def test_other_tokens_stay(interface: str) -> None:
 
 
 def test_first_slot_that_tokens_read() -> None:
-    """Under left padding it is a masked one: the report says that masks must be right-padded, and why."""
+    """With left padding it is a masked slot: the report says that masks must be right-padded, and why."""
     builder, hidden = one_layer()
     first = builder.op("Slice", hidden, builder.axes(0), builder.axes(1), builder.axes(1))
     wide = builder.op(

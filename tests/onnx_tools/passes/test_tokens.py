@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers on [B*S,E], [S,B,E] and their like: everything is packed, as it is where they work on [B,S,E]."""
+"""Layers on [B*S,E], [S,B,E] and the like: everything is packed, just as for layers on [B,S,E]."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_forms(form: str, interface: str) -> None:
 
 @both
 def test_flat_ids(interface: str) -> None:
-    """Rows of a table by ids [B*S], scaled where the mask [B*S,1] keeps a token."""
+    """Rows of a table by ids [B*S], times 0.5 where the mask [B*S,1] keeps a token."""
     builder, hidden = one_layer()
     ids = builder.op("Reshape", "input_ids", builder.axes(-1))
     rows = builder.op("Gather", builder.weight(VOCABULARY, HIDDEN), ids)
@@ -75,7 +75,7 @@ def test_work_beside_the_tokens(work: Callable[[EncoderBuilder, str], str], inte
 
 @both
 def test_what_mixes_rows_stays(interface: str) -> None:
-    """Sums of masked rows along [B*S] go from one sequence into the next; a product before them is packed."""
+    """Running sums of masked rows along [B*S] cross from one sequence to the next; a product before them is packed."""
     builder, hidden = one_layer()
     rows = builder.op("Tanh", builder.op("Gemm", reshape(builder, hidden, "B*S", HIDDEN), builder.weight(HIDDEN, 4)))
     mask = builder.op("Cast", builder.op("Reshape", "attention_mask", builder.axes(-1, 1)), to=TensorProto.FLOAT)

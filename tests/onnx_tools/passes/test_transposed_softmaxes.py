@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention as tf2onnx writes that of Keras: keys first, sizes multiplied, views of views, choices as sums."""
+"""Attention as tf2onnx writes it for Keras: keys first, sizes multiplied, views of views, choices as sums."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.encoder import HIDDEN, TOKENS, with_output
 from .attention_forms import FLOAT, HEADS, SIZE, PositionedBuilder, attributes, miss_reason
 
 Mask = Callable[[PositionedBuilder, str], str]
-LARGE = 10**9  # what tf2onnx writes as the end of a slice that has none
+LARGE = 10**9  # tf2onnx's end of a slice that has no end
 
 
 def _sizes(b: PositionedBuilder, *sizes: int | str) -> str:
@@ -28,7 +28,7 @@ def _sizes(b: PositionedBuilder, *sizes: int | str) -> str:
 
 
 def _merge(b: PositionedBuilder, heads: str, sizes: str) -> str:
-    """[B*H,...] of [B,H,...] as its rows of sizes say, with the product of the first two."""
+    """[B*H,...] from [B,H,...] according to its sizes, with the product of the first two."""
     count = b.op("ReduceProd", b.op("Gather", sizes, b.axes(0, 1)), keepdims=1)
     return b.op("Reshape", heads, b.op("Concat", count, b.axes(-1), b.op("Gather", sizes, b.axes(3)), axis=0))
 
@@ -41,7 +41,7 @@ def _heads(b: PositionedBuilder, x: str) -> str:
 
 
 def _add(b: PositionedBuilder, scores: str) -> str:
-    """A mask [B,1,S,1] along the keys, which come first, made of a slice with all axes in it."""
+    """A mask [B,1,S,1] along the keys, which come first, made from a slice that names all axes."""
     mask = b.op("Unsqueeze", "attention_mask", b.axes(1, 2))
     whole = b.op("Slice", mask, b.axes(0, 0, 0, 0), b.axes(*[LARGE] * 4), b.axes(0, 1, 2, 3), b.axes(1, 1, 1, 1))
     gone = b.op("Sub", b.constant(1.0), b.op("Cast", whole, to=FLOAT))
@@ -101,7 +101,7 @@ def _of_all_queries(b: PositionedBuilder, scores: str) -> str:
 
 
 def test_a_mask_along_queries_is_no_mask_of_keys() -> None:
-    """What is added to all keys of a query alike is told from the mask; the attention stays padded, and right."""
+    """What is added alike to all keys of a query is told apart from the mask; the attention stays padded, and right."""
     model = keys_first(_of_all_queries)
     result = rewrite(model)
     assert "PadfreeAttention" not in result.report.plugins
@@ -110,7 +110,7 @@ def test_a_mask_along_queries_is_no_mask_of_keys() -> None:
 
 
 def _read_twice() -> ModelProto:
-    """Weights that are an output, keys first, as well."""
+    """The weights, keys first, are an output as well."""
     model = keys_first(_add)
     softmax = next(node for node in model.graph.node if node.op_type == "Softmax")
     shape = ["batch", HEADS, "sequence", "sequence"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Targets of views as exporters put them together: parts of shapes, some of them empty, and sizes that are computed."""
+"""Targets of views as exporters construct them: parts of shapes, some of them empty, and sizes that are computed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def part(b: PositionedBuilder, x: str, start: int, end: int) -> str:
 
 
 def flatten(b: PositionedBuilder, x: str) -> str:
-    """torch.flatten(x, 0, 1) by TorchScript, of [B,H,S,D]: what is ahead of the axes has no elements."""
+    """torch.flatten(x, 0, 1) by TorchScript, of [B,H,S,D]: the part ahead of the axes has no elements."""
     return b.op("Concat", part(b, x, 0, 0), b.axes(-1), part(b, x, 2, 4), axis=0)
 
 
@@ -41,7 +41,7 @@ def by_shapes_with_ends(b: PositionedBuilder, x: str) -> str:
 
 
 def by_a_split(b: PositionedBuilder, x: str) -> str:
-    """Parts of a shape, of which one has no elements."""
+    """Parts of a shape, one of which has no elements."""
     first, nothing, rest = (f"{x}_part{i}" for i in range(3))
     node = b.op("Split", b.op("Shape", x), b.axes(2, 0, 2), axis=0, output=first)
     b.nodes[-1].output.extend([nothing, rest])
@@ -58,7 +58,7 @@ def by_a_gather_of_nothing(b: PositionedBuilder, x: str) -> str:
 
 
 def by_numbers(b: PositionedBuilder, _: str) -> str:
-    """Sizes one by one, squeezed and unsqueezed on the way."""
+    """Single sizes, squeezed and unsqueezed on the way."""
     count = b.op("Squeeze", b.op("Mul", b.op("Concat", batch(b), axis=0), b.axes(HEADS)), b.axes(0))
     sizes = [b.op("Unsqueeze", count, b.axes(0)), length(b), b.axes(SIZE)]
     return b.op("Cast", b.op("Concat", *sizes, axis=0), to=TensorProto.INT64)
@@ -71,14 +71,14 @@ def of_powers(b: PositionedBuilder, _: str) -> str:
 
 
 def tile(b: PositionedBuilder, _: str) -> str:
-    """Sizes of tensor_split: one part repeated as often as the rest of a division says, and that is never."""
+    """Sizes from tensor_split: one part is repeated as often as a division's remainder says, which is 0 times."""
     rest = b.op("Mod", b.axes(HIDDEN), b.axes(SIZE))
     nothing, once = b.op("Tile", b.axes(5), rest), b.op("Tile", b.axes(SIZE), b.op("Sub", b.axes(1), rest))
     return b.op("Concat", nothing, b.axes(-1), length(b), once, axis=0)
 
 
 def of_rests(b: PositionedBuilder, x: str) -> str:
-    """unflatten by TorchScript counts axes from the end by Mod; and all of a size but the rest that there never is."""
+    """As TorchScript's unflatten: an axis from the end by Mod, and a size minus a remainder that is always 0."""
     index = b.op("Reshape", b.op("Mod", b.axes(-2), b.axes(4)), b.axes(-1))
     last = b.op("Slice", b.op("Shape", x), index, b.constant([2**63 - 1], np.int64))
     whole = b.op("Sub", b.op("Mul", batch(b), b.axes(HEADS)), b.op("Mod", b.op("Mul", batch(b), b.axes(4)), batch(b)))

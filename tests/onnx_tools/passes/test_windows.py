@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Windows and causal masks: what of them is proved, and which masks stay on islands with a reason."""
+"""Windows and causal masks: what is proved about them, and which masks stay on islands, with a reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _strict(b: PositionedBuilder) -> list[str]:
 
 
 def _two_sides(b: PositionedBuilder) -> list[str]:
-    """Keys from three before to one after the query, of positions compared as floats."""
+    """Keys from three before to one after the query, from positions compared as floats."""
     query, key = (b.op("Cast", b.steps(axis), to=FLOAT) for axis in (1, 0))
     early = b.op("Less", key, b.op("Sub", query, b.constant(3.0)))
     late = b.op("Greater", b.op("Sub", key, query), b.constant(1.0))
@@ -96,7 +96,7 @@ def test_masks_are_of_one_kind() -> None:
 
 
 def _of_data(b: PositionedBuilder) -> list[str]:
-    """As wide as the first id says."""
+    """As wide as the first id."""
     first = b.op("Unsqueeze", b.op("Gather", "input_ids", b.axes(0), axis=1), b.axes(2, 3))
     near = b.op("LessOrEqual", b.op("Abs", b.distance()), b.op("Squeeze", first, b.axes(2)))
     return [b.padding_mask(), b.low(b.op("Unsqueeze", near, b.axes(1)))]
@@ -113,7 +113,7 @@ def _with_a_gap(b: PositionedBuilder) -> list[str]:
 
 
 def _global_token(b: PositionedBuilder) -> list[str]:
-    """The first key is seen from everywhere, as in Longformer."""
+    """Every query sees the first key, as in Longformer."""
     near = b.op("LessOrEqual", b.op("Abs", b.distance()), b.number(2))
     return [b.padding_mask(), b.low(b.op("Or", near, b.op("Equal", b.steps(0), b.number(0))))]
 
@@ -133,7 +133,7 @@ def _by_a_head(b: PositionedBuilder) -> list[str]:
     ],
 )
 def test_other_masks_are_no_windows(added: Added, reason: str) -> None:
-    """A mask that is a function of the distance is a bias where it is no window."""
+    """A mask that depends only on the distance becomes a bias if it is not a window."""
     model: ModelProto = with_added(added)
     result = rewrite(model)
     assert [item["window_left"] for item in attributes(result)] in ([], [OPEN])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers on [B*S,E], [S,B,E] and their like, with heads merged with the batch or not, and one of Einsums."""
+"""Layers on [B*S,E], [S,B,E] and the like, with heads merged with the batch or not, and one of Einsums."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIZE = HIDDEN // HEADS
 
 
 def sizes(b: EncoderBuilder, *parts: str | int) -> str:
-    """A shape of numbers, of "B" and "S", and of products of these with numbers, as in "B*2"."""
+    """A shape of numbers, "B" and "S", and products of these with numbers, as in "B*2"."""
     shape = b.op("Shape", "input_ids")
     results = []
     for part in parts:
@@ -85,7 +85,7 @@ def merged_mask(b: EncoderBuilder, by_head: bool) -> str:
 
 
 def length_first(b: EncoderBuilder, x: str) -> str:
-    """[S,B,E] and [B*H,S,D], as nn.MultiheadAttention has them."""
+    """[S,B,E] and [B*H,S,D], as in nn.MultiheadAttention."""
     rows = transpose(b, x, 1, 0, 2)
     joined = b.linear(rows, HIDDEN, 3 * HIDDEN)
     parts = [
@@ -103,7 +103,7 @@ def length_first(b: EncoderBuilder, x: str) -> str:
 
 
 def heads_before_batch(b: EncoderBuilder, x: str) -> str:
-    """[H*B,S,D], as the first implementations of the Transformer in PyTorch have it."""
+    """[H*B,S,D], as in the first implementations of the Transformer in PyTorch."""
     parts = []
     for _ in range(3):
         split = reshape(b, b.linear(x, HIDDEN, HIDDEN), "B", "S", HEADS, SIZE)
