@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether what a report says is true of the graph: what stays padded, and one count of the work for every figure."""
+"""Whether what reports say is true of the graph: what stays padded, and one count of the work for all figures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def assert_report_is_true(result: RewriteResult) -> None:
 
 
 def touches_padding(model: ModelProto) -> bool:
-    """Whether anything is computed on what PadfreeUnpack gives, or delivered but by the padded interface's contract."""
+    """Whether anything is computed from PadfreeUnpack's results, or output beyond the padded interface's contract."""
     readers: dict[str, list[str]] = {}
     makers = {name: node for node in model.graph.node for name in node.output}
     for node in model.graph.node:
@@ -44,14 +44,14 @@ def touches_padding(model: ModelProto) -> bool:
             return True
         waiting += [node.output[0] for node in read]
         movers |= {node.name for node in read}
-    # Numbers of padded tokens that nothing was unpacked for: looked up by the inputs.
+    # Numbers of padded tokens that nothing was unpacked for: they are looked up by the inputs.
     floats = {value.name for value in model.graph.value_info if value.type.tensor_type.elem_type == TensorProto.FLOAT}
     grids = {
         value.name
         for value in model.graph.value_info
         if [dim.dim_param for dim in value.type.tensor_type.shape.dim[:2]] == ["B", "S"]
     }
-    prepared = ("Cast", "Unsqueeze", "PadfreeUnpack")  # inputs in another type, and what the interface gives
+    prepared = ("Cast", "Unsqueeze", "PadfreeUnpack")  # inputs in another type, and the interface's own results
     return any(makers[name].op_type not in prepared and makers[name].name not in movers for name in floats & grids)
 
 

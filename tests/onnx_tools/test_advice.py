@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What refusals advise: every advice is followed here, and helps."""
+"""The advice in refusals: all of it is followed here, and helps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LABELS, TRACED = 3, 13
 
 
 def with_loop(*, named: bool) -> ModelProto:
-    """A score for every sequence that a Loop adds up over its tokens; `named`: what it reads is an output too."""
+    """A score per sequence that a Loop sums over its tokens; `named`: the Loop's input is an output too."""
     b, hidden = one_layer()
     emissions = b.op("Identity", b.linear(hidden, HIDDEN, LABELS), output="emissions")
     transposed = b.op("Transpose", emissions, perm=[1, 0, 2], output="by_token")
@@ -68,7 +68,7 @@ def test_a_loop_over_tokens_is_cut_off(named: bool, cut: str, interface: str, tm
 
 
 def with_squeezed_score(axis: int | None, *, chosen: bool = False) -> ModelProto:
-    """One score for every sequence, squeezed; `chosen`: by an If, as torch writes squeeze(0)."""
+    """One score per sequence, squeezed; `chosen`: by an If, as torch writes squeeze(0)."""
     b, hidden = one_layer()
     score = b.linear(b.op("Gather", hidden, b.constant(0, np.int64), axis=1), HIDDEN, 1)
     if not chosen:
@@ -99,7 +99,7 @@ def test_a_choice_that_torch_makes_of_a_squeeze_is_named(interface: str) -> None
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("column", [True, False])
 def test_an_axis_that_is_taken_by_its_index_or_left_packs(column: bool, interface: str) -> None:
-    """As the message of the choice says: x[:, 0], or x as it is."""
+    """As the message about the choice says: x[:, 0], or x unchanged."""
     b, hidden = one_layer()
     score = b.linear(b.op("Gather", hidden, b.constant(0, np.int64), axis=1), HIDDEN, 1)
     taken = b.op("Gather", score, b.constant(0, np.int64), axis=1) if column else score
@@ -165,7 +165,7 @@ def test_names_that_the_packed_interface_adds_are_free_in_the_padded_one(name: s
 
 
 def with_words() -> ModelProto:
-    """Rows of the first tokens of words alone, as GLiNER's token level takes them: as many as a mask marks."""
+    """Only the rows of words' first tokens, as in GLiNER's token level: as many as a mask marks."""
     b, hidden = one_layer()
     marked = b.op("Transpose", b.op("NonZero", "words_mask"), perm=[1, 0])
     return with_output(b.op("GatherND", hidden, marked), b, ["words", HIDDEN], "words_mask")

@@ -27,14 +27,14 @@ MARKER, TOLERANCE = 7, 1e-4
 
 
 def rows_at(b: EncoderBuilder, hidden: str, found: str) -> tuple[str, str, str]:
-    """Rows of hidden [B,S,E] where `found` [B,S] is true, and the batch and slot of each."""
+    """Rows of hidden [B,S,E] where `found` [B,S] is true, and each one's batch index and slot."""
     positions = b.op("Transpose", b.op("NonZero", found), perm=[1, 0])
     batch, slot = (b.op("Gather", positions, b.constant(axis, np.int64), axis=1) for axis in (0, 1))
     return b.op("GatherND", hidden, positions), batch, slot
 
 
 def scatter_rows(b: EncoderBuilder, hidden: str, rows: str, batch: str, index: str, count: str) -> str:
-    """Rows of tokens at an index of their sequence, [B, count, E], zeros elsewhere."""
+    """Rows of tokens, each at an index in its sequence, [B, count, E], with zeros elsewhere."""
     ends = (b.axes(0), b.axes(1), b.axes(2), b.axes(3))
     sizes = b.op("Shape", hidden)
     first, width = b.op("Slice", sizes, ends[0], ends[1]), b.op("Slice", sizes, ends[2], ends[3])
@@ -44,7 +44,7 @@ def scatter_rows(b: EncoderBuilder, hidden: str, rows: str, batch: str, index: s
 
 
 def gliner(*, equal: bool = False) -> ModelProto:
-    """Scores [B, words, classes]; with `equal`, all sequences must have as many classes."""
+    """Scores [B, words, classes]; with `equal`, all sequences must have the same number of classes."""
     b, hidden = one_layer()
     kept = b.op("Greater", "attention_mask", b.constant(0, np.int64))
     is_marker = b.op("And", b.op("Equal", "input_ids", b.constant(MARKER, np.int64)), kept)
@@ -71,7 +71,7 @@ def gliner(*, equal: bool = False) -> ModelProto:
 
 
 def texts(numbers: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """A batch with so many markers in its sequences: each a marker and its class, then words of two tokens."""
+    """A batch with these numbers of markers in its sequences: each a marker and its class, then words of two tokens."""
     rows = []
     for count, words in zip(numbers, (3, 1, 2), strict=True):
         rows.append(([MARKER, 9] * count + [5] + [11, 12] * words, [0] * (2 * count + 1), words))
@@ -101,7 +101,7 @@ def test_padded_models_collect_as_the_original_does(equal: bool, numbers: tuple[
 
 
 def test_numbers_that_must_be_equal_are_equal_in_samples() -> None:
-    """The original fails where one sequence has other markers than the rest: so do samples of that kind."""
+    """The original fails if sequences have different numbers of markers: so do samples of that kind."""
     with pytest.raises(Exception, match=r"Reshape"):
         run(gliner(equal=True), texts((2, 1, 2)))
     rules = [IdRule(None, 0, (MARKER,), 20, markers=(MARKER,), equally=equally) for equally in (True, False)]
@@ -143,7 +143,7 @@ def test_lengths_of_an_axis_of_their_own_are_one_number_per_sequence() -> None:
 
 
 def label_model() -> ModelProto:
-    """Scores of the sum of some labels' vectors, as many as an axis of its own says: labels [batch, labels]."""
+    """Scores by the sum of some labels' vectors, whose number is an axis of its own: labels [batch, labels]."""
     b, hidden = one_layer()
     labels = b.op("ReduceSum", b.op("Gather", b.weight(6, HIDDEN), "labels"), b.axes(1), keepdims=0)
     first = b.op("Gather", hidden, b.constant(0, np.int64), axis=1)
@@ -174,7 +174,7 @@ def test_rows_of_several_numbers_are_fixed_as_the_note_says(tmp_path: Path) -> N
 
 
 def test_types_that_broadcast_stay_values_of_tokens() -> None:
-    """An input whose axis has a name of its own, and that runs with one column, but with no other than the tokens'."""
+    """An input whose axis has a name of its own; it runs with one column or as many as tokens, but no other number."""
     b, hidden = one_layer()
     types = b.op("Gather", b.weight(2, HIDDEN), "token_type_ids")
     b.op("Add", hidden, types, output="y")
@@ -185,7 +185,7 @@ def test_types_that_broadcast_stay_values_of_tokens() -> None:
 
 
 def test_engine_checks_and_comparisons_draw_the_same_kind_of_ids(tmp_path: Path) -> None:
-    """All random batches hold markers, numbered words, and how many there are."""
+    """All random batches hold markers, numbered words, and the numbers of words."""
     source, padded = tmp_path / "model.onnx", tmp_path / "padded.onnx"
     save_model(gliner(), source)
     assert main(["optimize", str(source), "-o", str(padded), "--interface", "padded"]) == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The evaluator, which keeps what runs a node for other models, gives what onnx.reference gives of each anew."""
+"""The evaluator, which keeps what runs a node for other models, gives the same as onnx.reference without keeping it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def bert() -> CoverageReport:
 
 
 def by_hand(lengths: Lengths, tokens: float, squares: float) -> dict[str, float]:
-    """FLOPs of a BERT from its sizes: tokens that the linear layers see, squared lengths that attention sees."""
+    """FLOPs of a BERT from its sizes, the tokens in the linear layers, and the squared lengths in attention."""
     return {
         "linear": 2 * LAYERS * tokens * (4 * HIDDEN * HIDDEN + 2 * HIDDEN * INNER),
         "attention": 2 * LAYERS * 2 * HIDDEN * squares,
@@ -79,7 +79,7 @@ def test_gemms_with_positions_are_counted_too(name: str) -> None:
 def test_the_head_is_what_no_residual_sum_depends_on() -> None:
     report = rewrite(FAMILIES / "bert_masked_lm_dynamo.onnx", verify=False).report
     heads = {(item.rows, item.inner, item.columns) for item in report.rewritten.items if item.part == "head"}
-    assert heads == {("T", "16", "16"), ("T", "16", "64")}  # the transformation and the vocabulary
+    assert heads == {("T", "16", "16"), ("T", "16", "64")}  # the transform and the vocabulary projection
 
 
 def test_lengths_have_the_moments_of_what_they_stand_for() -> None:
@@ -97,7 +97,7 @@ def test_bytes_and_roofline_by_hand() -> None:
     assert moved_bytes(linear, LENGTHS) == 3 * 2 * (tokens * 32 + 32 * 96 + tokens * 96)
     assert flops(linear, LENGTHS, padded=True) == 3 * 2 * LENGTHS.slots * 32 * 96
     scores = GemmShape("attention", "MatMul", False, "4*B", "S", "8", "S")
-    assert moved_bytes(scores, LENGTHS) == 2 * 4 * 8 * 2 * 40 * 8  # both operands, no scores
+    assert moved_bytes(scores, LENGTHS) == 2 * 4 * 8 * 2 * 40 * 8  # both operands, but not the scores
     slow_memory, slow_cores = Gpu(1e6, 1.0), Gpu(1e-3, 1e9)
     assert roofline_s([linear], LENGTHS, slow_memory) == pytest.approx(moved_bytes(linear, LENGTHS) / 1e9)
     assert roofline_s([linear], LENGTHS, slow_cores) == pytest.approx(flops(linear, LENGTHS) / 1e9)
@@ -130,7 +130,7 @@ def test_gemms_of_unknown_size_are_named() -> None:
 
 
 def test_positions_cut_to_the_length_are_no_weights() -> None:
-    """DeBERTa's first version multiplies queries by keys of positions, a constant table of which it cuts 2 S rows."""
+    """DeBERTa's first version multiplies queries by position keys, 2 S rows that it cuts from a constant table."""
     x = gs.Variable("x", np.float32, ["B", "S", 8])
     length, cut = gs.Variable("length", np.int64), gs.Variable("cut", np.float32)
     table = gs.Constant("table", np.ones((8, 64), np.float32))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Broken and malicious graphs: an error that names the trouble, soon and without much memory, or a right answer."""
+"""Broken and malicious graphs: an error that names the problem, quickly and with little memory, or a right result."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def add_constant(model: ModelProto, values: list[int]) -> str:
 
 
 def append(model: ModelProto, op: str, *inputs: str, **attributes: object) -> None:
-    """Adds what an operator makes to the output."""
+    """Adds an operator's result to the output."""
     model.graph.node.append(helper.make_node(op, inputs, ["extra"], **attributes))
     node_of(model, "Identity").output[0] = "inner"
     model.graph.node.append(helper.make_node("Add", ["inner", "extra"], ["y"]))
@@ -103,7 +103,7 @@ def huge_range(model: ModelProto) -> None:
 
 
 def huge_plain_range(model: ModelProto) -> None:
-    """Whose numbers the inference of shapes would write down."""
+    """A Range whose numbers shape inference would write out."""
     names = [f"plain{index}" for index in range(3)]
     for name, value in zip(names, (0, HUGE, 1), strict=True):
         model.graph.initializer.append(numpy_helper.from_array(np.asarray(value, np.int64), name))
@@ -113,7 +113,7 @@ def huge_plain_range(model: ModelProto) -> None:
 
 
 def deep_sum(model: ModelProto) -> None:
-    """A chain of a few thousand nodes: no recursion may end on it."""
+    """A chain of a few thousand nodes, which no recursion may fail on."""
     name = "input_ids"
     for count in range(3000):
         model.graph.node.append(helper.make_node("Add", [name, name], [f"deep{count}"]))
@@ -141,7 +141,7 @@ def test_error_in_bounded_time(spoil: Callable[[ModelProto], None]) -> None:
 
 @pytest.mark.slow
 def test_a_long_chain_is_verified_in_bounded_time() -> None:
-    """onnxruntime's planner of memory takes the square of its length: nine seconds for 4,000 nodes, a session."""
+    """onnxruntime's memory planner takes time by the square of the length: nine seconds per session for 4,000 nodes."""
     model, name = encoder(), "inner"
     node_of(model, "Identity").output[0] = name
     for count in range(6000):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PadfreeLinear in rewritten models: what it takes in, that it computes the same, which near misses are left."""
+"""PadfreeLinear in rewritten models: what it absorbs, that it computes the same, which near misses are left."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ FORMS: dict[str, tuple[Form, str]] = {
 
 
 def model_with(form: Form, *, inner: int = INNER, norm: bool = True) -> ModelProto:
-    """One layer and a feed-forward network with this activation; without a norm its last sum is the output."""
+    """One layer and a feed-forward network with this activation; without `norm` its last sum is the output."""
     e, hidden = one_layer()
     up = form(e, e.linear(hidden, HIDDEN, inner))
     total = e.op("Add", e.linear(up, inner, HIDDEN), hidden)
@@ -90,7 +90,7 @@ def metadata(model: ModelProto) -> dict[str, Any]:
 
 
 def linear_layers(model: ModelProto) -> list[dict[str, Any]]:
-    """The attributes of every PadfreeLinear that the pass chooses."""
+    """The attributes of every PadfreeLinear, as far as the pass chooses them."""
     return [
         {item.name: helper.get_attribute_value(item) for item in node.attribute if item.name in layer()}
         for node in model.graph.node
@@ -153,7 +153,7 @@ def test_half_precision_computes_the_same() -> None:
     rng = np.random.default_rng(5)
     feeds = {"input_ids": rng.integers(0, 20, 17).astype(np.int32), "seq_lens": np.array([9, 0, 8], np.int32)}
     (wanted,), (actual,) = run(plain, feeds), run(with_linear(plain), feeds)
-    # Outputs of a norm, of magnitude 1 to 4: a few roundings to 11 bits more or less on the way.
+    # Outputs of a norm, between 1 and 4: a few more or fewer roundings to 11 bits on the way.
     np.testing.assert_allclose(actual, wanted, atol=2e-2)
 
 
@@ -185,7 +185,7 @@ def test_the_metadata_follow() -> None:
     assert set(after["origins"]) <= rewritten
     assert set(after["origins"]) < set(before["origins"])
     with_bias_of_a_reader = {name for name in rewritten if name.endswith("_biased")}
-    assert len(with_bias_of_a_reader) == 2  # of both norms
+    assert len(with_bias_of_a_reader) == 2  # one for each of the two norms
     assert not with_bias_of_a_reader & set(after["origins"])
 
 
@@ -206,7 +206,7 @@ def test_another_activation_stays_outside() -> None:
 
 
 def test_what_else_is_read_stays_outside() -> None:
-    """The values before the activation are an output too."""
+    """The values before the activation are an output as well."""
     e, hidden = one_layer()
     up = e.linear(hidden, HIDDEN, INNER)
     e.op("Identity", up, output="up")
@@ -258,7 +258,7 @@ def test_a_bias_of_one_number_stays_an_add() -> None:
 
 
 def test_gemms_of_a_head_are_left_alone() -> None:
-    """After the pool; the GEMM before it, which multiplies first tokens alone, is the last layer's."""
+    """The head is after the pool; the GEMM before it, which multiplies only first tokens, belongs to the last layer."""
     e, hidden = one_layer()
     first = e.op("Gather", hidden, e.constant(0, np.int64), axis=1)
     e.op("Identity", e.linear(first, HIDDEN, 8), output="y")
@@ -277,7 +277,7 @@ def test_a_model_that_was_not_rewritten() -> None:
 
 
 def test_nodes_that_read_an_output_in_float32_keep_names_apart() -> None:
-    """Of this file's output of tokens both a weighted sum in float32 and the caller read what products made in fp16."""
+    """A weighted sum in float32 and the caller both read the output of tokens, which products made in fp16."""
     plain = rewrite(load("st_weightedmean_dn_ts"), precision="fp16", verify=False).model
     names = [node.name for node in with_linear(plain).graph.node]
     assert len(names) == len(set(names))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the report says of inputs and outputs whose names mislead, and what follows from it when the model runs."""
+"""What the report says about inputs and outputs with misleading names, and its consequences when the model runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def without_mask() -> ModelProto:
 
 
 def aliased_input_model() -> ModelProto:
-    """One tensor for two arguments: ids come in as attention_mask, and input_ids is read by nobody."""
+    """One tensor for two arguments: ids come in as attention_mask, and nothing reads input_ids."""
     model = without_mask()
     for node in model.graph.node:
         node.input[:] = ["attention_mask" if name == "input_ids" else name for name in node.input]
@@ -39,7 +39,7 @@ def aliased_input_model() -> ModelProto:
 
 
 def exchanged_input_model(first: str, second: str) -> ModelProto:
-    """Two inputs, each under the other's name; types choose from a table of two rows."""
+    """Two inputs, each under the other's name; types select from a table of two rows."""
     builder = EncoderBuilder()
     types = builder.op("Gather", builder.weight(2, HIDDEN), "token_type_ids")
     x = builder.layer(builder.op("Add", builder.embedding(), types), builder.padding_mask())
@@ -130,9 +130,9 @@ def test_rows_that_are_zeros_are_said_of_the_padded_interface_alone() -> None:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_an_unread_input_may_be_one_of_sequences(interface: str) -> None:
-    """A number of every sequence that no output depends on is none of the packed model's."""
+    """A number per sequence that no output depends on is not an input of the packed model."""
     model = with_rows()
-    del model.graph.output[2:]  # what row_id goes into
+    del model.graph.output[2:]  # they depend on row_id
     result = rewrite(model, interface=interface)
     assert result.report.notes[0] == "nothing reads the input 'row_id'"
     named = {item["name"]: item["role"] for item in metadata_of(result)["inputs"]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a model is rewritten, as a value and as keywords."""
+"""Options for rewriting a model, as a value and as keywords."""
 
 from __future__ import annotations
 

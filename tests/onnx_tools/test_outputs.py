@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outputs of every shape: a sequence gets its own part of it, which is what the original gives for it alone."""
+"""Outputs of all shapes: a sequence gets its own part, which is what the original gives for it alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOLERANCE = 1e-5
 Nodes = list[NodeProto]
 op = helper.make_node
 
-# What is computed of last_hidden_state, and where the batch is in it (None: in no axis of its own).
+# What is computed from last_hidden_state, and which axis is the batch (None: none on its own).
 SHAPES: dict[str, tuple[Nodes, int | None]] = {
     "[B*S,E]": ([op("Reshape", ["last_hidden_state", "flat"], ["out"])], None),
     "[S,B,E]": ([op("Transpose", ["last_hidden_state"], ["out"], perm=[1, 0, 2])], 1),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reports say is true of the graphs: what stays padded, and one count of the work for every figure."""
+"""Reports are true of the graphs: what stays padded, and one count of the work for every figure."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_families(case: Case, interface: str, rewritings: Rewritings) -> None:
 
 
 def pick(b: EncoderBuilder, hidden: str) -> tuple[str, list[object]]:
-    """One token a sequence, by a formula: the last but one."""
+    """One token per sequence, by a formula: the last but one."""
     counts = b.op("ReduceSum", "attention_mask", b.axes(1), keepdims=1)
     index = b.op("Max", b.op("Sub", counts, b.constant(2, np.int64)), b.constant(0, np.int64))
     positions = b.op("Expand", b.op("Unsqueeze", index, b.axes(2)), b.constant([1, 1, HIDDEN], np.int64))
@@ -66,7 +66,7 @@ def pick(b: EncoderBuilder, hidden: str) -> tuple[str, list[object]]:
 
 
 def highest(b: EncoderBuilder, hidden: str) -> tuple[str, list[object]]:
-    """Integers of padded tokens: the index of each token's largest number, added up along the sequence."""
+    """Integers of padded tokens: the index of each token's largest number, in a running sum along the sequence."""
     index = b.op("CumSum", b.op("ArgMax", hidden, axis=2, keepdims=0), b.constant(1, np.int64))
     return b.op("Cast", index, to=TensorProto.FLOAT), ["batch", "sequence"]
 
@@ -101,11 +101,11 @@ def test_an_output_that_stays_padded_is_said_so() -> None:
         assert not report.complete
         assert any("'y'" in item.reason and "padded" in item.reason for item in report.islands), str(report)
         assert "output 'y' among them" in verdict(report.to_dict())
-    assert check(model, "padded").complete  # it is what that interface gives
+    assert check(model, "padded").complete  # that interface promises such an output
 
 
 def convolution(b: EncoderBuilder, x: str, outputs: int = HIDDEN, groups: int = 1) -> str:
-    """A linear layer as SqueezeBERT has it: a convolution of one token, in groups, on [B,E,S]."""
+    """A linear layer as in SqueezeBERT: a convolution of one token, in groups, on [B,E,S]."""
     weight = b.weight(outputs, HIDDEN // groups, 1)
     return b.op("Conv", x, weight, b.weight(outputs), group=groups, kernel_shape=[1])
 
@@ -183,7 +183,7 @@ def test_quantised_convolutions_are_counted(op: str) -> None:
 
 
 def test_reasons_name_nodes_once() -> None:
-    """A node's name stands in quotes, followed by its operator."""
+    """A node's name is in quotes, followed by its operator."""
     folder = Path(__file__).parents[1] / "fixtures" / "families"
     for name in ("t5_dynamo_eager", "modernbert_torchscript_sdpa", "deberta_v3_torchscript_eager"):
         report = rewrite(folder / f"{name}.onnx", verify=False).report

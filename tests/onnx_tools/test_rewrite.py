@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rewriter on tiny graphs: what comes out, that it computes the same, and why near misses are refused."""
+"""The rewriter on tiny graphs: its results, that they compute the same, and why near misses are refused."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_first_token_and_dense(interface: str) -> None:
     model = with_output(pooled, builder, ["batch", 5])
     result = rewrite(model, interface=interface, strict=True)
     assert result.report.outputs == {"y": "per_sequence"}
-    assert result.report.plugins["PadfreePool"] == 3  # of attention, of what is added to it, and of the sum
+    assert result.report.plugins["PadfreePool"] == 3  # pools attention's result, what is added to it, and the sum
     assert_agree(model, result)
 
 
@@ -103,7 +103,7 @@ def test_mean_pooling(interface: str, normalize: bool) -> None:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_mean_over_at_least_three_tokens(interface: str) -> None:
-    """It is the mean, times the number of tokens, divided by three at least."""
+    """The mean times the number of tokens, divided by that number or by three, whichever is larger."""
     builder, hidden = one_layer()
     model = with_output(mean_pool(builder, hidden, minimum=3.0), builder, ["batch", HIDDEN])
     result = rewrite(model, interface=interface, strict=True)
@@ -300,7 +300,7 @@ def test_bad_arguments(argument: str, value: str) -> None:
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("reverse", [0, 1])
 def test_positions_that_the_graph_counts(interface: str, reverse: int) -> None:
-    """RoBERTa counts the tokens that are no padding. From the end, padding has to have its id to count for nothing."""
+    """RoBERTa counts non-padding tokens. Counted from the end, padding must have its id to count for nothing."""
     builder = EncoderBuilder()
     words = builder.op("Gather", builder.weight(20, HIDDEN), "input_ids")
     real = builder.op("Cast", builder.op("Not", builder.op("Equal", "input_ids", builder.constant(1, np.int64))), to=7)

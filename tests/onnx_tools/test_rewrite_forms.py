@@ -27,7 +27,7 @@ def attributes(result: RewriteResult, op: str) -> list[dict[str, object]]:
 
 
 class WrittenOut(EncoderBuilder):
-    """Layer norm as opsets below 17 write it."""
+    """Layer norm as written for opsets below 17."""
 
     power = 2.0
 
@@ -40,7 +40,7 @@ class WrittenOut(EncoderBuilder):
 
 
 class FourthPower(WrittenOut):
-    """No layer norm, though it nearly looks like one."""
+    """Not a layer norm, though it nearly looks like one."""
 
     power = 4.0
 
@@ -189,7 +189,7 @@ def test_attention_weights_as_an_output(interface: str) -> None:
     assert result.report.plugins["PadfreeAttention"] == 1
 
 
-# Tails that do not mix tokens, tails that mix them in the order of slots, and tails that the mask makes safe.
+# Tails that do not mix tokens, tails that mix them in the order of slots, and tails that are safe because of the mask.
 def _cumulative(builder: EncoderBuilder, x: str) -> str:
     return builder.op("CumSum", x, builder.constant(2, np.int64))
 
@@ -262,7 +262,7 @@ def test_difference_to_the_first_token() -> None:
 
 @both
 def test_gates_of_experts_that_are_scattered(interface: str) -> None:
-    """Every token has the weight of its best expert, and zeros for the others."""
+    """Every token keeps the weight of its best expert, and has zeros for the others."""
     builder, hidden = one_layer()
     gates = builder.op("Softmax", builder.linear(hidden, HIDDEN, 4), axis=-1)
     best, weight = builder.op("ArgMax", gates, axis=-1), builder.op("ReduceMax", gates, axes=[-1])
@@ -274,7 +274,7 @@ def test_gates_of_experts_that_are_scattered(interface: str) -> None:
 
 @both
 def test_batch_norms_of_tokens(interface: str) -> None:
-    """Over channels that stand ahead of the sequence, as torch.nn.BatchNorm1d has them."""
+    """Over channels that come before the sequence, as in torch.nn.BatchNorm1d."""
     builder, hidden = one_layer()
     transposed = builder.op("Transpose", hidden, perm=[0, 2, 1])
     held = [builder.constant(np.linspace(low, 2, HIDDEN)) for low in (0.5, -1, 0, 1)]

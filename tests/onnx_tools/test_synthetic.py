@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numpy-made BERT: the operators of a TorchScript export, spread scores, and PyTorch's results on its weights."""
+"""The BERT made by numpy: operators of a TorchScript export, spread scores, and PyTorch's results with its weights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ragged_feeds() -> dict[str, np.ndarray]:
 
 
 def test_operators_that_compute_are_those_of_an_export() -> None:
-    """Shape arithmetic aside, in which exports differ by a few nodes."""
+    """Shape arithmetic, in which exports differ by a few nodes, does not count."""
     aside = {"Constant", "Shape", "Gather", "Unsqueeze", "Squeeze", "Concat", "Cast", "Range", "Identity", "And", "Mul"}
     aside |= {"GreaterOrEqual", "Add", "Reshape"}
     result, exported = (
@@ -46,7 +46,7 @@ def test_operators_that_compute_are_those_of_an_export() -> None:
 
 
 def test_agrees_with_an_export_that_has_the_same_weights() -> None:
-    """Every weight of the made model is put into PyTorch's export; both must give the same numbers."""
+    """Every weight of the synthetic model is put into PyTorch's export; both must give the same numbers."""
     exported = onnx.load(EXPORT)
     result = bert_model(**{**SIZES, "vocab_size": 930})
     weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in result.graph.initializer}

@@ -25,7 +25,7 @@ def node(builder: EncoderBuilder, op: str, inputs: list[str], outputs: list[str]
 
 
 def branch(op: str, x: str) -> GraphProto:
-    """A subgraph whose names are those of every other."""
+    """A subgraph that uses the same names inside as every other one."""
     return helper.make_graph(
         [helper.make_node(op, [x], ["inside"])], op, [], [helper.make_tensor_value_info("inside", 1, None)]
     )
@@ -36,7 +36,7 @@ def integers(builder: EncoderBuilder, *values: int) -> str:
 
 
 def split(axis: int, sizes: tuple[int, ...] | None, positions: tuple[int, ...], **attributes: int) -> Tail:
-    """Parts of a list, joined in another order."""
+    """Parts of a list, joined in a different order."""
 
     def tail(builder: EncoderBuilder, x: str) -> str:
         inputs = [x] if sizes is None else [x, integers(builder, *sizes)]
@@ -69,7 +69,7 @@ def build(builder: EncoderBuilder, x: str) -> str:
 
 
 def choose(op: str) -> Tail:
-    """By the width of the tokens, which is known."""
+    """Depends on the tokens' width, which is known."""
 
     def tail(builder: EncoderBuilder, x: str) -> str:
         width = builder.op("Gather", builder.op("Shape", x), integers(builder, 2), axis=0)
@@ -227,7 +227,7 @@ def test_graphs_are_refused_with_a_reason(tail: Tail, reason: str) -> None:
 
 
 def test_nodes_in_another_order() -> None:
-    """As onnxruntime's conversion to float16 leaves them, whose casts stand at the end."""
+    """As onnxruntime's conversion to float16 leaves them, with casts at the end."""
     builder, hidden = one_layer()
     model = with_output(hidden, builder, TOKENS)
     nodes = list(model.graph.node)
@@ -239,7 +239,7 @@ def test_nodes_in_another_order() -> None:
 
 
 def test_an_original_that_fails() -> None:
-    """Its sizes do not go together, which only a run shows."""
+    """Its sizes do not match, which only a run shows."""
     builder, hidden = one_layer()
     model = with_output(hidden, builder, TOKENS)
     model.graph.node[5].input[0] = model.graph.node[9].output[0]
@@ -288,7 +288,7 @@ def test_weights_of_integers(kind: type[WeightOnly], interface: str) -> None:
 
 @both
 def test_bytes_of_tokens_go_through_int32(interface: str) -> None:
-    """PadfreePack and PadfreeUnpack take no bytes: what stays padded and is quantised is cast on its way."""
+    """PadfreePack and PadfreeUnpack take no bytes: what stays padded and is quantised is cast around them."""
     builder, hidden = one_layer()
     scale, zero = builder.constant(0.05), builder.constant(3, np.uint8)
     steps = builder.op("QuantizeLinear", hidden, scale, zero)
@@ -304,11 +304,11 @@ def test_bytes_of_tokens_go_through_int32(interface: str) -> None:
             if item.op_type in ("PadfreePack", "PadfreeUnpack"):
                 assert types.get(item.input[0], TensorProto.INT32) not in (TensorProto.UINT8, TensorProto.INT8)
         if precision == "fp32":
-            assert_agree(model, result, tolerance=0.21)  # a step more or less
+            assert_agree(model, result, tolerance=0.21)  # one step more or less
 
 
 def with_function(name: str, attributes: dict[str, float] | None, opset: int, **original: float) -> ModelProto:
-    """A model whose last node is a function of its own, with a default of its attribute, in an opset."""
+    """A model whose last node calls a function of its own, with a default for its attribute, in a given opset."""
     builder, hidden = one_layer()
     node(builder, "F", [hidden], ["y0"], domain="own", **original)
     builder.op("Identity", "y0", output="y")
@@ -341,7 +341,7 @@ def test_attributes_of_functions(attributes: dict[str, float], given: dict[str, 
 
 
 def test_functions_of_another_opset() -> None:
-    """Operators that are the same in both need no conversion; others are converted, or refused by name."""
+    """Operators that are the same in both opsets need no conversion; others are converted, or refused by name."""
     model = with_function("Relu", None, 18)
     assert_agree(model, rewrite(model, strict=True))
     with pytest.raises(RewriteError, match=r"function 'own\.F' is written in opset 18 and the model in 17"):

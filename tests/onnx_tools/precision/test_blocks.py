@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays piece by piece: nothing is left out, wherever it stands."""
+"""Arrays processed in blocks: nothing is left out, wherever it is."""
 
 from __future__ import annotations
 

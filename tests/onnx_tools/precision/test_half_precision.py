@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fp16 without surprises: what overflows or vanishes is found, stays float32, and the result is tried."""
+"""fp16 without surprises: what overflows or vanishes is found and stays float32, and the result is tried out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ E, T = 8, 5
 
 
 def scale(**factors: float) -> ModelProto:
-    """A BERT of two layers; weights of layer 1 multiplied by factors (names with __ for dots)."""
+    """A BERT of two layers, with weights of layer 1 multiplied by factors (__ in names stands for a dot)."""
     model = bert_model(2, 32, 4, 64, vocab_size=60, max_positions=48)
     for key, factor in factors.items():
         name = f"encoder.layer.1.{key.replace('__', '.')}"
@@ -43,7 +43,7 @@ def test_nothing_stays_float32_without_need() -> None:
 @pytest.mark.parametrize("interface", ["packed", "padded"])
 def test_activations_that_overflow_stay_float32(interface: str) -> None:
     model = scale(intermediate__dense__MatMul=3e4, output__dense__MatMul=1 / 3e4)
-    result = rewrite(model, precision="fp16", interface=interface).model  # its outputs are checked by rewrite
+    result = rewrite(model, precision="fp16", interface=interface).model  # rewrite checks its outputs
     kept = metadata_of(result)["kept_float32"]
     assert isinstance(kept, dict)
     assert any("fp16 holds at most 65504" in reason for reason in kept.values())
@@ -57,7 +57,7 @@ def test_activations_that_overflow_stay_float32(interface: str) -> None:
 
 
 def with_norms_ahead(factor: float) -> ModelProto:
-    """Two feed-forward layers after an attention, each with its norm ahead, that add to a stream times `factor`."""
+    """Two feed-forward layers with norms ahead, after an attention; `factor` scales what they add to the stream."""
     e, hidden = one_layer()
     for _ in range(2):
         inner = e.op("Relu", e.linear(e.norm(hidden), HIDDEN, 24))
@@ -86,7 +86,7 @@ def test_fp16_that_is_asked_for_keeps_the_stream_in_float32() -> None:
 @pytest.mark.parametrize("lengths", [(3, 4), (0, 3, 0, 4, 0)])
 @pytest.mark.parametrize("normed", [True, False])
 def test_first_tokens_of_a_stream_beyond_fp16_stay_float32(lengths: tuple[int, ...], normed: bool) -> None:
-    """What the last layer adds to, and makes, is taken by standard operators; rows of empty sequences are zeros."""
+    """Standard operators take what the last layer adds to and its result; rows of empty sequences are zeros."""
     e, hidden = one_layer()
     inner = e.op("MatMul", e.norm(hidden), e.constant(np.random.default_rng(1).standard_normal((HIDDEN, HIDDEN)) * 3e4))
     stream = e.op("Add", hidden, inner)
@@ -139,10 +139,10 @@ def test_results_that_are_not_finite_are_refused() -> None:
     [
         ([1.0, -2.0], ""),
         ([7e4], "holds 7e+04, fp16 holds at most 65504"),
-        ([2e4], "holds 2e+04, fp16 holds at most 65504"),  # samples are few: four times larger must fit, too
+        ([2e4], "holds 2e+04, fp16 holds at most 65504"),  # samples are few: numbers four times larger must fit, too
         ([1e-9, 2e-9], "holds numbers up to 2e-09, of which fp16 loses 1e+02 %"),
-        ([1e-9, 1.0], ""),  # what is small beside others may vanish
-        ([-np.inf, 1.0], ""),  # a mask's infinity is meant
+        ([1e-9, 1.0], ""),  # a number that is small compared with others may vanish
+        ([-np.inf, 1.0], ""),  # a mask's infinity is intentional
         ([], ""),
     ],
 )
@@ -187,7 +187,7 @@ def test_norms_as_standard_operators(opset: int, flags: str) -> None:
 @pytest.mark.parametrize("scale", [1e-7, 3e-6, 1e-5, 3e-5, 5e-5, 1e-4, 1e-2, 1.0, 300.0])
 @pytest.mark.parametrize("special", [None, np.inf, np.nan])
 def test_what_surely_fits_loses_little(scale: float, special: float | None) -> None:
-    """The mean square alone says that a tensor fits only where numpy's own rounding agrees."""
+    """The shortcut by the mean square accepts a tensor only if numpy's own rounding agrees."""
     rng = np.random.default_rng(7)
     values = (scale * rng.standard_normal(200_000) * rng.choice([1e-4, 1e-2, 1.0], 200_000)).astype(np.float32)
     if special is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fp16 by arithmetic on bits is numpy's, number by number."""
+"""fp16 by arithmetic on bits is the same as numpy's, number by number."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_half_is_read(values: npt.NDArray[np.float16]) -> None:
 
 def test_halves_stay_and_ties_go_to_even() -> None:
     exact = np.sort(FINITE.astype(np.float32))
-    ties = ((exact[1:].astype(np.float64) + exact[:-1]) / 2).astype(np.float32)  # exact: one more bit
+    ties = ((exact[1:].astype(np.float64) + exact[:-1]) / 2).astype(np.float32)  # exact, with one bit more
     for values in (exact, ties, np.nextafter(ties, np.float32(np.inf)), np.nextafter(ties, np.float32(-np.inf))):
         assert_rounded(values)
 

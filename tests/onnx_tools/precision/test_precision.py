@@ -103,7 +103,7 @@ def test_weights_are_stored_once_unless_both_types_are_read() -> None:
 
 
 def test_half_precision_result_is_close_in_onnxruntime() -> None:
-    """fp16 rounds to 2^-11; a few operations on values up to 10 stay within 0.05."""
+    """fp16 rounds to 2^-11; after a few operations on values up to 10, errors stay within 0.05."""
     model = small_model()
     feeds = {"ids": np.arange(20, dtype=np.int32), "keep": np.arange(20)[:, None] % 3 > 0}
     results = []
@@ -261,7 +261,7 @@ def test_operators_without_the_type_stay_float32() -> None:
 
 
 def test_products_of_positions_stay_float32() -> None:
-    """Angles of rotary embeddings, as transformers writes them: fp16 knows no odd position beyond 2048."""
+    """Angles of rotary embeddings as transformers writes them: fp16 cannot represent odd positions above 2048."""
     text = """<ir_version: 9, opset_import: ["" : 17]>
         g (int64[B,S] ids, float[B,S,4] x) => (float[B,S,4] y) {
           three = Constant<value = int64[1] {1}> ()

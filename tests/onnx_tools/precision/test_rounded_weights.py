@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that are rounded so that their sums stay."""
+"""Weights that are rounded in such a way that their sums stay."""
 
 from __future__ import annotations
 

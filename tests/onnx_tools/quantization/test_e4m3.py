@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounding to e4m3 and scales, against the format's definition."""
+"""Rounding to e4m3, and its scales, compared with the format's definition."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def all_values() -> np.ndarray:
 
 
 def test_numbers_become_the_nearest_ones() -> None:
-    """Ties go to the even mantissa; what is larger than the largest number becomes that."""
+    """Ties go to the even mantissa; numbers beyond the largest one become the largest."""
     values = all_values()
     assert (values.max(), values[values > 0].min(), len(values)) == (LARGEST, 2.0**-9, 253)
     inputs = np.concatenate([np.random.default_rng(0).standard_normal(4000) * 30, values, [1e9, -1e9]]).astype(
@@ -60,7 +60,7 @@ def test_rows_of_weights_have_scales_of_their_own() -> None:
 
 
 def test_rows_of_weights_keep_their_sums() -> None:
-    """A product by rows with a mean is off by less; one by rows without is not off by more. Zeros stay zeros."""
+    """Products with rows whose mean is not 0 have smaller errors, others no larger ones. Zeros stay zeros."""
     rng = np.random.default_rng(2)
     weight = rng.standard_normal((300, 1024)).astype(np.float32)
     weight[:, ::5] = 0.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models in fp8: who makes and reads e4m3, that constants are what they should be, what stays and why."""
+"""Models in fp8: which nodes write and read e4m3, whether constants are right, what stays and why."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def original() -> ModelProto:
 
 @pytest.fixture(scope="module")
 def half(original: ModelProto) -> Model:
-    """In fp16, with products of padfree and norms folded."""
+    """The model in fp16, with padfree's products and with norms folded."""
     return with_linear(Model.of(rewrite(original, precision="fp16", verify=False).model), fold_streams=False)
 
 
@@ -62,7 +62,7 @@ def describe(model: Model) -> dict[str, Any]:
 
 
 def values(model: Model) -> dict[str, np.ndarray]:
-    """Constants by name; e4m3 as float32."""
+    """Constants by name, e4m3 as float32."""
     whole = model.whole()
     return {item.name: numpy_helper.to_array(item) for item in whole.graph.initializer}
 
@@ -73,7 +73,7 @@ def fp8_linears(model: Model) -> list[tuple[onnx.NodeProto, Mapping[str, Any]]]:
 
 
 def test_gemms_hand_e4m3_to_each_other(made: Model) -> None:
-    """The embedding gives both types; attention and a feed-forward network's inside are in e4m3 alone."""
+    """The embedding outputs both types; attention and a feed-forward network's inside are in e4m3 only."""
     nodes = {name: node for node in made.proto.graph.node for name in node.output}
     makers = [nodes[node.input[0]].op_type for node, _ in fp8_linears(made)]
     layer = ["PadfreeEmbedding", "PadfreeAttention", "PadfreeLinearFp8", "PadfreeLinearFp8"]
@@ -96,14 +96,14 @@ def test_gemms_hand_e4m3_to_each_other(made: Model) -> None:
 
 
 def test_constants_are_the_weights(half: Model, made: Model) -> None:
-    """scale times stored numbers are the weights to 3 bits."""
+    """The scale times the stored numbers gives the weights to 3 bits."""
     before, after = values(half), values(made)
     old = {node.name: node for node in padfree_nodes(half.proto.graph)}
     scales = {layer["name"]: layer["scale"] for layer in describe(made)["layers"]}
     for node, _ in fp8_linears(made):
         rows, scale = after[node.input[1]].astype(np.float64), after[node.input[2]].astype(np.float64)
         weight = before[old[node.name].input[1]].astype(np.float64).T
-        own = scale / scales[node.name]  # of the weight alone
+        own = scale / scales[node.name]  # the weight's own scale
         off = np.abs(rows * own[:, None] - weight)
         assert (off <= np.maximum(np.abs(weight) * 2.0**-4, own[:, None] * 2.0**-10) * 1.2).all()  # and sums that stay
         assert np.abs(rows).max() <= LARGEST
@@ -127,7 +127,7 @@ def test_the_largest_number_of_all_batches_counts(half: Model) -> None:
 
 
 def test_it_computes_nearly_the_same(half: Model, made: Model) -> None:
-    """And exactly what it says of itself: the cosines in its metadata are those of its outputs."""
+    """The metadata also tells the truth: its cosines are those of the outputs."""
     (wanted, actual) = (run(finish(model, "fp16"), BATCHES[0]) for model in (half, made))
     ends = np.cumsum(BATCHES[0]["seq_lens"])
     cosines = []
@@ -141,7 +141,7 @@ def test_it_computes_nearly_the_same(half: Model, made: Model) -> None:
 
 
 def test_losses_are_those_of_three_bits(made: Model) -> None:
-    """Two factors, each off by up to 2^-4 of itself, evenly: sqrt(2) * 0.026."""
+    """Two factors, each with evenly distributed errors of up to 2^-4 of itself: sqrt(2) * 0.026."""
     losses = [layer["loss"] for layer in describe(made)["layers"]]
     assert all(0.03 < loss < 0.045 for loss in losses), losses
 
@@ -219,7 +219,7 @@ def test_models_that_cannot_be_in_fp8(original: ModelProto, half: Model, made: M
 
 
 def test_data_that_overflow_are_named(half: Model) -> None:
-    """A bias at the end of fp16's range: the feed-forward network's second product overflows."""
+    """A bias at the limit of fp16's range makes the feed-forward network's second product overflow."""
     proto = ModelProto()
     proto.CopyFrom(half.proto)
     up = next(node for node in padfree_nodes(proto.graph) if node_attributes(node).get("activation") == "gelu")
@@ -248,7 +248,7 @@ def test_bf16_goes_through_float32(original: ModelProto) -> None:
 
 
 def norms_in_e4m3(model: Model) -> int:
-    """How many norms are operators of their own whose results are in e4m3 alone."""
+    """The number of separate norms whose results are only in e4m3."""
     nodes = [node_attributes(node) for node in padfree_nodes(model.proto.graph) if node.op_type == "PadfreeLayerNorm"]
     return sum(node["results"] == "e4m3" for node in nodes)
 
@@ -256,7 +256,7 @@ def norms_in_e4m3(model: Model) -> int:
 @pytest.mark.parametrize("fold_streams", [True, False])
 @pytest.mark.parametrize("name", ["deberta_v3", "modernbert", "mpnet", "nomic_bert", "qwen3_embedding"])
 def test_other_families(name: str, fold_streams: bool, rewritings: Rewritings) -> None:
-    """Biases, gates, rotations, RMS norms and pre-norm layers, whose streams are in e4m3 beside half precision."""
+    """Biases, gates, rotations, RMS norms and pre-norm layers, whose streams are in both e4m3 and half precision."""
     source = folding_encoders.load(name)
     plain = Model.of(rewritings.of_folded(name, "fp16").model)
     linear = with_linear(plain, fold_streams=fold_streams)
@@ -293,7 +293,7 @@ def test_scales_in_a_file_are_checked(half: Model, scale: float, operator: str, 
 
 @pytest.mark.parametrize("longer", [1.0, 20000.0])
 def test_streams_whose_rows_differ_in_length(longer: float) -> None:
-    """One scale is for all rows: if a token's are far longer, what is rounded are results of norms instead."""
+    """All rows share one scale: if one token's values are far larger, the norms' results are rounded instead."""
     source = folding_encoders.load("qwen3_embedding")
     plain = Model.of(rewrite(source, precision="fp16", verify=False).model)
     feeds = sample_of(source, read_metadata(plain.proto)).feeds

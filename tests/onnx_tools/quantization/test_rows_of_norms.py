@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms and embeddings ahead of GEMMs in e4m3 give these rows themselves, with the bits of a QuantizeLinear."""
+"""Norms and embeddings ahead of GEMMs in e4m3 write these rows themselves, with the bits of a QuantizeLinear."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NORMS = ("PadfreeLayerNorm", "PadfreeEmbedding")
 
 
 class TokenGraph(PackedGraph):
-    """A graph on ids "x" [T] and the prefix sums "cu" of their sequences."""
+    """A graph with ids "x" [T] and the prefix sums "cu" of the sequences' lengths."""
 
     def embedding(self) -> str:
         inputs = ["x", "cu", self.constant(WORDS, WIDTH), self.constant(WIDTH, center=1.0), self.constant(WIDTH)]
@@ -45,7 +45,7 @@ class TokenGraph(PackedGraph):
 
 
 def ahead_of_a_layer() -> tuple[ModelProto, str]:
-    """Pre-LN: products alone read the norm, the sum goes on beside it."""
+    """Pre-LN: only products read the norm, and the sum is used further on."""
     graph = PackedGraph("fp16")
     normed = graph.norm("x", graph.linear("x"), sum_output=True)
     inner = graph.linear(normed, 2 * WIDTH, activation="gelu")
@@ -54,7 +54,7 @@ def ahead_of_a_layer() -> tuple[ModelProto, str]:
 
 
 def after_a_layer() -> tuple[ModelProto, str]:
-    """Post-LN: the next layer adds to what it reads."""
+    """Post-LN: the next layer also adds to the rows that it reads."""
     graph = PackedGraph("fp16")
     normed = graph.norm("x")
     inner = graph.linear(normed, 2 * WIDTH, activation="gelu")
@@ -68,7 +68,7 @@ def as_an_output() -> tuple[ModelProto, str]:
 
 
 def embedding_model() -> tuple[ModelProto, str]:
-    """Products alone read it."""
+    """Only products read it."""
     graph = TokenGraph("fp16")
     normed = graph.embedding()
     return graph.model(graph.linear(normed)), normed
@@ -90,7 +90,7 @@ GRAPHS = {
 
 
 def narrow(model: ModelProto, *keep: str) -> ModelProto:
-    """The model with its GEMMs in e4m3, but for those that are kept."""
+    """The model with its GEMMs in e4m3, except those that are kept."""
     raise_opset(model, OPSET)
     source = Model(model)
     graph = import_graph(source)
@@ -104,7 +104,7 @@ def narrow(model: ModelProto, *keep: str) -> ModelProto:
 
 
 def unfold(model: ModelProto) -> ModelProto:
-    """The model with a QuantizeLinear after every norm that gives e4m3."""
+    """The model with a QuantizeLinear after every norm that writes e4m3."""
     result = ModelProto()
     result.CopyFrom(model)
     del result.graph.node[:]
@@ -165,7 +165,7 @@ def test_norms_give_e4m3(make: Any) -> None:
 
 
 def test_a_gemm_that_stays_reads_half_precision() -> None:
-    """One of two readers is kept: the rows leave in both types."""
+    """One of two readers is kept in half precision, so the norm writes both types."""
     model, rows = ahead_of_a_layer()
     kept = next(node.name for node in model.graph.node if node.output[0] == model.graph.output[1].name)
     (norm,) = norms_of(narrow(model, kept))
@@ -173,7 +173,7 @@ def test_a_gemm_that_stays_reads_half_precision() -> None:
 
 
 def test_the_sum_beside_a_norm_is_quantised_by_itself() -> None:
-    """A product of the sum, not of the norm: the norm stays as it was."""
+    """The product reads the sum, not the norm: the norm stays as it was."""
     graph = PackedGraph("fp16")
     normed = graph.norm("x", "x", sum_output=True)
     rewritten = narrow(graph.model(graph.linear(f"{normed}_total"), normed))

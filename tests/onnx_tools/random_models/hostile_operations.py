@@ -20,7 +20,7 @@ END = np.iinfo(np.int64).max
 
 
 def _token_shape(b: RandomGraph, *order: int) -> str:
-    """[B,S,E] with its axes in another order, as a shape."""
+    """The shape of [B,S,E] with its axes in another order."""
     sizes = b.op("Concat", b.op("Shape", "input_ids"), b.axes(HIDDEN), axis=0)
     return b.op("Gather", sizes, b.axes(*order), axis=0)
 
@@ -32,7 +32,7 @@ def _flat_rows(b: RandomGraph, x: str, _: str) -> str:
 
 
 def _flat_sums(b: RandomGraph, x: str, _: str) -> str:
-    """Sums on [B*S,E], from one sequence into the next."""
+    """Running sums on [B*S,E], from one sequence into the next."""
     flat = b.op("CumSum", b.reshape(x, -1, HIDDEN), b.constant(0, np.int64))
     return b.op("Reshape", flat, _token_shape(b, 0, 1, 2))
 
@@ -62,19 +62,19 @@ def _columns(b: RandomGraph, x: str, _: str) -> str:
 
 
 def _scramble(b: RandomGraph, x: str, _: str) -> str:
-    """[B,S,E] called [B,E,S]: every row gets parts of several tokens."""
+    """[B,S,E] reinterpreted as [B,E,S]: every row gets parts of several tokens."""
     wrong = b.op("Tanh", b.op("Reshape", x, _token_shape(b, 0, 2, 1)))
     scaled = b.op("Mul", wrong, b.constant(np.linspace(0.5, 1.5, HIDDEN).reshape(HIDDEN, 1)))
     return b.op("Reshape", scaled, _token_shape(b, 0, 1, 2))
 
 
 def _rename(b: RandomGraph, x: str, _: str) -> str:
-    """[B,S,E] called [S,B,E], and added to itself in the right order."""
+    """[B,S,E] reinterpreted as [S,B,E], and added to itself in the right order."""
     return b.op("Add", x, b.op("Transpose", b.op("Reshape", x, _token_shape(b, 1, 0, 2)), perm=[1, 0, 2]))
 
 
 def _extra_token(b: RandomGraph, x: str, _: str) -> str:
-    """A constant token before all others, which are then shifted back."""
+    """A constant token is put before all others, which are then shifted back."""
     batch = b.op("Concat", b.op("Shape", "input_ids", end=1), b.axes(1, HIDDEN), axis=0)
     token = b.op("Expand", b.weight(1, 1, HIDDEN), batch)
     longer = b.op("Concat", token, x, axis=1)
@@ -101,7 +101,7 @@ def _reverse(b: RandomGraph, x: str, y: str) -> str:
 
 
 def _last_kept(b: RandomGraph, x: str, y: str) -> str:
-    """The token at the number of kept ones less one: the last of a right-padded sequence."""
+    """The token at the number of kept ones minus one: the last of a right-padded sequence."""
     b.reads_first = True
     count = b.op("ReduceSum", "attention_mask", b.axes(1), keepdims=1)
     position = b.op("Max", b.op("Sub", count, b.constant(1, np.int64)), b.constant(0, np.int64))
@@ -166,7 +166,7 @@ def _dot_products(b: RandomGraph, x: str, y: str) -> str:
 
 
 def _distances(b: RandomGraph) -> str:
-    """float [S,S]: query position less key position."""
+    """float [S,S]: query position minus key position."""
     column, row = (b.op("Squeeze", b.positions(), b.axes(axis)) for axis in (0, 2))
     return b.op("Sub", column, row)
 
@@ -181,7 +181,7 @@ def _window(b: RandomGraph, x: str, _: str) -> str:
 
 
 def _blocks(b: RandomGraph, x: str, _: str) -> str:
-    """Tokens see their own block of three slots alone."""
+    """Tokens see only their own block of three slots."""
     block = b.op("Floor", b.op("Div", b.positions(), b.constant(3.0)))
     column, row = (b.op("Squeeze", block, b.axes(axis)) for axis in (0, 2))
     other = b.op("Not", b.op("Equal", column, row))
@@ -200,7 +200,7 @@ def _one_head_causal(b: RandomGraph, x: str, _: str) -> str:
 
 
 def _half_masked(b: RandomGraph, x: str, _: str) -> str:
-    """A mask of one head alone: the other heads read padding."""
+    """Only one head has a mask: the others read padding."""
     heads = b.constant(np.asarray([1.0] + [0.0] * (HEADS - 1)).reshape(1, HEADS, 1, 1))
     return b.layer(x, b.op("Mul", b.padding_mask(), heads))
 
@@ -210,13 +210,13 @@ def _weak_mask(b: RandomGraph, x: str, _: str) -> str:
 
 
 def _query_mask(b: RandomGraph, x: str, _: str) -> str:
-    """Keys and queries masked: rows of masked queries differ, which nobody reads."""
+    """Keys and queries are masked: rows of masked queries differ, but nobody reads them."""
     queries = b.op("Transpose", b.padding_mask(), perm=[0, 1, 3, 2])
     return b.layer(x, b.op("Add", b.padding_mask(), queries))
 
 
 def _by_ids(b: RandomGraph, x: str, _: str) -> str:
-    """Besides padding, one token is masked by its id."""
+    """In addition to padding, one token is masked by its id."""
     special = b.op("Cast", b.op("Equal", "input_ids", b.constant(3, np.int64)), to=TensorProto.FLOAT)
     bias = b.op("Mul", b.op("Unsqueeze", special, b.axes(1, 2)), b.constant(-10000.0))
     return b.layer(x, b.op("Add", b.padding_mask(), bias))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random encoders out of operators that layout rules know, do not know, or must not let through."""
+"""Random encoders made of operators that layout rules know, do not know, or must not let through."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RandomGraph(EncoderBuilder):
             self.tokens.append(OPERATIONS[NAMES[operation % len(NAMES)]](self, x, y))
 
     def finish(self, outputs: int, pooling: int) -> ModelProto:
-        """The model: its last tokens, and one of some poolings of them."""
+        """The model; its outputs are its last tokens, and one of several poolings of them."""
         last = self.op("Tanh", self.op("Add", self.tokens[-1], self.tokens[1]))
         shapes: dict[str, list[object]] = {}
         if outputs % 3 != 1:
@@ -126,7 +126,7 @@ MASK, STRONGER = -1e4, -1e30
 
 
 def with_stronger_masks(model: ModelProto) -> ModelProto:
-    """The same model with masks that no score outgrows: a mask of -1e4 hides no padding from scores of that size."""
+    """The same model with masks that no score exceeds: -1e4 does not hide padding from scores of that size."""
     copy = ModelProto.FromString(model.SerializeToString())
     for tensor in copy.graph.initializer:
         values = numpy_helper.to_array(tensor)
@@ -136,7 +136,7 @@ def with_stronger_masks(model: ModelProto) -> ModelProto:
 
 
 def describe(steps: Sequence[Step]) -> str:
-    """The operations of a program with the tensors they take: 0 the embedding, 1 the first layer, 2 and so on."""
+    """The operations of a program with the tensors that they take: 0 is the embedding, 1 the first layer, and so on."""
     lines = []
     for count, (operation, first, second) in enumerate(steps, 2):
         x, y = (count - 1 - number % count for number in (first, second))
@@ -145,6 +145,6 @@ def describe(steps: Sequence[Step]) -> str:
 
 
 def parse(text: str) -> list[Step]:
-    """The program that `describe` gives as this text."""
+    """Parses a program from the text that `describe` gives."""
     match = re.findall(r"(\d+) = ([^(;]+)\((\d+), (\d+)\)", text)
     return [(NAMES.index(name), int(count) - 1 - int(x), int(count) - 1 - int(y)) for count, name, x, y in match]

@@ -35,10 +35,10 @@ from .random_graphs import OPERATIONS, Step, describe
 from .test_random_graphs import IN_ONNXRUNTIME, rewrite_program, run
 
 PIECE = 500  # cases between two records
-BETWEEN_COLLECTIONS = 100  # cases; a graph's nodes and tensors refer to each other
+BETWEEN_COLLECTIONS = 100  # cases; reference cycles between a graph's nodes and tensors are freed only then
 SECONDS_BETWEEN_LINES = 10.0
 ROOT = Path(__file__).resolve().parents[3]
-RIGHT, REFUSED = "right", "refused"  # what a worker says of a case; anything else is what is wrong with it
+RIGHT, REFUSED = "right", "refused"  # a worker's answers for a case; any other answer says what is wrong with it
 
 
 def case(seed: int, number: int) -> tuple[list[Step], int, int, str]:
@@ -51,7 +51,7 @@ def case(seed: int, number: int) -> tuple[list[Step], int, int, str]:
 
 
 def verdict(seed: int, number: int) -> str:
-    """What comes of one case."""
+    """The outcome of one case."""
     steps, outputs, pooling, interface = case(seed, number)
     runs = (evaluate, run) if number % IN_ONNXRUNTIME == 0 else (evaluate,)
     try:
@@ -61,9 +61,9 @@ def verdict(seed: int, number: int) -> str:
 
 
 def work(seed: int) -> None:
-    """A worker: reads ranges `FIRST COUNT`, a line each, and answers every case of them with a line."""
+    """Runs a worker: reads ranges `FIRST COUNT`, one per line, and answers each of their cases with a line."""
     gc.freeze()
-    gc.disable()  # a collection looks at all that onnx has imported
+    gc.disable()  # a collection traverses everything that onnx has imported
     for line in sys.stdin:
         first, count = (int(word) for word in line.split())
         for number in range(first, first + count):
@@ -81,7 +81,7 @@ class Worker:
         self._process: subprocess.Popen[str] | None = None
 
     def verdicts(self, piece: range) -> Iterator[tuple[int, str]]:
-        """The cases of a piece with what comes of them."""
+        """The cases of a piece with their outcomes."""
         waiting = piece
         while waiting:
             at = waiting.start
@@ -133,7 +133,7 @@ def done_before(record: Path | None, seed: int) -> set[int]:
 
 
 def pieces_of(first: int, count: int, done: set[int]) -> list[range]:
-    """What is left of a range, in pieces."""
+    """The remaining part of a range, in pieces."""
     results: list[range] = []
     for number in range(first, first + count):
         if number in done:
@@ -147,7 +147,7 @@ def pieces_of(first: int, count: int, done: set[int]) -> list[range]:
 
 def search(seed: int, pieces: list[range], processes: int, record: Path | None) -> int:
     """Runs all pieces; returns how many cases were wrong."""
-    begun_at = commit()  # of what the workers run, whatever is committed meanwhile
+    begun_at = commit()  # the commit that the workers run, even if another is made meanwhile
     waiting, lock, counts = queue.SimpleQueue[range](), threading.Lock(), {RIGHT: 0, REFUSED: 0, "wrong": 0}
     for piece in pieces:
         waiting.put(piece)
@@ -190,13 +190,13 @@ def search(seed: int, pieces: list[range], processes: int, record: Path | None) 
 
 
 def say(text: str) -> None:
-    """Writes a line at once."""
+    """Writes a line and flushes it."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def main() -> int:
-    """Runs the cases that the command line names; with a seed alone, those that come by standard input."""
+    """Runs the cases that the command line names; given only a seed, those read from standard input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("seed", type=int)
     parser.add_argument("first", type=int, nargs="?")

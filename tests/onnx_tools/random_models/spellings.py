@@ -61,7 +61,7 @@ def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
 
 
 def _constant(values: np.ndarray, name: str, rng: random.Random, is_dense: bool) -> NodeProto:
-    """One of the ways in which a Constant node holds its value."""
+    """One of the forms in which a Constant node holds its value."""
     forms = ["value"]
     if values.dtype == np.float32 and values.ndim < 2 and values.size:
         forms += ["value_floats" if values.ndim else "value_float"] * 2
@@ -93,7 +93,7 @@ def _some(items: list[NodeProto], rng: random.Random, most: int = 4) -> list[Nod
 
 
 def _dense(graph: GraphProto) -> set[str]:
-    """Tensors that onnxruntime takes for sparse ones if they are: outputs, and what Identity reads."""
+    """Tensors that onnxruntime would treat as sparse if their constants were: outputs, and inputs of Identity."""
     return {item.name for item in graph.output} | {
         name for node in _nodes(graph) if node.op_type == "Identity" for name in node.input
     }
@@ -126,7 +126,7 @@ def sparse_weights(model: ModelProto, rng: random.Random) -> None:
 
 
 def typed_weights(model: ModelProto, rng: random.Random) -> None:
-    """Numbers in fields of their type instead of bytes."""
+    """Numbers in the fields of their types instead of bytes."""
     for tensor in model.graph.initializer:
         if rng.random() < 0.5:
             values = numpy_helper.to_array(tensor)
@@ -135,7 +135,7 @@ def typed_weights(model: ModelProto, rng: random.Random) -> None:
 
 
 def node_names(model: ModelProto, rng: random.Random) -> None:
-    """Odd, missing, or those of tensors; equal ones are not for onnxruntime."""
+    """Odd or missing names, or those of tensors; not equal ones, which onnxruntime rejects."""
     for number, node in enumerate(model.graph.node):
         choice = rng.choice(["", node.output[0], f"{rng.choice(ODD)}/{number}", f"/a/{number}"])
         node.name = choice
@@ -154,7 +154,7 @@ def tensor_names(model: ModelProto, rng: random.Random) -> None:
 
 
 def identities(model: ModelProto, rng: random.Random) -> None:
-    """Chains of nodes that change nothing, after any tensor and before outputs."""
+    """Chains of nodes that change nothing, after any tensors and before outputs."""
     for node in _some([item for item in model.graph.node if item.op_type != "Constant"], rng):
         location = rng.randrange(len(node.input))
         if node.input[location]:
@@ -197,7 +197,7 @@ def another_order(model: ModelProto, rng: random.Random) -> None:
 
 
 def _reads(node: NodeProto) -> set[str]:
-    """What a node reads from outside of it."""
+    """The tensors that a node reads from outside itself."""
     results = set(node.input)
     for attribute in node.attribute:
         if attribute.HasField("g"):
@@ -220,13 +220,13 @@ def long_domains(model: ModelProto, rng: random.Random) -> None:
 
 
 def functions(model: ModelProto, rng: random.Random) -> None:
-    """Nodes in functions, some of which call others; equal names are told apart by overloads."""
+    """Nodes in functions, some of which call others; functions with equal names have different overloads."""
     version = _version(model)
     if not any(item.domain == "own" for item in model.opset_import):
         model.opset_import.append(helper.make_opsetid("own", 1))
     imports = [helper.make_opsetid("", version), helper.make_opsetid("own", 1)]
     plain = [item for item in model.graph.node if _is_plain(item)]
-    if version < 17:  # onnxruntime crashes where a function holds one that the opset has not
+    if version < 17:  # onnxruntime crashes if a function holds one that the opset lacks
         plain = [item for item in plain if item.op_type != "LayerNormalization"]
     for number, node in enumerate(_some(plain, rng)):
         inputs = list(dict.fromkeys(name for name in node.input if name))
@@ -239,7 +239,7 @@ def functions(model: ModelProto, rng: random.Random) -> None:
         overload = f"v{len(model.functions)}"
         body = [inner]
         values = [names[name] for name in inputs]
-        if number % 2:  # a function that calls a function; onnxruntime knows no overloads there
+        if number % 2:  # a function that calls a function; onnxruntime does not support overloads there
             deep = f"Deep{len(model.functions)}"
             model.functions.append(_function(deep, values, list(inner.output), body, imports, ""))
             body = [_call(deep, values, list(inner.output), "")]
@@ -276,7 +276,7 @@ def _call(name: str, inputs: list[str], outputs: list[str], overload: str) -> No
 
 
 def branches(model: ModelProto, rng: random.Random) -> None:
-    """Nodes inside an If whose condition is known: a weight, a constant, or folded from them."""
+    """Nodes inside an If whose condition is known: a weight, a constant, or folded from these."""
     kinds = {name: item.type for name, item in _infer(model).items()}
     plain = [item for item in model.graph.node if _is_plain(item) and item.output[0] in kinds and len(item.output) == 1]
     for node in _some(plain, rng, 2):
@@ -318,7 +318,7 @@ def _infer(model: ModelProto) -> dict[str, onnx.ValueInfoProto]:
 
 
 def more_outputs(model: ModelProto, rng: random.Random) -> None:
-    """Inputs, weights, constants and another output again."""
+    """Inputs, weights and constants become outputs, or an output is listed twice."""
     graph = model.graph
     kinds = rng.sample(["input", "weight", "constant", "again"], rng.randrange(1, 4))
     for kind in kinds:
@@ -337,12 +337,12 @@ def more_outputs(model: ModelProto, rng: random.Random) -> None:
 
 
 def descriptions(model: ModelProto, rng: random.Random) -> None:
-    """Texts, inferred shapes, and none for outputs."""
+    """Adds descriptions and inferred shapes, and removes outputs' shapes."""
     model.doc_string = model.graph.doc_string = "a model"
     model.metadata_props.add(key="padfree", value="{}")
     model.metadata_props.add(key="author", value="nobody")
     sparse = any(item.name == "sparse_value" for node in model.graph.node for item in node.attribute)
-    if rng.random() < 0.5 and not sparse:  # whose types ONNX infers as others than their readers'
+    if rng.random() < 0.5 and not sparse:  # for sparse constants ONNX infers types that their readers do not accept
         inferred = onnx.shape_inference.infer_shapes(model)
         del model.graph.value_info[:]
         model.graph.value_info.extend(inferred.graph.value_info)
@@ -352,9 +352,9 @@ def descriptions(model: ModelProto, rng: random.Random) -> None:
 
 
 def empty_inputs(model: ModelProto, rng: random.Random) -> None:
-    """Optional inputs that are left out by name."""
+    """Optional inputs are left out by an empty name."""
     if _version(model) < 13:
-        return  # they are attributes
+        return  # they are attributes there
     for node in model.graph.node:
         if node.op_type in ("Clip", "Dropout", "Slice", "ReduceMean") and rng.random() < 0.7:
             most = {"Clip": 3, "Dropout": 3, "Slice": 5, "ReduceMean": 1}[node.op_type]
@@ -362,7 +362,7 @@ def empty_inputs(model: ModelProto, rng: random.Random) -> None:
 
 
 def narrow_ids(model: ModelProto, rng: random.Random) -> None:
-    """int32 inputs."""
+    """Makes inputs int32."""
     value = rng.choice(model.graph.input)
     if value.type.tensor_type.elem_type != TensorProto.INT64:
         return
@@ -400,7 +400,7 @@ def older_opset(model: ModelProto, rng: random.Random) -> None:
 
 
 def another_opset(model: ModelProto, rng: random.Random) -> None:
-    """As ONNX's converter writes it; declared anew where newer operators are the same."""
+    """As ONNX's converter writes it; a later opset is declared where its operators are the same."""
     version = _version(model)
     if version != 17 or model.functions or model.graph.sparse_initializer:
         return
@@ -411,7 +411,7 @@ def another_opset(model: ModelProto, rng: random.Random) -> None:
 
 
 def weights_as_inputs(model: ModelProto, rng: random.Random) -> None:
-    """As before IR version 4, when every weight was an input too; or some of them, since then."""
+    """As before IR version 4, when every weight was an input too; in later versions some of them are."""
     is_new = model.functions or any(node.op_type == "If" for node in model.graph.node)
     model.ir_version = model.ir_version if is_new else rng.choice([3, 4, 8])
     for tensor in model.graph.initializer:
@@ -420,8 +420,8 @@ def weights_as_inputs(model: ModelProto, rng: random.Random) -> None:
 
 
 Spelling = Callable[[ModelProto, random.Random], None]
-# In an order in which each can follow the ones before it; those of the second list come last, as onnxruntime or the
-# comparison with the original knows nothing of them.
+# Each can follow those before it in this order; those of the second list come last, because onnxruntime or the
+# comparison with the original cannot handle them.
 SPELLINGS: tuple[Spelling, ...] = (
     older_opset, another_opset, narrow_ids, identities, dead_nodes, empty_inputs, more_outputs, tensor_names,
     branches, functions,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random graphs: the rewriter may leave things padded, or refuse a graph, but its answers are never others."""
+"""Random graphs: the rewriter may leave parts padded, or refuse a graph, but its results are never different ones."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from .token_operations import TOKEN_OPERATIONS
 
 numbers = st.integers(0, 99)
 programs = st.lists(st.tuples(st.integers(0, len(OPERATIONS) - 1), numbers, numbers), max_size=6)
-# Another one every day, so that the search goes on; a failure prints how to repeat it.
+# A different seed every day, so that the search continues; a failure prints how to repeat it.
 ROTATING_SEED = int(os.environ.get("PADFREE_TEST_SEED", datetime.date.today().toordinal()))
 # About 1200 a minute on each core; a longer search:
 # PADFREE_TEST_GRAPHS=20000 pytest tests/onnx_tools/random_models/test_random_graphs.py
 COUNT = int(os.environ.get("PADFREE_TEST_GRAPHS", 250))
 CORES = min(os.cpu_count() or 1, 4)
-IN_ONNXRUNTIME = 50  # every so many cases are compared in onnxruntime too
-# float32: programs add up the tokens of whole batches, and products of them; what a wrong graph gives is far from it.
+IN_ONNXRUNTIME = 50  # one in so many cases is compared in onnxruntime too
+# float32: programs sum the tokens of whole batches, and their products; results of wrong graphs are far outside this.
 TOLERANCE, IN_FLOAT64 = 1e-3, 1e-6
 REFUSAL = "its result depends on padding"
 
@@ -41,10 +41,10 @@ REFUSAL = "its result depends on padding"
 def rewrite_program(
     steps: Sequence[Step], outputs: int, pooling: int, interface: str, runs: Sequence[Run] = (evaluate, run)
 ) -> RewriteResult | None:
-    """Rewrites and compares a program; None where the graph depends on padding: it is refused, or is as good as that.
+    """Rewrites and compares a program; None if the graph depends on padding: it is refused, or might as well be.
 
-    A maximum, for one, may hide what padding does to it in nearly all batches, those of the probe included. Where both
-    differ by what float32 rounds, or by what it cannot hold, they have to be the same in float64.
+    A maximum, for example, may hide the effect of padding in nearly all batches, even those of the probe. Where results
+    differ by as much as float32's rounding, or by what it cannot hold, they have to be the same in float64.
     """
     graph = RandomGraph()
     graph.run(steps)
@@ -103,7 +103,7 @@ LEAKING = {
 
 @pytest.mark.parametrize("name", LEAKING)
 def test_what_a_mask_does_not_hide_is_the_originals_fault(name: str) -> None:
-    """Original and rewritten model differ with a mask of -1e4, and agree with one that hides padding."""
+    """Original and rewritten model differ with a mask of -1e4, but agree with one that hides padding."""
     assert rewrite_program(parse(LEAKING[name]), 0, 1, "padded", (evaluate,)) is not None
 
 
@@ -121,7 +121,7 @@ def test_both_overflow_in_the_same_elements() -> None:
 
 
 BEYOND_FLOAT32 = {
-    # A sequence of one token has numbers by itself, and NaN beside others: the mask multiplies infinity.
+    # A sequence of one token has numbers when alone, and NaN when with others: the mask multiplies infinity.
     "overflows in padding": (
         (
             "2 = sorted(0, 1); 3 = scrambled(2, 1); 4 = flat masked sums(2, 2); 5 = softmax(4, 1); "
@@ -129,7 +129,7 @@ BEYOND_FLOAT32 = {
         ),
         (3, 0),
     ),
-    # The exponentials of a sequence are multiples of the least float32 there is: weights of 1/22 and 2/22.
+    # The exponentials of a sequence are multiples of the smallest float32 number: weights of 1/22 and 2/22.
     "underflows": (
         (
             "2 = blocks(1, 1); 3 = positions by_slice_of_three_axes(0, 0); 4 = sorted(0, 3); 5 = sum product(4, 2); "
@@ -155,7 +155,7 @@ def test_what_float32_cannot_hold_is_compared_in_float64(name: str) -> None:
 
 
 def test_rounding_does_not_turn_a_choice_over() -> None:
-    """What is sorted here has neighbours that differ in their last bit, as sums of sequences in another order do."""
+    """Sorted values have neighbours that differ in their last bit, as sums of sequences in a different order do."""
     program = (
         "2 = sum length first(1, 1); 3 = one hot first(1, 1); 4 = sum square root(3, 3); 5 = maximum(1, 2); "
         "6 = sum product from the right(0, 1); 7 = sorted(4, 0)"
@@ -194,7 +194,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.mark.slow
 def test_every_core_searches() -> None:
-    """Without hypothesis, which shrinks what it finds but takes one core: as many again on every core."""
+    """Without hypothesis, which shrinks what it finds but runs on one core: twice as many per core, on all cores."""
     command = [*SEARCH, str(ROTATING_SEED), "0", str(2 * COUNT * CORES), str(CORES)]
     search = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert search.returncode == 0, search.stdout + search.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The long search names what is wrong, outlives processes that die, and goes on where it was cut off."""
+"""The long search reports what is wrong, survives processes that die, and continues where it was cut off."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_any_spelling(number: int, tmp_path: object) -> None:
     names = [SPELLINGS[index].__name__ for index in chosen] + [item.__name__ for item in last]
     for index in chosen:
         SPELLINGS[index](model, rng)
-    exports.session(model)  # it is legal
+    exports.session(model)  # the spelling is legal
     spelled = ModelProto()
     spelled.CopyFrom(model)
     for item in last:
@@ -86,7 +86,7 @@ def test_any_spelling(number: int, tmp_path: object) -> None:
 
 @pytest.mark.parametrize("spelling", [*SPELLINGS, *LAST], ids=lambda item: item.__name__)
 def test_spellings_change_models(spelling: Callable[[ModelProto, random.Random], None]) -> None:
-    """A spelling that does nothing would try nothing."""
+    """A spelling that does nothing would test nothing."""
     before = pooled_model()
     changed = 0
     for seed in range(4):

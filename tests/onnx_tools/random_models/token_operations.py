@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on tokens that are packed, in forms that are not the obvious ones, for random graphs."""
+"""Operations on tokens that are packed, in less obvious forms, for random graphs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Operation = Callable[["RandomGraph", str, str], str]
 
 
 def _grade(b: RandomGraph, x: str) -> str:
-    """Whole numbers to choose by: those that differ in their last bits would change places by how sums are rounded.
+    """Whole numbers to choose by: numbers that differ in their last bits would be reordered by rounding of sums.
 
-    Sums and means of such numbers are fractions, which the offset keeps away from where a grade ends.
+    Sums and means of such numbers are fractions, which the offset keeps away from the points where rounding changes.
     """
     return b.op("Round", b.op("Add", b.op("Mul", x, b.constant(64.0)), b.constant(0.3)))
 
 
 def _largest(b: RandomGraph, x: str, _: str) -> str:
-    """Weights chosen by the largest of three scores, as mixtures of experts do."""
+    """Weights chosen by the largest of three scores, as in mixtures of experts."""
     scores = b.op("Softmax", b.linear(x, HIDDEN, 3), axis=-1)
     largest, index = f"v{len(b.nodes)}", f"i{len(b.nodes)}"
     b.op("TopK", scores, b.axes(1), axis=-1, output=largest)
@@ -40,7 +40,7 @@ def _largest(b: RandomGraph, x: str, _: str) -> str:
 
 
 def _sort(b: RandomGraph, x: str, y: str) -> str:
-    """Elements of y by the order of x's."""
+    """Elements of y in the order of x's."""
     values, order = f"v{len(b.nodes)}", f"i{len(b.nodes)}"
     b.op("TopK", _grade(b, x), b.axes(HIDDEN), axis=2, output=values)
     b.nodes[-1].output.append(order)
@@ -61,7 +61,7 @@ def _one_hot_first(b: RandomGraph, x: str, _: str) -> str:
 
 
 def _widen(b: RandomGraph, x: str, _: str) -> str:
-    """Zeros beside every token's elements, copies of them, and sums back."""
+    """0.5 is padded to both sides of every token's elements, which are copied, scaled and averaged."""
     wide = b.op("Pad", x, b.axes(0, 0, 2, 0, 0, HIDDEN - 2), b.constant(0.5), mode="constant")
     copies = b.op("Tile", b.op("Unsqueeze", wide, b.axes(2)), b.axes(1, 1, 3, 1))
     scaled = b.op("Mul", copies, b.constant(np.linspace(0.5, 1.5, 3).reshape(3, 1)))
@@ -69,13 +69,13 @@ def _widen(b: RandomGraph, x: str, _: str) -> str:
 
 
 def _triangle(b: RandomGraph, x: str, _: str) -> str:
-    """Every token's own matrix, of which half is left."""
+    """Every token as a matrix of its own, of which half is kept."""
     square = b.op("Reshape", x, b.axes(0, 0, 4, HIDDEN // 4))
     return b.op("Reshape", b.op("Trilu", square, upper=0), b.axes(0, 0, HIDDEN))
 
 
 def _beside_first(b: RandomGraph, x: str, _: str) -> str:
-    """The first token beside every other, and a row for all."""
+    """The first token next to every token, with one product for both."""
     b.reads_first = True
     first = b.op("Slice", x, b.axes(0), b.axes(1), b.axes(1))
     shape = b.op("Concat", b.op("Shape", "input_ids"), b.axes(HIDDEN), axis=0)
@@ -83,7 +83,7 @@ def _beside_first(b: RandomGraph, x: str, _: str) -> str:
 
 
 def _by_ids(b: RandomGraph, x: str, _: str) -> str:
-    """Tokens of one id get another factor."""
+    """Tokens with one particular id get another factor."""
     same = b.op("Cast", b.op("Equal", "input_ids", b.constant(3, np.int64)), to=TensorProto.FLOAT)
     return b.op("Mul", x, b.op("Add", b.op("Unsqueeze", same, b.axes(2)), b.constant(0.5)))
 
@@ -102,7 +102,7 @@ def _add(form: Form) -> Operation:
 
 def _by_count(form: Form) -> Operation:
     def operation(b: RandomGraph, x: str, y: str) -> str:
-        b.reads_first = True  # the slot at a count: right-padded batches alone
+        b.reads_first = True  # the slot at a count: right for right-padded batches only
         return _add(form)(b, x, y)
 
     return operation

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong models on purpose: what a defect of the rewriter could make of a rewritten file, drawn from a seed."""
+"""Deliberately wrong models: what a defect of the rewriter could do to a rewritten file, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Change = Callable[[ModelProto, np.random.Generator], str]
 
 
 class NotApplicableError(Exception):
-    """Raised where a model has nothing that a change applies to."""
+    """Raised if a model has nothing that a change applies to."""
 
 
 def _weights(model: ModelProto, rank: int) -> list[TensorProto]:
@@ -81,7 +81,7 @@ def _special_number(model: ModelProto, rng: np.random.Generator) -> str:
 
 
 def _shifted_rows(model: ModelProto, rng: np.random.Generator) -> str:
-    """Positions off by one, ids off by one."""
+    """Rows of a table move by one, so that positions or ids are off by one."""
     tables = {
         name for node in model.graph.node if node.op_type in ("PadfreeEmbedding", "Gather") for name in node.input
     }
@@ -123,7 +123,7 @@ def _other_mode(attribute: AttributeProto, rng: np.random.Generator) -> str:
 
 
 def _swapped_inputs(model: ModelProto, rng: np.random.Generator) -> str:
-    """What is subtracted or divided by, the other way round."""
+    """The operands of a subtraction or division are swapped."""
     readers = [node for node in model.graph.node if node.op_type in ("Sub", "Div")]
     nodes = [node for node in readers if node.input[0] != node.input[1]]
     types = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
@@ -133,7 +133,7 @@ def _swapped_inputs(model: ModelProto, rng: np.random.Generator) -> str:
 
 
 def _left_out(model: ModelProto, rng: np.random.Generator) -> str:
-    """A bias, a scale or an activation that is lost."""
+    """A bias, a scale or an activation is lost."""
     makers = {name for node in model.graph.node for name in node.output}
     weights = {tensor.name for tensor in _weights(model, 1)}
     nodes = []
@@ -167,7 +167,7 @@ CHANGES: dict[str, Change] = {
 
 
 def mutate(model: ModelProto, rng: np.random.Generator) -> tuple[ModelProto, str]:
-    """A copy with one change, and what it is."""
+    """A copy with one change, and a description of the change."""
     while True:
         changed = ModelProto()
         changed.CopyFrom(model)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors are measured by their own column: no other column, and no stand-in for infinity, pardons them."""
+"""Errors are measured by their own column: no other column, and no stand-in for infinity, excuses them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPECIAL = {"f32min": F32_MIN, "f16min": F16_MIN, "bf16min": BF16_MIN, "-1e9": -1
 
 
 def output(special: float) -> Array:
-    """Columns: 0 to 2 ordinary, 3 zero but in two rows, 4 a stand-in everywhere, 5 one in most rows, 6 small."""
+    """Columns: 0 to 2 ordinary, 3 zero except in two rows, 4 a stand-in everywhere, 5 one in most rows, 6 small."""
     rng = np.random.default_rng(0)
     values = rng.standard_normal((ROWS, 7)).astype(np.float32)
     values[:, SPARSE] = 0
@@ -81,7 +81,7 @@ WRONG = {
 @pytest.mark.parametrize("special", SPECIAL.values(), ids=SPECIAL)
 @pytest.mark.parametrize("change", WRONG.values(), ids=WRONG)
 def test_planted_errors_are_found(change: Callable[[Array], None], special: float) -> None:
-    """Also by what half precision allows, which is the most that is ever allowed."""
+    """They also exceed half precision's tolerance, the largest that is ever allowed."""
     wanted = output(special)
     actual = wanted.copy()
     change(actual)
@@ -106,7 +106,7 @@ def test_rounding_agrees(special: float) -> None:
     cut = np.clip(half, -65504, 65504) if abs(special) >= 1e8 else half
     small = np.float32(1 + 2**-20) * wanted if np.isfinite(special) and abs(special) < 1e38 else wanted
     assert measure([wanted]).differences(wanted, small).max() <= RELATIVE_TOLERANCE
-    if not 65504 < abs(special) < 1e8:  # what is neither in the type nor surely a stand-in is lost
+    if not 65504 < abs(special) < 1e8:  # numbers that are neither in the type's range nor surely a stand-in are lost
         assert largest_column_error(wanted, half, largest=65504) <= LARGEST_ERRORS["fp16"]
         if np.isfinite(special):
             assert largest_column_error(wanted, cut, largest=65504) <= LARGEST_ERRORS["fp16"]
@@ -121,7 +121,7 @@ def test_what_overflows_is_no_stand_in() -> None:
 
 
 def test_few_rows_may_be_small_by_chance() -> None:
-    """One number in a thousand is a thousandth of the others: its error is that of its inputs."""
+    """One number in a thousand is a thousandth of the others: its error is as large as its inputs'."""
     rng = np.random.default_rng(0)
     for rows in (1, 2, 5):
         wanted = rng.standard_normal((rows, 1000))
@@ -139,7 +139,7 @@ def test_outputs_of_zeros_and_constants() -> None:
     zeros = np.zeros((4, 2), np.float32)
     assert measure([zeros]).differences(zeros, zeros).max() == 0
     assert measure([zeros]).differences(zeros, zeros + 1).max() == 1
-    constant = np.full((4, 2), 1e5, np.float32)  # the same everywhere, and no other number beside it
+    constant = np.full((4, 2), 1e5, np.float32)  # the same number everywhere, and no other for comparison
     assert not measure([constant]).differences(constant, constant * 1.001).max() <= RELATIVE_TOLERANCE
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Originals whose mask does not hold: answers that depend on padding are the original's fault, and are said to be."""
+"""Originals whose mask leaks: that results depend on padding is the original's fault, and is reported as such."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.encoder import HIDDEN, TOKENS, EncoderBuilder, with_output
 
 
 def leaking_scores() -> ModelProto:
-    """Scores of about 1e5 beside a mask of -1e4, which leaves padding its weight."""
+    """Scores of about 1e5 with a mask of -1e4, which leaves padding its weight."""
     builder = EncoderBuilder()
     hidden = builder.embedding()
     attended = builder.attention(hidden, builder.padding_mask(), scale=1e5)
@@ -20,7 +20,7 @@ def leaking_scores() -> ModelProto:
 
 
 def overflowing_padding() -> ModelProto:
-    """Numbers that grow with the position overflow in padded slots, and 0 times infinity is no number."""
+    """Numbers that grow with the position overflow in padded slots, and 0 times infinity is not a number."""
     graph = RandomGraph()
     growth = graph.op("Exp", graph.op("Mul", graph.positions(), graph.constant(5.0)))
     pooled = graph.pool(graph.op("Mul", graph.op("Sigmoid", graph.tokens[1]), growth))

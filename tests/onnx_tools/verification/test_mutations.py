@@ -25,7 +25,7 @@ from tests.support.messages import check_outputs, convert, run, verify
 
 from .mutations import mutate
 
-COUNT = int(os.environ.get("PADFREE_TEST_MUTATIONS", 2))  # of every model
+COUNT = int(os.environ.get("PADFREE_TEST_MUTATIONS", 2))  # tests per model
 SEED = int(os.environ.get("PADFREE_TEST_SEED", 0))
 FAMILIES = Path(__file__).resolve().parents[2] / "fixtures" / "families"
 NAMES = [
@@ -35,10 +35,10 @@ NAMES = [
     "t5_torchscript_sdpa",
     "bert_max_dynamo",
 ]
-# Parts of a column's root mean square. What is found is further off than 2e-4 on some of the samples; the largest
-# difference on others may be a few times that.
+# As a share of a column's largest number. Changes that are found differ by more than 2e-4 of its root mean square on
+# some of the samples; the largest difference on others may be a few times that.
 FOUND = 2e-3
-FOUND_IN_HALF = 3  # times what half precision may be off by
+FOUND_IN_HALF = 3  # times half precision's tolerance
 
 
 def special_columns() -> ModelProto:
@@ -93,7 +93,7 @@ def packed_batch(metadata: Mapping[str, Any], seed: int) -> dict[str, np.ndarray
 
 
 def effect(right: ModelProto, wrong: ModelProto, feeds: Mapping[str, np.ndarray]) -> float:
-    """The largest difference of any ordinary number, in parts of the largest one of its column."""
+    """The largest difference of any ordinary number, as a share of the largest number of its column."""
     names = [value.name for value in right.graph.output]
     worst = 0.0
     for a, b in zip(run(with_functions(right), feeds, names), run(with_functions(wrong), feeds, names), strict=True):
@@ -108,7 +108,7 @@ def effect(right: ModelProto, wrong: ModelProto, feeds: Mapping[str, np.ndarray]
 
 @pytest.mark.parametrize("name", [*NAMES, "special"])
 def test_wrong_models_are_found(name: str) -> None:
-    """In float32 by rewrite's verification, in half precision by the check of what was converted."""
+    """In float32 rewrite's verification finds them, in half precision the check of the converted model."""
     original = model_of(name)
     result = rewrite(original, verify=False).model
     metadata = metadata_of(result)
@@ -132,7 +132,7 @@ def test_wrong_models_are_found(name: str) -> None:
                 check_outputs(right, convert(wrong, precision), precision, sample)
             except VerificationError:
                 continue
-            except RewriteError:  # what overflows there is refused before
+            except RewriteError:  # numbers that overflow are refused before
                 continue
             allowed = FOUND_IN_HALF * LARGEST_ERRORS[precision]
             assert difference < allowed, f"{name} in {precision}: {change} passes, and is {difference:.2g} off"

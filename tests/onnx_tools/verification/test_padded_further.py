@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Originals whose answers follow how far a batch is padded: no packed graph may have them."""
+"""Originals whose results depend on how far a batch is padded: no packed graph may reproduce them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LENGTH_IS_A_NUMBER: dict[str, Callable[[Builder, str], str]] = {
 
 @pytest.mark.parametrize("form", LENGTH_IS_A_NUMBER)
 def test_how_far_a_batch_is_padded_may_be_no_number_in_packed_graphs(form: str) -> None:
-    """Original and packed graph agree on a batch: both follow its longest sequence, and neither may."""
+    """Original and packed graph agree on a batch, because both depend on its longest sequence, but neither may."""
     b = Builder()
     hidden = b.layer(b.embedding(), b.padding_mask())
     b.op("Identity", LENGTH_IS_A_NUMBER[form](b, hidden), output="y")
@@ -53,7 +53,7 @@ def test_how_far_a_batch_is_padded_may_be_no_number_in_packed_graphs(form: str) 
 
 
 def test_a_mean_over_all_slots_is_refused_where_it_is_packed() -> None:
-    """Masked sums over S, not over the number of tokens, follow how far a batch is padded."""
+    """Masked sums divided by S instead of the number of tokens depend on how far a batch is padded."""
     b = Builder()
     hidden = b.layer(b.embedding(), b.padding_mask())
     mask = b.op("Unsqueeze", b.op("Cast", "attention_mask", to=FLOAT), b.axes(2))
@@ -63,7 +63,7 @@ def test_a_mean_over_all_slots_is_refused_where_it_is_packed() -> None:
 
 
 def _score(b: Builder) -> str:
-    """One number a token, 0 in masked slots: [B,S]."""
+    """One number per token, 0 in masked slots: [B,S]."""
     hidden = b.layer(b.embedding(), b.padding_mask())
     score = b.op("Squeeze", b.linear(hidden, HIDDEN, 1), b.axes(2))
     return b.op("Mul", score, b.op("Cast", "attention_mask", to=FLOAT))
@@ -71,7 +71,7 @@ def _score(b: Builder) -> str:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_zeros_of_masked_slots_may_not_be_a_maximum(seed: int) -> None:
-    """Of a sequence with negative scores alone: short ones have them, and a batch may be padded or not."""
+    """The sequence has only negative scores, as short ones may, and its batch may be padded or not."""
     b = Builder(seed)
     b.op("ReduceMax", _score(b), axes=[1], keepdims=0, output="y")
     with pytest.raises(RewriteError, match=r"depends on how far a batch is padded|reads masked slots"):
@@ -93,7 +93,7 @@ def _first(b: Builder) -> str:
 
 @pytest.mark.parametrize("form", [_mean_of_batch, _size_of_batch])
 def test_originals_that_mix_sequences_are_named_as_such(form: Callable[[Builder], str]) -> None:
-    """The two differ where a packed batch holds sequences without tokens: no defect to be reported."""
+    """The two differ if a packed batch holds sequences without tokens: that is not a defect to report."""
     b = Builder()
     b.op("Add", _first(b), form(b), output="y")
     model = b.model({"y": ["batch", HIDDEN]})
@@ -104,7 +104,7 @@ def test_originals_that_mix_sequences_are_named_as_such(form: Callable[[Builder]
 
 
 def test_a_packed_model_that_follows_the_longest_length_of_its_batch_warns(caplog: pytest.LogCaptureFixture) -> None:
-    """It agrees with the original on every batch; a sequence alone has other numbers."""
+    """It agrees with the original on every batch; a sequence alone gets other numbers."""
     b = Builder()
     hidden = b.layer(b.embedding(), b.padding_mask())
     lengths = b.op("ReduceSum", "attention_mask", b.axes(1), keepdims=1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that read padding: packed where padding holds what tokenizers fill it with, and that is said and kept to."""
+"""Models that read padding: packed if padding holds what tokenizers fill it with; this is reported and kept to."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHAPE: list[object] = ["batch", "sequence", HIDDEN]
 
 
 def trigrams(padding: int | None = 0) -> ModelProto:
-    """Every token's row has that of the next slot added, as MobileBERT's; padding's row in the table is zeros."""
+    """Every token's row has the next slot's added, as in MobileBERT; padding's row in the table is zeros."""
     b = EncoderBuilder()
     table = b.weight(VOCABULARY, HIDDEN)
     if padding is not None:
@@ -59,7 +59,7 @@ def test_an_id_whose_row_is_zeros_is_tried_and_noted(interface: str) -> None:
 
 
 def test_padding_that_counts_is_refused() -> None:
-    """No row of the table is zeros: a sequence beside others gets another result than alone, whatever is named."""
+    """No row of the table is zeros: a sequence in a batch gets another result than alone, whatever is named."""
     with pytest.raises(RewriteError, match="padding holds 0 or 1 alone") as error:
         rewrite(trigrams(None))
     assert "name" not in str(error.value)
@@ -96,7 +96,7 @@ def test_other_ids_in_padding_are_refused_when_the_padded_model_runs(tmp_path: P
 
 
 def with_entities() -> ModelProto:
-    """The mean of an entity's tokens, which a mask of its own marks; it is 0 in padding."""
+    """The mean of an entity's tokens, which have a mask of their own; it is 0 in padding."""
     b = EncoderBuilder()
     x = b.layer(b.embedding(), b.padding_mask())
     marks = b.op("Unsqueeze", b.op("Cast", "entity_mask", to=TensorProto.FLOAT), b.axes(2))
@@ -106,7 +106,7 @@ def with_entities() -> ModelProto:
 
 
 def with_scatter() -> ModelProto:
-    """A weight for every token, summed by its id into a vector of the vocabulary, whose padding is left out."""
+    """A weight for every token, summed by id into a vector over the vocabulary, without the padding's entry."""
     b = EncoderBuilder()
     x = b.layer(b.embedding(), b.padding_mask())
     weights = b.op("Relu", b.op("Squeeze", b.linear(x, HIDDEN, 1), b.axes(2)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long sequences go through layers that differ in more than their weights; a wrong layer is found wherever it is."""
+"""Long sequences run through layers that differ in more than their weights; a wrong layer is found wherever it is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from padfree.onnx_tools.verification.verify import verify
 
 LAYERS = 12
 LEFT_OUT = 7  # a layer that is like the others
-WIDE = 64  # more than a ragged batch has tokens, and fewer than the longest sequence
+WIDE = 64  # more than the tokens of a ragged batch, and fewer than those of the longest sequence
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_a_wrong_weight_of_a_layer_that_is_left_out_is_found(original: ModelProt
 
 @pytest.mark.parametrize("layer", [1, LEFT_OUT, LAYERS - 1])
 def test_a_layer_with_an_attribute_of_its_own_stays(original: ModelProto, rewritten: ModelProto, layer: int) -> None:
-    """A window that no short sequence reaches shows in the longest one alone."""
+    """A window wider than short sequences shows only in the longest one."""
     wrong = change_copy(rewritten, lambda model: set_window(model, layer))
     actual = shorten(original, wrong)
     kept = [] if actual is None else [node for node in actual.rewritten.proto.graph.node if node.domain]
@@ -114,7 +114,7 @@ def test_a_layer_with_an_attribute_of_its_own_stays(original: ModelProto, rewrit
 
 
 def test_single_numbers_and_tables_are_no_weights(original: ModelProto) -> None:
-    """An original whose one layer divides scores by another number, and one whose layer has a table for its scores."""
+    """An original in which one layer divides scores by another number, and one in which a layer has a score table."""
 
     def own_number(model: ModelProto) -> None:
         node = [node for node in model.graph.node if node.op_type == "Div"][LEFT_OUT]

@@ -199,7 +199,7 @@ def test_a_model_that_does_not_run_is_reported() -> None:
 
 
 def test_a_difference_in_an_axis_of_no_known_size_is_named() -> None:
-    """As of blocks of tokens: the message says which element, and does not fail itself."""
+    """For example an axis of token blocks: the message names the element, and does not itself fail."""
     description = {"name": "y", "layout": "padded", "dims": ["B", "blocks"], "original_dims": ["B", "blocks"]}
     output = ComparedOutput(description, "padded")
     batch = Batch("ragged", np.ones((2, 3), np.bool_))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verification and conversion on rewritten exports: equal as they are, and no weight could be lost unnoticed."""
+"""Verification and conversion of rewritten exports: they are equal, and no weight could be lost unnoticed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_rewritten_exports_agree(file: Path, interface: str) -> None:
     ("file", "step"), [(FILES[0], 3), *(pytest.param(file, 1, marks=pytest.mark.slow) for file in FILES[:3])]
 )
 def test_every_weight_is_watched(file: Path, step: int) -> None:
-    """Of some, which every layer has, in a shorter test too."""
+    """The shorter test changes only some of them, which every layer has."""
     original = load_model(file)
     result = rewrite(original, verify=False)
     metadata = metadata_of(result)
@@ -60,7 +60,7 @@ def test_every_weight_is_watched(file: Path, step: int) -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_fp16_conversion_of_a_rewritten_export_is_close(file: Path) -> None:
-    """Onnxruntime computes fp16 in float32 between roundings to 2^-11: a few such roundings on outputs of order 1."""
+    """onnxruntime computes fp16 in float32 between roundings to 2^-11: a few such roundings of outputs around 1."""
     model = rewrite(load_model(file), verify=False).model
     half = convert(model, "fp16")
     weights = {tensor.name: tensor.data_type for tensor in half.graph.initializer if np.prod(tensor.dims) > 1}
