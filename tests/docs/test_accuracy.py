@@ -43,7 +43,7 @@ def test_the_commands_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def run_script(script: Path) -> int:
-    """Runs commands.sh with the polygraphy that lies beside python."""
+    """Runs commands.sh with the polygraphy that is installed next to python."""
     paths = os.pathsep.join(path for path in sys.path if path)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return subprocess.run(["sh", str(script)], env={**os.environ, "PATH": path, "PYTHONPATH": paths}).returncode

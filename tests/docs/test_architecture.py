@@ -121,7 +121,7 @@ def imports(package: str) -> Iterator[tuple[Path, str]]:
 
 
 def room_of(parts: tuple[str, ...]) -> str:
-    """The room of onnx_tools that a path, or a module's name, lies in."""
+    """The room (folder) of onnx_tools that a path or a module's name belongs to."""
     first = parts[0].removesuffix(".py") if parts else ENTRY
     return first if first in ROOMS else ENTRY
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of pages that have no test of their own run in the page's order, as far as a machine without a GPU goes."""
+"""Commands of pages without a test of their own run in the page's order, as far as they do without a GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RUN = {
     "report": ["inspect", "inspect", "optimize"],
     "bench": ["bench", "bench"],
 }
-"""Page -> the commands that run here; the others build or run a plan, serve, need a GPU's peers, or run elsewhere."""
+"""Page -> the commands that run here; others build or run a plan, serve, compare, measure a GPU, or run elsewhere."""
 ELSEWHERE = ("demo", "embed")
 """These run in `.ci/run`, and in the test of the page about bulk work."""
 MODULES = [("Pooling", {"pooling_mode": "mean"}), ("Normalize", {})]

@@ -29,7 +29,7 @@ OF_MODELOPT = {
 }
 """Settings of another tool that the documents mention."""
 PAGE = re.compile(r'(?<![\w/])(docs/[\w/.-]+?\.md)(?:, "([^"]+)")?')
-"""A page that code names, and one of its headings."""
+"""A page that code refers to, and one of its headings."""
 CODE = {".py", ".cu", ".cuh", ".h", ".cpp", ".txt", ".toml", ".cmake"}
 
 

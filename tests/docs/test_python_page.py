@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python of docs/guide/python.md runs, in the page's order."""
+"""The Python of docs/guide/python.md runs in the page's order."""
 
 from __future__ import annotations
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damaged input for every entry point of the Python side: python -m tests.fuzz --help."""
+"""Damaged input at every door (entry point) of the Python side: python -m tests.fuzz --help."""

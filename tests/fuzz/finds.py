@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a damaged input must not lead to."""
+"""The error for what damaged input must not lead to."""
 
 
 class FindError(Exception):

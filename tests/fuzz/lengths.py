@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device's entry point: lengths, ids, positions and slots that kernels read.
+"""The door on the device: lengths, ids, positions and slots that kernels read.
 
 Every operand lies in a block of its own with unmapped addresses around it, at the block's end or at its beginning: a
 read or a write outside is a fault, which ends the process, and anything written next to an output is found.

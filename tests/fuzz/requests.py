@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entry points for callers: bodies of HTTP requests, and arrays that a session reads from a file."""
+"""The doors for callers: bodies of HTTP requests, and arrays that a session reads from a file."""
 
 from __future__ import annotations
 

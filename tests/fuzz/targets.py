@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entry points: what is damaged, and what reads it. Each has to succeed or to fail with a proper error message."""
+"""The doors (entry points): what is damaged, and what reads it, which has to succeed or fail with a proper message."""
 
 from __future__ import annotations
 

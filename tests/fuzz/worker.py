@@ -19,7 +19,7 @@ SECONDS = 60
 
 
 class LateError(Exception):
-    """Raised by an input that takes too long."""
+    """Raised if an input takes too long."""
 
 
 def late(_number: int, _frame: Any) -> None:

@@ -24,7 +24,7 @@ class Look:
     Attributes:
         second: since the beginning.
         model: (process id, resident bytes) of the process with the model.
-        kept: the same of the front-end that nothing is done to, once there is one.
+        kept: the same for the front-end that is left alone, once there is one.
         all_bytes: of all processes.
     """
 

@@ -48,7 +48,7 @@ def with_loop(*, named: bool) -> ModelProto:
 
 
 def advised_outputs(error: Exception) -> list[str]:
-    """The option of the command line that a message names."""
+    """The command-line option that a message names."""
     match = re.search(r"--outputs [^ ;]+", str(error))
     assert match is not None, error
     return match.group().split()

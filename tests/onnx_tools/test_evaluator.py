@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The evaluator, which keeps what runs a node for other models, gives the same as onnx.reference without keeping it."""
+"""The evaluator, which reuses nodes' runners for other models, gives the same as onnx.reference with new ones."""
 
 from __future__ import annotations
 

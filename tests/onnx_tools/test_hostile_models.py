@@ -155,7 +155,7 @@ def test_a_long_chain_is_verified_in_bounded_time() -> None:
 
 @pytest.mark.slow
 def test_a_doubling_chain_is_rewritten_in_bounded_time() -> None:
-    """Followed as a tree, the sum would have 2 to the power of 3000 leaves."""
+    """Followed as a tree, the sum would have 2^3000 leaves."""
     model = encoder()
     deep_sum(model)
     started = time.process_time()

@@ -232,7 +232,7 @@ def test_sizes_that_are_no_multiples_of_8() -> None:
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
 def test_gemms_that_fp16_cannot_hold_are_left_alone(precision: str) -> None:
     e, hidden = one_layer()
-    large = e.op("Mul", e.linear(hidden, HIDDEN, INNER), number(e, 6e4))  # with what makes and reads it float32
+    large = e.op("Mul", e.linear(hidden, HIDDEN, INNER), number(e, 6e4))  # float32, as are its neighbours
     small = e.op("Mul", e.linear(large, INNER, HIDDEN), number(e, 1e-5))
     e.op("Identity", e.norm(e.op("Add", small, hidden)), output="y")
     model = e.model({"y": ["batch", "sequence", HIDDEN]})

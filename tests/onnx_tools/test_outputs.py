@@ -141,7 +141,7 @@ def test_triton_answers_have_zeros_after_every_end(tmp_path: Path) -> None:
 
 
 def test_wrong_numbers_on_any_axis_are_found() -> None:
-    """The scores of one query for every key, and of every query for one key."""
+    """The scores of one query for every key, and of every query for one key, are wrong."""
     model = model_with(SHAPES["[B,S,S]"][0])
     result = rewrite(model, verify=False)
     metadata = dict(metadata_of(result))

@@ -72,7 +72,7 @@ def highest(b: EncoderBuilder, hidden: str) -> tuple[str, list[object]]:
 
 
 def first_columns(b: EncoderBuilder, hidden: str) -> tuple[str, list[object]]:
-    """An output that holds the sequence in its last axis."""
+    """An output whose last axis is the sequence."""
     return b.op("Transpose", hidden, perm=[0, 2, 1]), ["batch", HIDDEN, "sequence"]
 
 

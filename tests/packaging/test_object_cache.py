@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The object cache, through CMake: a build in a fresh folder reuses objects, and a changed header is never missed."""
+"""The object cache, used by CMake: a build in a fresh folder reuses objects, and a changed header is never missed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Project:
         (self.folder / "main.cpp").write_text(SOURCE, encoding="utf-8")
         (self.folder / "local.h").write_text(f"constexpr int kLocal = {local};\n", encoding="utf-8")
         (self.package / "packaged.h").write_text(f"constexpr int kPackaged = {packaged};\n", encoding="utf-8")
-        # ccache does not trust a file as young as the compilation itself.
+        # ccache does not trust a file that is as new as the compilation itself.
         for path in [*self.folder.glob("*.*"), *self.package.iterdir()]:
             os.utime(path, (1_700_000_000, 1_700_000_000 + local + 100 * packaged))
 

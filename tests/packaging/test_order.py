@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order in which files are compiled: no core is left with a long one at the end."""
+"""The order in which files are compiled: at the end no core is left with a file that takes long."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 GROUPS, WARPS = 2, 2
-"""Warpgroups that multiply, and warps of each: two of each kind stand for four."""
+"""Warpgroups that multiply, and warps in each: two warps stand for four."""
 ROUNDS_OF_NOTHING = 20_000
 
 Message = Callable[[], None]

@@ -95,7 +95,7 @@ class ExpressionBuilder:
         return [tuple(self._sizes[shape.d[axis]].value for axis in range(shape.rank)) for shape in outputs]
 
     def _wrap(self, impl: Any) -> Any:
-        outer = virtual_object({0: ctypes.CFUNCTYPE(None)(lambda: None)})  # only mImpl behind the table is used
+        outer = virtual_object({0: ctypes.CFUNCTYPE(None)(lambda: None)})  # only mImpl after the table is used
         outer[1] = ctypes.addressof(impl)
         self._alive += [impl, outer]
         return outer

@@ -13,7 +13,7 @@ DEVICE = 7
 """A device for which no other test has tables."""
 KIND = "768 3072 1 1 0 1 0 0 0 0 1 1 8192"
 CHOICES = [80 | 2 << 16 | 2 << 20 | 1 << 24, 224 | 2 << 16 | 1 << 20 | 1 << 24, 0]
-"""80 tokens in clusters of 2 x 2, 224 in pairs, the kernel's own choice."""
+"""80 tokens in clusters of 2 x 2, 224 tokens in clusters of 2 x 1, and the kernel's own choice."""
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +53,11 @@ def test_what_goes_in_comes_out(tables: Any) -> None:
         "garbage",
         KIND,
         f"{KIND} 8192",
-        f"{KIND} 4096 {CHOICES[0]}",  # ends below the most tokens
+        f"{KIND} 4096 {CHOICES[0]}",  # ends below the largest number of tokens
         f"{KIND} 4096 {CHOICES[0]} 4096 {CHOICES[1]} 8192 0",
         f"{KIND} 0 {CHOICES[0]} 8192 0",
         f"{KIND} 8192 {17 | 1 << 16 | 1 << 20 | 1 << 24}",  # 17 tokens
-        f"{KIND} 8192 {16 | 4 << 16 | 1 << 20 | 1 << 24}",  # 4 tokens for a block to fetch
+        f"{KIND} 8192 {16 | 4 << 16 | 1 << 20 | 1 << 24}",  # each block fetches only 4 tokens
         f"{KIND} 8192 {64 | 4 << 16 | 4 << 20 | 1 << 24}",  # 16 blocks
         f"{KIND} 8192 {CHOICES[0]} x",
         f"{KIND} 8192 99999999999",

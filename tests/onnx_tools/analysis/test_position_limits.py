@@ -311,7 +311,7 @@ def attention_bias(bias: Callable[[EncoderBuilder], str]) -> ModelProto:
 
 
 def distances(b: EncoderBuilder) -> str:
-    """Of key and query, [S,S]."""
+    """Key position minus query position, [S,S]."""
     return b.op("Sub", b.op("Unsqueeze", steps(b), b.axes(0)), b.op("Unsqueeze", steps(b), b.axes(1)))
 
 
@@ -332,7 +332,7 @@ def both_axes_at_once(b: EncoderBuilder) -> str:
 
 
 def by_distance(b: EncoderBuilder) -> str:
-    """BERT's relative keys: row distance + N - 1 of 2 N - 1."""
+    """BERT's relative keys: one of 2 N - 1 rows, at distance + N - 1."""
     return heads_first(b, b.op("Add", distances(b), b.constant(ROWS - 1, np.int64)), 2 * ROWS - 1)
 
 
@@ -343,7 +343,7 @@ def by_clipped_distance(b: EncoderBuilder) -> str:
 
 
 def by_bucket(b: EncoderBuilder) -> str:
-    """T5: near distances one by one, far ones by their logarithm, the last bucket without end."""
+    """T5: near distances one by one, far ones by their logarithm, the last bucket unbounded."""
     near = b.op("Abs", distances(b))
     far = b.op("Log", b.op("Max", b.op("Cast", near, to=TensorProto.FLOAT), b.constant(1.0)))
     bucket = b.op("Cast", b.op("Mul", far, b.constant(3.0)), to=TensorProto.INT64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exported files of many kinds: right answers, or a refusal whose reason is true."""
+"""Exported files of many kinds: right results, or a refusal whose reason is true."""
 
 from __future__ import annotations
 

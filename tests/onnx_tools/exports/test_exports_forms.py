@@ -97,7 +97,7 @@ def test_sizes_through_less_common_operators(name: str, interface: str, rewritin
 )
 @both
 def test_true_reasons(name: str, reason: str, interface: str) -> None:
-    """An embedding that reads the next token; scales of whole batches."""
+    """For example an embedding that reads the next token, or scales of whole batches."""
     with pytest.raises(RewriteError, match=reason):
         rewrite(exports.load(name), interface=interface)
 

@@ -141,7 +141,7 @@ BATCH, LENGTH = 3, 7
 
 
 def with_fixed_axes(tail: Callable[[EncoderBuilder, str], str]) -> ModelProto:
-    """An encoder of one layer and a tail, for [3,7] alone."""
+    """An encoder of one layer and a tail, for the fixed size [3,7]."""
     builder = EncoderBuilder()
     hidden = builder.layer(builder.embedding(), builder.padding_mask())
     builder.op("Identity", tail(builder, hidden), output="y")

@@ -26,7 +26,7 @@ from tests.support.messages import widen
 from tests.support.rewritings import Rewritings
 
 CASES = optimum_cases()
-BY_LENGTHS = {"O2", "O3", "O4", "lengths", "mha"}  # where attention is fused, it takes lengths
+BY_LENGTHS = {"O2", "O3", "O4", "lengths", "mha"}  # here fused attention takes lengths
 FUSED = {
     "Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "FusedGemm", "FusedMatMul", "Gelu",
     "MultiHeadAttention", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
@@ -76,7 +76,7 @@ def test_weights_stand_once(rewritings: Rewritings) -> None:
 
 @pytest.mark.parametrize("name", ["bert_O2", "bert_O4", "t5_extended", "deberta_v2_O2"])
 def test_standard_model(name: str) -> None:
-    """Files for TensorRT alone: the original in standard operators, for batches of all sizes."""
+    """Files only for TensorRT: the original in standard operators, for batches of all sizes."""
     case = next(case for case in CASES if case.name == name)
     original = load_model(case.path)
     standard = standard_model(original)

@@ -14,7 +14,7 @@ LOW = -10000.0
 
 
 class ByLengths(EncoderBuilder):
-    """Positions of keys (or queries), the number of kept tokens, and what is added to the scores."""
+    """Computes positions of keys (or queries), the number of kept tokens, and what is added to the scores."""
 
     def positions(self, axis: int) -> str:
         length = self.op("Squeeze", self.op("Shape", "input_ids", start=1))

@@ -107,7 +107,7 @@ class Bert:
         return helper.make_model(helper.make_graph(self.nodes, "g", inputs, [result], weights), opset_imports=opsets)
 
     def truth(self, ids: Any, types: Any, gelu: str) -> Any:
-        """One sequence alone, in float64."""
+        """Computes one sequence by itself, in float64."""
 
         def normalise(x: Any, norm: dict[str, Any]) -> Any:
             x = x - x.mean(-1, keepdims=True)

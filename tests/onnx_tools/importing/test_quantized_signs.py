@@ -99,7 +99,7 @@ def test_a_relu_gives_an_output() -> None:
     [
         [MATMUL, ("Softmax", ["p"], "a", {}), *pair("a"), LAST],
         [MATMUL, ("Erf", ["p"], "e", {}), ("Add", ["e", "one"], "a", {}), *pair("a"), LAST],
-        # The variance of a norm that is written out, and its root.
+        # The variance of a written-out norm, and its root.
         [
             *(MATMUL, ("Mul", ["p", "p"], "b", {}), ("ReduceMean", ["b"], "c", {})),
             *(("Add", ["c", "one"], "a", {}), *pair("a"), LAST),

@@ -49,9 +49,9 @@ def test_what_is_left_has_the_weights_of_the_file(original: ModelProto, kind: st
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("rounds", "smooth"), [(True, False), (False, False), (True, True)])
 def test_exports_from_torch(original: ModelProto, kind: str, rounds: bool, smooth: bool) -> None:
-    """TensorRT's own nodes, weights alone, factors of SmoothQuant: all of them pack as the float model does.
+    """TensorRT's own nodes, only weights quantised, SmoothQuant's factors: all of them pack as the float model does.
 
-    The factors are powers of two, so that the weights come out bit by bit.
+    The factors are powers of two, so that the weights are recovered bit by bit.
     """
     quantizer = TorchQuantizer(kind, rounds=rounds, smooth=smooth)
     result = rewrite(quantizer.apply(original), strict=True)

@@ -19,7 +19,7 @@ OPSETS = (14, 17, 20, 23)
 HEADS, SIZE = 3, 8
 WIDTH = HEADS * SIZE
 EPSILON = 1e-6
-# float32 against float64: sums of up to 30 products of order 1 and their norms.
+# float32 compared with float64: sums of up to 30 products around 1, and their norms.
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-5}
 
 # (lengths, filler tokens)

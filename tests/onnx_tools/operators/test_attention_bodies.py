@@ -40,7 +40,7 @@ def test_attention(batch: str, qkv_layout: str, bias: int) -> None:
     for opset in OPSETS if batch == "filler and empty" else (17,):
         cu, tokens = cu_of(batch)
         r = rng()
-        scale = 0.9  # scores of standard deviation 0.9 * sqrt(8): the softmax is far from flat
+        scale = 0.9  # scores with standard deviation 0.9 * sqrt(8): the softmax is far from flat
         qkv = poison(r.standard_normal((tokens, 3 * WIDTH)).astype(np.float32), cu)
         qkv_bias = r.standard_normal(3 * WIDTH).astype(np.float32)
         parts = "3HD" if qkv_layout == "separate" else qkv_layout

@@ -84,7 +84,7 @@ def test_unpack(opset: int, dtype: type, rest: tuple[int, ...], size: tuple[int,
     [
         ([5, 1, 9, 3], 18),
         ([0, 5, -4, 0, 9], 20),
-        ([5, 9, 9], 12),  # more than there are tokens
+        ([5, 9, 9], 12),  # more than the number of tokens
         ([2**31 - 1, 2**31 - 1, -(2**31)], 6),
         ([], 3),
         ([0, 0], 0),

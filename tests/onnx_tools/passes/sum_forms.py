@@ -108,7 +108,7 @@ def by_whole_numbers(b: EncoderBuilder, x: str) -> str:
 
 
 def by_several_heads(b: EncoderBuilder, x: str) -> str:
-    """The same with a bias on scores [B,S,4], a head for each quarter of E."""
+    """The same with a bias on scores [B,S,4], one head per quarter of E."""
     bias = b.op("Mul", b.op("Sub", b.constant(1.0), column(b)), b.constant(-1e9))
     weights = b.op("Softmax", b.op("Add", score(b, x, 4), bias), axis=1)
     parts = b.op("Reshape", x, b.axes(0, 0, 4, HIDDEN // 4))

@@ -111,7 +111,7 @@ def of_another_tensor(b: EncoderBuilder, x: str, mean: Mean) -> str:
 
 
 def with_another_shift(b: EncoderBuilder, x: str, mean: Mean) -> str:
-    """beta + mean * factor, where a norm has beta - mean * factor."""
+    """beta + mean * factor, whereas a norm has beta - mean * factor."""
     centre, _, inverse = statistics(b, x, mean)
     factor = b.op("Mul", inverse, b.weight(HIDDEN, center=1.0))
     return b.op("Add", b.op("Mul", x, factor), b.op("Add", b.weight(HIDDEN), b.op("Mul", centre, factor)))

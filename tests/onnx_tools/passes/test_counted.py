@@ -43,7 +43,7 @@ def by_mask(b: EncoderBuilder) -> str:
 
 
 def fill(b: EncoderBuilder) -> str:
-    """As wrappers of decoders prepare them: 1 in masked slots."""
+    """As wrappers of decoders compute them: 1 in masked slots."""
     masked = b.op("Equal", "attention_mask", number(b, 0))
     return b.op("Where", masked, number(b, 1), b.op("Sub", running_sum(b, "attention_mask"), number(b, 1)))
 

@@ -63,7 +63,7 @@ def _other_way(b: PositionedBuilder) -> str:
 
 
 def _table(b: PositionedBuilder, rows: int = 2 * SPAN, embeddings: str | None = None) -> str:
-    """[H,D,rows]: a projection of a norm of embeddings."""
+    """[H,D,rows]: projected embeddings after a norm."""
     result = b.linear(b.norm(embeddings or b.weight(rows, HIDDEN)), HIDDEN, HIDDEN)
     return b.op("Transpose", b.op("Reshape", result, b.axes(-1, HEADS, SIZE)), perm=[1, 2, 0])
 
@@ -127,7 +127,7 @@ def _other_factor(b: PositionedBuilder, q: str, k: str) -> list[str]:
 
 
 def _middle(b: PositionedBuilder, q: str, _: str) -> list[str]:
-    """DeBERTa v1: the middle of the embeddings, as long as the sequence needs it."""
+    """DeBERTa v1: the middle of the embeddings, cut to the length that the sequence needs."""
     length = b.op("Min", b.op("Shape", "input_ids", start=1), b.axes(SPAN))
     start, end = b.op("Sub", b.axes(SPAN), length), b.op("Add", b.axes(SPAN), length)
     embeddings = b.op("Slice", b.weight(2 * SPAN, HIDDEN), start, end, b.axes(0))

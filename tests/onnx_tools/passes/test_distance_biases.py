@@ -108,7 +108,7 @@ def _by_slopes(b: PositionedBuilder) -> list[str]:
 
 
 def _of_a_buffer(b: PositionedBuilder) -> list[str]:
-    """A slice of a constant for all distances, as MosaicBERT has it."""
+    """A slice of a constant for all distances, as in MosaicBERT."""
     far = np.abs(np.arange(POSITIONS)[None] - np.arange(POSITIONS)[:, None])
     buffer = b.constant(-np.reshape(SLOPES, (1, HEADS, 1, 1)) * far)
     length = b.op("Shape", "input_ids", start=1)

@@ -99,7 +99,7 @@ def post_norm_layers(activation: Activation = gelu, layers: int = 2) -> tuple[En
 
 
 def norms_ahead(last_norm: bool = True) -> tuple[EncoderBuilder, str]:
-    """An encoder whose layers add to a stream."""
+    """An encoder with pre-norm layers, which add to a stream."""
     b = EncoderBuilder()
     x, mask = b.embedding(), b.padding_mask()
     for _ in range(2):

@@ -178,7 +178,7 @@ def test_slots(added: Added) -> None:
 
 
 def test_a_window_hides_what_is_beyond_it() -> None:
-    """Squares of distances are a table where a query sees three tokens on either side."""
+    """Squares of distances become a table if a query sees only three tokens on either side."""
 
     def add(b: PositionedBuilder) -> list[str]:
         far = b.op("Cast", b.op("Abs", b.distance()), to=FLOAT)
@@ -224,7 +224,7 @@ def _of_squares(b: PositionedBuilder) -> list[str]:
 
 
 def _steeper_in_long_rows(b: PositionedBuilder) -> list[str]:
-    """A slope of one over the length."""
+    """A slope of 1 / length."""
     length = b.op("Cast", b.op("Shape", "input_ids", start=1), to=FLOAT)
     return [b.op("Div", b.op("Cast", b.steps(0, 1, 2), to=FLOAT), length), _causal(b)]
 

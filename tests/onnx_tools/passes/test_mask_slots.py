@@ -39,7 +39,7 @@ def test_masks_and_biases_that_are_subtracted(interface: str) -> None:
         b.op("Identity", hidden, output="y")
         model = b.model({"y": ["batch", "sequence", HIDDEN]})
         result = assert_right(model, [IDS, MASK], interface)
-        packed = not has_bias or interface == "packed"  # masks may have holes: distances between slots are no others'
+        packed = not has_bias or interface == "packed"  # with holes in masks, slots' distances are not tokens'
         assert result.report.plugins.get("PadfreeAttention", 0) == int(packed), str(result.report)
 
 

@@ -33,7 +33,7 @@ def test_pooling_that_is_masked_is_right(name: str, interface: str) -> None:
     ],
 )
 def test_pooling_that_is_not_masked_is_refused(name: str, masked: str, kept: str, interface: str) -> None:
-    """The same files without the operator that applies the mask."""
+    """The same files without the operators that apply the mask."""
     model = load(name)
     (masking,) = [node for node in model.graph.node if masked in node.output]
     for node in model.graph.node:

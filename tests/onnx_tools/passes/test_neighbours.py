@@ -30,7 +30,7 @@ def convolution(b: EncoderBuilder, x: str, taps: int, **form: Any) -> str:
 
 
 def encoder(taps: int, *, zeros: bool = True, **form: Any) -> ModelProto:
-    """Embedding, a layer, and a convolution added to it, as DeBERTa v2 begins."""
+    """Embedding, a layer, and a convolution added to it, as at the beginning of DeBERTa v2."""
     b = EncoderBuilder()
     words = mask_rows(b, b.embedding()) if zeros else b.embedding()
     added = b.op("Add", b.layer(words, b.padding_mask()), b.op("Tanh", convolution(b, words, taps, **form)))
@@ -132,7 +132,7 @@ def test_rows_ahead_written_out(interface: str) -> None:
 
 
 def test_filler_and_empty_sequences() -> None:
-    """Neighbours of a sequence's ends are other sequences' tokens, or filler, in the packed batch."""
+    """In the packed batch, the neighbours at a sequence's ends are other sequences' tokens, or filler."""
     model = encoder(3, pads=[1, 1])
     result = rewrite(model, strict=True)
     rng = np.random.default_rng(5)

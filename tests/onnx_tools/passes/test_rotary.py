@@ -135,7 +135,7 @@ def _products_of_input(b: PositionedBuilder, x: str) -> str:
 
 
 def _rows_by_input(b: PositionedBuilder, x: str) -> str:
-    """Rows of constant tables, as onnxruntime's operator has them."""
+    """Rows of constant tables, as for onnxruntime's operator."""
     angles = np.arange(20, dtype=np.float32)[:, None] * np.tile(FREQUENCIES, 2)
     rows = [b.op("Gather", b.constant(function(angles)), POSITION_IDS, axis=0) for function in (np.cos, np.sin)]
     cosine, sine = (b.op("Unsqueeze", row, b.axes(1)) for row in rows)
@@ -254,7 +254,7 @@ def _tile(b: PositionedBuilder, x: str) -> str:
 
 
 def _share(repeat: Callable[[PositionedBuilder, str], str], *, norm: bool, fewer: int = 2) -> ModelProto:
-    """Two heads of K and V for four of Q, rotated; with RMS norms of Q and K before that, as Qwen3 has them."""
+    """Two heads of K and V for four of Q, rotated; first with RMS norms of Q and K, as in Qwen3."""
     b = PositionedBuilder()
     x = b.embedding()
     q, k, v = b.split(x), b.split(x, fewer), b.split(x, fewer)

@@ -99,7 +99,7 @@ def test_sinks_stay_and_tell_the_mask(interface: str) -> None:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_one_head_of_keys_for_all_queries(interface: str) -> None:
-    """As Falcon's: the product broadcasts it."""
+    """As in Falcon: the product broadcasts it."""
     model = layer(PositionedBuilder(), softmax, heads=1)
     result = rewrite(model, interface=interface, strict=True)
     (actual,) = attributes(result)

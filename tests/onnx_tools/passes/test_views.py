@@ -115,7 +115,7 @@ def test_heads_merged_with_sequences(target: Target, interface: str) -> None:
 
 
 def test_a_remainder_with_the_sign_of_the_dividend_is_not_taken_for_one_with_that_of_the_divisor() -> None:
-    """fmod(-1, 3) is -1, where Mod gives 2."""
+    """fmod(-1, 3) is -1, whereas Mod gives 2."""
     b = PositionedBuilder()
     x = b.layer(b.embedding(), b.padding_mask())
     rest = b.op("Mod", b.axes(-1), b.axes(3), fmod=1)

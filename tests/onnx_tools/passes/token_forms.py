@@ -52,7 +52,7 @@ def softmax(b: EncoderBuilder, q: str, k: str, v: str, mask: str) -> str:
 
 
 def flat(b: EncoderBuilder, x: str) -> str:
-    """The whole layer on [B*S,E], heads split from there."""
+    """The whole layer on [B*S,E], from which heads are split."""
     rows = reshape(b, x, "B*S", HIDDEN)
     heads = [transpose(b, reshape(b, gemm(b, rows, transB=1), "B", "S", HEADS, SIZE), 0, 2, 1, 3) for _ in range(3)]
     context = softmax(b, heads[0], transpose(b, heads[1], 0, 1, 3, 2), heads[2], b.padding_mask())
@@ -126,7 +126,7 @@ def one_head(b: EncoderBuilder, x: str) -> str:
 
 
 def einsums(b: EncoderBuilder, x: str) -> str:
-    """Projections, scores and context as Einsum, on [B,S,H,D] all the way."""
+    """Projections, scores and context as Einsum, on [B,S,H,D] throughout."""
 
     def einsum(equation: str, *inputs: str) -> str:
         return b.op("Einsum", *inputs, equation=equation)

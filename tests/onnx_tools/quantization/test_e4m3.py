@@ -56,7 +56,7 @@ def test_rows_of_weights_have_scales_of_their_own() -> None:
     np.testing.assert_array_equal(np.abs(rows.astype(np.float32)).max(1)[[0, 1, 2, 5]], LARGEST)
     # Half of the last place: 2^-4 of a number, or half of the smallest one.
     off = np.abs(exact - weight)
-    assert (off <= np.maximum(np.abs(weight) * 2.0**-4, scale[:, None] * 2.0**-10) * 1.1).all()  # and sums that stay
+    assert (off <= np.maximum(np.abs(weight) * 2.0**-4, scale[:, None] * 2.0**-10) * 1.1).all()  # 1.1 to keep sums
 
 
 def test_rows_of_weights_keep_their_sums() -> None:

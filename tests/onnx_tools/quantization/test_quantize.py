@@ -105,7 +105,7 @@ def test_constants_are_the_weights(half: Model, made: Model) -> None:
         weight = before[old[node.name].input[1]].astype(np.float64).T
         own = scale / scales[node.name]  # the weight's own scale
         off = np.abs(rows * own[:, None] - weight)
-        assert (off <= np.maximum(np.abs(weight) * 2.0**-4, own[:, None] * 2.0**-10) * 1.2).all()  # and sums that stay
+        assert (off <= np.maximum(np.abs(weight) * 2.0**-4, own[:, None] * 2.0**-10) * 1.2).all()  # 1.2 to keep sums
         assert np.abs(rows).max() <= LARGEST
 
 

@@ -48,7 +48,7 @@ def _length_first(b: RandomGraph, x: str, _: str) -> str:
 
 
 def _length_first_rows(b: RandomGraph, x: str, _: str) -> str:
-    """A linear layer on [S*B,E]: rows in another order than the tokens'."""
+    """A linear layer on [S*B,E]: the rows are in a different order than the tokens."""
     transposed = b.reshape(b.op("Transpose", x, perm=[1, 0, 2]), -1, HIDDEN)
     flat = b.op("Reshape", b.op("MatMul", transposed, b.weight(HIDDEN, HIDDEN)), _token_shape(b, 1, 0, 2))
     return b.op("Transpose", flat, perm=[1, 0, 2])
@@ -82,14 +82,14 @@ def _extra_token(b: RandomGraph, x: str, _: str) -> str:
 
 
 def _shift(b: RandomGraph, x: str, _: str) -> str:
-    """Every token reads its left neighbour, the first one zeros."""
+    """Every token reads its left neighbour, and the first one zeros."""
     batch = b.op("Concat", b.op("Shape", "input_ids", end=1), b.axes(1, HIDDEN), axis=0)
     longer = b.op("Concat", b.op("Expand", b.constant(np.zeros((1, 1, HIDDEN))), batch), x, axis=1)
     return b.op("Slice", longer, b.axes(0), b.axes(-1), b.axes(1))
 
 
 def _roll(b: RandomGraph, x: str, _: str) -> str:
-    """Every token reads its right neighbour, the last slot the first."""
+    """Every token reads its right neighbour, and the last slot the first one."""
     b.reads_first = True
     rest = b.op("Slice", x, b.axes(1), b.axes(END), b.axes(1))
     return b.op("Concat", rest, b.op("Slice", x, b.axes(0), b.axes(1), b.axes(1)), axis=1)
@@ -128,17 +128,17 @@ def _first_to_all(b: RandomGraph, x: str, _: str) -> str:
 
 
 def _batch_sum(b: RandomGraph, x: str, y: str) -> str:
-    """Every sequence reads the others at its own slots."""
+    """Every sequence reads the same slots of the others."""
     return b.op("Add", y, b.op("ReduceMean", b.op("Mul", x, b.mask()), axes=[0], keepdims=1))
 
 
 def _first_sequence(b: RandomGraph, x: str, y: str) -> str:
-    """Every sequence reads the first one's slots."""
+    """Every sequence reads the same slots of the first one."""
     return b.op("Add", y, b.op("Slice", b.op("Mul", x, b.mask()), b.axes(0), b.axes(1), b.axes(0)))
 
 
 def _double(b: RandomGraph, x: str, y: str) -> str:
-    """Two copies along the sequence, worked on and added."""
+    """Two copies along the sequence, processed and added."""
     longer = b.op("Tanh", b.op("Concat", x, y, axis=1))
     parts = [b.op("Shape", "input_ids", start=1), b.axes(END)]
     length = parts[0]
@@ -152,14 +152,14 @@ def _convolution(b: RandomGraph, x: str, _: str) -> str:
 
 
 def _similarity(b: RandomGraph, x: str, y: str) -> str:
-    """Attention without a mask between masked tokens: each token weighs all, padding with equal scores."""
+    """Attention with no mask, between masked tokens: each token weighs all of them, padding with equal scores."""
     masked = b.op("Mul", x, b.mask())
     scores = b.op("MatMul", masked, b.op("Transpose", masked, perm=[0, 2, 1]))
     return b.op("Add", y, b.op("MatMul", b.op("Softmax", scores, axis=-1), masked))
 
 
 def _dot_products(b: RandomGraph, x: str, y: str) -> str:
-    """Products of masked tokens without a Softmax: padding has no part in them."""
+    """Products of masked tokens without a Softmax: padding does not contribute."""
     masked = b.op("Mul", x, b.mask())
     scores = b.op("Tanh", b.op("MatMul", masked, b.op("Transpose", masked, perm=[0, 2, 1])))
     return b.op("Add", y, b.op("MatMul", scores, masked))

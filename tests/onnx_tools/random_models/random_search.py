@@ -124,7 +124,7 @@ class Worker:
 
 
 def done_before(record: Path | None, seed: int) -> set[int]:
-    """The cases that a file has of this commit and seed."""
+    """The cases that a file already has for this commit and seed."""
     if record is None or not record.exists():
         return set()
     records = [json.loads(line) for line in record.read_text().splitlines()]

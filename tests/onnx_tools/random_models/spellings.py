@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other legal spellings of a model: each function changes a model in place and leaves what it computes."""
+"""Other legal ways to write a model: each function changes a model in place but not what it computes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _constant(values: np.ndarray, name: str, rng: random.Random, is_dense: bool)
 
 
 def _sparse(values: np.ndarray, name: str, rng: random.Random) -> onnx.SparseTensorProto:
-    """Both forms of indices."""
+    """A sparse tensor, with its indices in either form."""
     flat = np.flatnonzero(values)
     indices = np.stack(np.unravel_index(flat, values.shape), 1) if rng.random() < 0.5 else flat
     return helper.make_sparse_tensor(
@@ -209,7 +209,7 @@ def _reads(node: NodeProto) -> set[str]:
 
 
 def long_domains(model: ModelProto, rng: random.Random) -> None:
-    for node in model.graph.node:  # onnxruntime does not know the long name in subgraphs
+    for node in model.graph.node:  # onnxruntime does not know the domain's long name in subgraphs
         if not node.domain and rng.random() < 0.5:
             node.domain = "ai.onnx"
     version = _version(model)

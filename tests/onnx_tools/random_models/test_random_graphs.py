@@ -28,7 +28,7 @@ numbers = st.integers(0, 99)
 programs = st.lists(st.tuples(st.integers(0, len(OPERATIONS) - 1), numbers, numbers), max_size=6)
 # A different seed every day, so that the search continues; a failure prints how to repeat it.
 ROTATING_SEED = int(os.environ.get("PADFREE_TEST_SEED", datetime.date.today().toordinal()))
-# About 1200 a minute on each core; a longer search:
+# About 1200 per minute on each core; a longer search:
 # PADFREE_TEST_GRAPHS=20000 pytest tests/onnx_tools/random_models/test_random_graphs.py
 COUNT = int(os.environ.get("PADFREE_TEST_GRAPHS", 250))
 CORES = min(os.cpu_count() or 1, 4)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""However a model is spelled, the same comes out: random legal spellings of models that are rewritten whole.
+"""However a model is written, the same comes out: random legal spellings of models that are rewritten completely.
 
-More of them: PADFREE_TEST_SPELLINGS=1000 pytest tests/onnx_tools/random_models/test_spellings.py
+Try more of them: PADFREE_TEST_SPELLINGS=1000 pytest tests/onnx_tools/random_models/test_spellings.py
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def plain() -> ModelProto:
 
 
 def pooled_model() -> ModelProto:
-    """With positions by a Range, clipped activations, and a head."""
+    """A model with positions by a Range, clipped activations, and a head."""
     builder = EncoderBuilder(3)
     hidden = builder.layer(builder.embedding(), builder.padding_mask())
     hidden = builder.op("Clip", hidden, builder.constant(-2.0), builder.constant(2.0))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong models do not pass: what is changed in a rewritten model is found, or changes its answers by rounding alone.
+"""Wrong models do not pass: a change in a rewritten model is found, or changes its answers only by rounding.
 
-More of them: PADFREE_TEST_MUTATIONS=500 PADFREE_TEST_SEED=7 pytest tests/onnx_tools/verification/test_mutations.py
+Try more of them: PADFREE_TEST_MUTATIONS=500 PADFREE_TEST_SEED=7 pytest tests/onnx_tools/verification/test_mutations.py
 """
 
 from __future__ import annotations
