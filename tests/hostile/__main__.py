@@ -28,7 +28,7 @@ from .service import Files, Service
 from .tally import Tally, summary
 
 MOST_ONE_TEXT_MS = 600.0
-"""The limit for the 99th percentile: three runs of at most 0.1 s each, at any time two of them sharing the cores."""
+"""The limit for the 99th percentile: three runs of at most 0.1 s each, two of which share the cores at any time."""
 MOST_GROWTH = 0.01
 LONG_S = 1800.0
 """In shorter attacks memory is shown but not judged: allocators take that long to reach their steady state."""

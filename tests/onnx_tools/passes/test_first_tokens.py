@@ -183,7 +183,7 @@ def test_an_embedding_keeps_its_length_of_1(interface: str) -> None:
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_pools_divide_by_lengths_in_half_precision(precision: str) -> None:
-    """All of it is in the pool, whose rows are half precision; as a number of its own, 1e-12 would be 0 in fp16."""
+    """The division is entirely in the pool, whose rows are half precision; a separate 1e-12 would be 0 in fp16."""
     b, x = post_norm_layers()
     model = model_of(b, y=normalize(b, x))
     wide, narrow = (rewrite(model, precision=kind).model for kind in ("fp32", precision))
