@@ -55,14 +55,14 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Gpu:
-    """Dense fp16 tensor-core rate and memory bandwidth, as the maker's data sheet gives them."""
+    """Dense fp16 tensor-core rate and memory bandwidth from the vendor's data sheet."""
 
     tflops: float
     gb_s: float
 
 
 GPUS: Mapping[str, Gpu] = {
-    # NVIDIA's data sheets: A100 80GB SXM, H100 SXM, H200 SXM, L4, L40S (half of what a sheet gives with sparsity).
+    # NVIDIA's data sheets: A100 80GB SXM, H100 SXM, H200 SXM, L4, L40S (half of the rate given with sparsity).
     "a100": Gpu(312.0, 2039.0),
     "h100": Gpu(989.4, 3350.0),
     "h200": Gpu(989.4, 4800.0),
@@ -90,7 +90,7 @@ def size(text: str, lengths: Lengths, padded: bool) -> float:
 
 
 def own_lengths(sizes: Iterable[str], lengths: Lengths, padded: bool) -> float:
-    """What the letters L in a product of sizes stand for: the lengths' powers, summed over the sequences."""
+    """What the letters L in a product of sizes stand for: the power of the lengths, summed over the sequences."""
     power = sum(text.split("*").count(OWN_LENGTH) for text in sizes)
     if not power:
         return 1.0
@@ -159,7 +159,7 @@ def figures(original: Sequence[GemmShape], rewritten: Sequence[GemmShape], lengt
 
 
 def packed_share(gemms: Iterable[GemmShape], lengths: Lengths) -> float | None:
-    """The part of a rewritten model's GEMMs that computes no padding, counted with every sequence at the maximum.
+    """The share of a rewritten model's GEMMs that computes no padding, counted with every sequence at the maximum.
 
     GEMMs of constants and of positions alone, which cost the same for one sequence as for a batch, do not count. None
     where there is no work.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of padfree.onnx_tools: each message names what failed, the value, what is allowed and the next step."""
+"""Errors of padfree.onnx_tools: each message says what failed, the value, what is allowed and the next step."""
 
 
 class RewriteError(ValueError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantises a rewritten model to fp8: calibration, losses, the graph, and what the whole model loses by it."""
+"""Quantises a rewritten model to fp8: calibration, losses, the new graph, and what the whole model loses."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def quantize(
     """A copy of a rewritten model whose GEMMs of packed tokens are in e4m3.
 
     Args:
-        model: in fp16 or bf16, as `with_linear` gives it, without function bodies.
+        model: in fp16 or bf16, as `with_linear` returns it, without function bodies.
         batches: inputs of the model, with data of the kind that it will get; losses are measured on the first.
         options: margin and layers.
         begin: shows the progress; the steps are calibration batches.
@@ -84,7 +84,7 @@ def quantize(
         RewriteError: the model is not of that kind, or the data cannot be used.
         VerificationError: the outputs are too far off.
     """
-    with G_LOGGER.suppress(G_LOGGER.ERROR):  # it warns of every tensor of e4m3, whose type it keeps
+    with G_LOGGER.suppress(G_LOGGER.ERROR):  # it warns of every e4m3 tensor, although it keeps the type
         return _quantize(_measure(model, batches, options, begin), batches, options, verify=verify)
 
 
@@ -112,7 +112,7 @@ def quantize_gemms(
 
 @dataclass(frozen=True)
 class _Measurements:
-    """A model in half precision, and what is to become of it."""
+    """A model in half precision, and the plan for quantising it."""
 
     model: Model
     metadata: dict[str, Any]
@@ -242,7 +242,7 @@ def _describe(
 
 
 def _check_effects(effects: Mapping[str, Effect], losses: Mapping[str, float]) -> None:
-    """Warns of an output that is far off, and raises VerificationError where it is too far off."""
+    """Warns of an output that is far off, and raises VerificationError for one that is too far off."""
     for name, effect in effects.items():
         if effect.mean_cosine >= USUAL_COSINE:
             continue

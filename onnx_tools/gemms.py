@@ -24,7 +24,7 @@ MATMULS: Mapping[str, int] = MappingProxyType({"MatMul": 1, "Gemm": 1, "MatMulIn
 CONVOLUTIONS: Mapping[str, int] = MappingProxyType({"Conv": 1, "ConvInteger": 1, "QLinearConv": 3})
 """Operators with the position of their second factor: quantised ones have scales and zero points between the two."""
 UNCOUNTED = ("ConvTranspose", "DeformConv", "Einsum", "GRU", "LSTM", "RNN")
-"""Operators that multiply matrices and that are named in the report instead of being counted.
+"""Operators that multiply matrices and that the report names instead of counting them.
 
 Einsum is one of them where it is not written out as other GEMMs.
 """
@@ -37,7 +37,7 @@ class GemmShape:
     """`count` equal GEMMs [rows, inner] x [inner, columns], each done `batch` times.
 
     Sizes are sums of products of integers and letters: B sequences, S their padded length, T tokens in all; with L,
-    each sequence's own length, the GEMM is done once for every sequence. `part` is where in the model it stands:
+    each sequence's own length, the GEMM is done once for every sequence. `part` says where in the model it belongs:
     "linear" (weights), "attention" (activations by activations) or "head" (no residual sum depends on it).
     """
 
@@ -72,7 +72,7 @@ class GemmShape:
 
 @dataclass(frozen=True)
 class Gemms:
-    """The GEMMs of one graph, equal ones joined, and the nodes that multiply matrices and could not be counted."""
+    """The GEMMs of one graph, with equal ones joined, and the nodes whose matrix products could not be counted."""
 
     items: tuple[GemmShape, ...]
     uncounted: tuple[str, ...]
@@ -167,9 +167,9 @@ def _matmul(node: gs.Node, left: Facts, right: Facts, out: Shape) -> GemmShape |
     weights = any(_is_weight(item) for item in (left, right))
     columns = out[-1] if len(right.shape) > 1 else Poly.of(1)
     if is_padfree(node, "PadfreeLinear"):
-        columns = right.shape[-1]  # gated ones make half as many
+        columns = right.shape[-1]  # the output of a gated one has half as many
     leading = out[:-1] if len(right.shape) > 1 else out
-    # One weight for all rows: however many axes they are in, it is one GEMM.
+    # With one weight for all rows it is one GEMM, however many axes the rows have.
     alone = len(right.shape) == 2 or len(leading) < 2
     batch, rows = (Poly.of(1), _count(leading)) if alone else (_count(leading[:-1]), leading[-1])
     return _gemm_of_sizes(LINEAR if weights else ATTENTION, node, weights, (batch, rows, inner, columns))

@@ -45,7 +45,7 @@ def with_linear(model: Model, *, fold_norms: bool = True, fold_streams: bool = T
     if not is_rewritten(proto):
         raise RewriteError("the model carries no padfree metadata; rewrite it first (padfree optimize)")
     metadata = read_metadata(proto)
-    with G_LOGGER.suppress(G_LOGGER.ERROR):  # it warns of every bfloat16 tensor, whose type it keeps
+    with G_LOGGER.suppress(G_LOGGER.ERROR):  # it warns of every bfloat16 tensor, although it keeps the type
         graph = import_graph(model.with_proto(without_functions(proto)))
     precision, analysis, results = metadata["precision"], analyse(graph), list[PassResult]()
     for step in _steps(precision, fold_norms=fold_norms, streams=fold_streams):

@@ -126,7 +126,7 @@ def _zeros(result: PassedGraph, interface: str) -> Iterator[str]:
 
 
 def _tables(result: PassedGraph) -> dict[str, int]:
-    """The rows of the table that an input's values choose from, by input, where that is known."""
+    """For each input that indexes a table, the number of its rows."""
     limits = ((str(tensor.name), limit_of(result.graph, tensor.name)) for tensor in result.graph.inputs)
     return {name: limit for name, limit in limits if limit is not None}
 

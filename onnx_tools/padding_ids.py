@@ -19,7 +19,7 @@ def ids_of_zeros(model: Model) -> tuple[int, ...]:
     """The first ids with a row of zeros in the largest table; torch's `padding_idx` makes such a row.
 
     Args:
-        model: the exported one.
+        model: the exported model.
     """
     graph = import_model(model)
     tables = [table for tensor in graph.inputs if is_token_input(tensor) for table in _tables_of(tensor)]
@@ -30,7 +30,7 @@ def ids_of_zeros(model: Model) -> tuple[int, ...]:
 
 
 def _tables_of(tensor: gs.Tensor) -> list[gs.Constant]:
-    """The tables whose rows an input chooses."""
+    """The tables that an input indexes."""
     tables, waiting = list[gs.Constant](), [tensor]
     while waiting:
         for node in waiting.pop().outputs:

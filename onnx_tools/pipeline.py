@@ -166,7 +166,7 @@ class _PassRun:
         self._interface = options.interface
         self._padding_id = options.padding_id
         self._on_progress = options.on_progress
-        self._names = names  # of the original
+        self._names = names  # the original's
         self._analysis: Analysis = analyse(graph)
         self.longest = longest_sequence(graph, self._analysis)
         self._special = special_ids(graph)
@@ -177,11 +177,11 @@ class _PassRun:
         self._results: list[PassResult] = []
         self._passes_done = 0
         self._origins: dict[str, str] = {}
-        self._pack_results: list[PassResult] = []  # results of the packing pass, of all copies
+        self._pack_results: list[PassResult] = []  # results of the packing pass, shared by all copies
         self._mask = Mask(None)
 
     def copy(self) -> _PassRun:
-        """The same, with a graph of its own; the weights are shared."""
+        """A copy with a graph of its own; the weights are shared."""
         other = copy.copy(self)
         other._graph = copy_of(self._graph)
         other._analysis = self._analysis.of_copy(self._graph, other._graph)

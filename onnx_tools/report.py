@@ -20,7 +20,7 @@ from .passes import Miss, PassResult
 
 IN_BETWEEN = "works between nodes that stay padded"
 REFERENCE = Lengths(batch=1, mean=512.0, maximum=512)
-"""Lengths for a share that does not depend on them, as long as all linear layers work on tokens."""
+"""Lengths for computing a share that does not depend on them, as long as all linear layers work on tokens."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class CoverageReport:
 
     @property
     def packed_gemm_share(self) -> float | None:
-        """The share of the linear layers' multiplications that run on packed tokens; None where none are counted."""
+        """The share of the linear layers' multiplications that run on packed tokens; None if none are counted."""
         return packed_share((item for item in self.rewritten.items if item.part == LINEAR), REFERENCE)
 
     @property
@@ -72,12 +72,12 @@ class CoverageReport:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing that tokens take part in stayed padded."""
+        """Whether nothing stayed padded that works on tokens."""
         return not self.islands and self.packed_gemm_share in (1.0, None)
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why nodes stay padded, each reason once; nodes between others have no reason of their own."""
+        """Why nodes stay padded, each reason once; nodes between other padded ones have no reason of their own."""
         all_reasons = dict.fromkeys(item.reason for item in self.islands if not item.reason.endswith(IN_BETWEEN))
         return tuple(all_reasons) or tuple(item.reason for item in self.islands[:1])
 
@@ -149,13 +149,13 @@ def coverage(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult, ...]
 
 
 def _padded_nodes(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult, ...]) -> tuple[Miss, ...]:
-    """What reads, makes or delivers padded tokens in the final graph.
+    """The nodes that read, make or deliver padded tokens in the final graph, each with the reason.
 
     The padded interface's own work does not count: integers [B,S] until they are packed, and outputs that are unpacked.
     """
     reasons = {miss.node: miss.reason for item in passes for miss in item.missed}
     delivering = _delivering(graph)
-    below: set[str] = set()  # padded tensors that are made of packed ones
+    below: set[str] = set()  # padded tensors that are computed from packed ones
     misses, padded_nodes = list[Miss](), list[gs.Node]()
     for node in graph.nodes:
         reads = any(tensor.name in below for tensor in node.inputs)
@@ -184,7 +184,7 @@ def _padded_nodes(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult,
 
 
 def _delivering(graph: gs.Graph) -> set[int]:
-    """Nodes that only bring unpacked tokens into the type and the order of axes of an output."""
+    """Nodes that only convert unpacked tokens to an output's type and order of axes."""
     delivering: set[int] = set()
     for node in reversed(graph.nodes):
         moves = is_standard(node, "Cast", "Identity", "Transpose")

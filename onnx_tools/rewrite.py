@@ -62,7 +62,7 @@ class RewriteResult:
 class RewrittenModel:
     """A rewritten model without function bodies, its weights wherever they lie, and what was done to it.
 
-    `exact` is the same model before its types were converted, where that was asked for.
+    `exact` is the same model before its types were converted, if that was asked for.
     """
 
     model: Model
@@ -99,8 +99,8 @@ def rewrite(
             distance is packed in the padded interface, too.
         padding_id: see RewriteOptions.
 
-    Raises RewriteError where the model cannot be rewritten (VerificationError: the results differ), or where options
-    are given both ways.
+    Raises RewriteError if the model cannot be rewritten (VerificationError: the results differ), or if options are
+    given both ways.
     """
     keywords = RewriteOptions(interface, precision, strict, verify, seed, mask, masks, padding_id)
     if options is not None and keywords != RewriteOptions():
@@ -140,7 +140,7 @@ def rewrite_model(
 ) -> RewrittenModel:
     """Rewrites as `rewrite` does, but does not finish the model: more passes may follow, and TensorRT takes no bodies.
 
-    With `keep_exact` the result also holds the model as it was before its types were converted, with its weights.
+    With `keep_exact`, the result also holds the model as it was before its types were converted, with its weights.
 
     Weights that lie outside of the model's message stay outside of the result's. Whoever is done with the result calls
     `finish`, or check_files() of its weights. `phases` records the seconds of each phase.
@@ -195,7 +195,7 @@ class _Request:
 
 @dataclass(frozen=True)
 class _Rewriting:
-    """A rewritten model in float32, and its metadata and report."""
+    """A rewritten model in float32, with its metadata and report."""
 
     model: Model
     metadata: dict[str, Any]
@@ -229,7 +229,7 @@ def _refusal_with(mask: str, original: Model, request: _Request) -> RewriteError
 
 
 def _with_any_padding(original: Model, request: _Request) -> _Rewriting:
-    """Rewrites and verifies a model; where it reads padding, with what tokenizers fill it with. Raises RewriteError.
+    """Rewrites and verifies a model; if it reads padding, with what tokenizers fill it with. Raises RewriteError.
 
     A padding id that nobody has asked for is always verified, even if nothing else is.
     """

@@ -29,7 +29,7 @@ def bert_model(
 
     Inputs: input_ids, attention_mask, token_type_ids, int64 [B,S] with both axes dynamic. Outputs: last_hidden_state
     [B,S,E] and pooler_output [B,E], float32. The same arguments give the same model, bit for bit.
-    Raises RewriteError for sizes that make no model.
+    Raises RewriteError for sizes that no model can have.
     """
     sizes = {
         "num_layers": num_layers,

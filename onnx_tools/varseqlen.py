@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The packed interface under the names of NVIDIA's variable-length BERT engines, whose callers need not change.
+"""The packed interface with the input names of NVIDIA's variable-length BERT engines, so that callers need not change.
 
-These engines take input_ids and segment_ids [T], cu_seqlens [B+1] and max_seqlen [S], whose shape alone is read, all of
-them int32.
+These engines take input_ids and segment_ids [T], cu_seqlens [B+1] and max_seqlen [S], all of them int32; only the shape
+of max_seqlen is read.
 """
 
 from __future__ import annotations

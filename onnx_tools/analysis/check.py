@@ -15,7 +15,7 @@ from .symbolic import Analysis, analyse
 from .symbolic.facts import Shape
 
 _LEADING = {"B": B, "S": S, "T": T}
-"""The axes that first inputs begin with; those of norms are tokens without saying so."""
+"""The axes that a first input may begin with; the description of a norm does not name them, and means tokens."""
 
 
 def check_graph(graph: gs.Graph, after: str, before: Analysis | None = None) -> Analysis:
@@ -58,13 +58,13 @@ def _add(tensors: dict[str, gs.Tensor], tensor: gs.Tensor, after: str) -> None:
 
 
 def _check_layout(analysis: Analysis, node: gs.Node, after: str) -> None:
-    """The first input of a padfree node starts with the axes that the operator works on."""
+    """Checks that the first input of a padfree node starts with the axes that the operator works on."""
     axes = OPERATORS[node.op].inputs_for(node.attrs)[0].axes
     expected: Shape = tuple(_LEADING[axis] for axis in itertools.takewhile(_LEADING.__contains__, axes)) or (T,)
     shape = analysis[node.inputs[0]].shape
     per_sequence = layout_of(analysis[node.inputs[0]]) is Layout.PER_SEQUENCE
     if is_padfree(node, "PadfreeLayerNorm", "PadfreeLinear") and per_sequence:
-        return  # first tokens' rows are normed and multiplied as those of all tokens are
+        return  # rows of first tokens are normed and multiplied like those of all tokens
     if shape is None or shape[: len(expected)] != expected:
         text = "unknown" if shape is None else f"[{', '.join(str(size) for size in shape)}]"
         raise _error(after, f"'{node_name(node)}' ({node.op}) reads '{node.inputs[0].name}' of shape {text}")

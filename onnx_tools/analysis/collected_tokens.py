@@ -29,9 +29,9 @@ def collects(comparison: gs.Node) -> bool:
 
 
 def numbered_tokens(graph: gs.Graph) -> dict[str, str | None]:
-    """By input that numbers tokens from 1 on, the input that holds how many there are; None where none does.
+    """Every input that numbers tokens from 1 on, with the input that holds their count; None where no input does.
 
-    Their rows go to these positions (ScatterND) of a tensor that is as long as the largest count.
+    Rows of numbered tokens are written (ScatterND) to these positions of a tensor as long as the largest count.
     """
     inputs = {str(tensor.name) for tensor in graph.inputs}
     result: dict[str, str | None] = {}
@@ -48,7 +48,7 @@ def numbered_tokens(graph: gs.Graph) -> dict[str, str | None]:
 
 
 def _sources(tensor: gs.Tensor) -> set[tuple[str, float]]:
-    """The tensors whose values a tensor holds, and what was subtracted from them."""
+    """The tensors whose values a tensor holds, each with what was subtracted from it."""
     waiting, sources = [(tensor, 0.0)], set[tuple[str, float]]()
     while waiting:
         current, subtrahend = waiting.pop()

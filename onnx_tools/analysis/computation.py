@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few nodes that make a tensor, taken out of their graph and run by themselves for sizes of any kind."""
+"""The few nodes that make a tensor, taken out of their graph and run on their own for any sizes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Array = npt.NDArray[Any]
 
 
 class NotComputedError(Exception):
-    """Raised where the nodes do not run for sequences of a length."""
+    """Raised when the nodes fail to run for sequences of some length."""
 
 
 class Computation:
-    """Nodes between sizes, inputs of the graph and tensors that are `given`, and the one tensor that they make.
+    """The nodes that lead from sizes, inputs of the graph and other known tensors to one tensor.
 
-    `tokens` are the types of the inputs [B,S] that they read. `key` is the same for tensors that are computed alike, as
-    every layer may do it again.
+    `tokens` are the types of the inputs [B,S] that they read. `key` is the same for tensors that are computed alike:
+    every layer may repeat the same computation.
     """
 
     def __init__(
@@ -43,18 +43,18 @@ class Computation:
     ) -> None:
         self.tokens = tokens
         self._model = model
-        self._sizes = sizes  # of what is known of the tensor's origins: the formulas and the type
+        self._sizes = sizes  # name of a known integer tensor -> its formulas and type
         self._input_names = names
         self._session: ort.InferenceSession | None = None
         self.key = _key(model, sizes, names)
 
     @property
     def sizes(self) -> set[str]:
-        """Those of B and S that take part."""
+        """Which of B and S the tensor depends on."""
         return {str(atom) for formulas, _ in self._sizes.values() for item in formulas.flat for atom in item.atoms()}
 
     def run(self, batch: int, length: int, values: Mapping[str, Array]) -> Array:
-        """The tensor for B and S, of the `values` of inputs and of given tensors. Raises NotComputedError."""
+        """The tensor for these B and S, from the `values` of inputs and known tensors. Raises NotComputedError."""
         dims = {"B": batch, "S": length}
         feeds = {
             name: np.vectorize(lambda item: item.evaluate(lambda size: dims[size]), otypes=[np.int64])(formulas)
@@ -63,7 +63,7 @@ class Computation:
             for name, (formulas, dtype) in self._sizes.items()
         }
         for name, dtype in [*self.tokens.items(), *self._input_names.items()]:
-            feeds[name] = np.ascontiguousarray(values[name], dtype)  # in one pass: there may be 100 MB
+            feeds[name] = np.ascontiguousarray(values[name], dtype)  # converted in one pass: there may be 100 MB
         try:
             self._session = self._session or open_session(Model(self._model), optimize=False)
             return np.asarray(self._session.run(None, feeds)[0])
@@ -80,10 +80,10 @@ def computation_of(
     tables: bool = True,
     is_fixed: bool = False,
 ) -> Computation | None:
-    """How a tensor of a sorted graph is made of sizes, inputs [B,S] and the tensors named as `known_names`.
+    """How a tensor of a sorted graph is made from sizes, inputs [B,S] and the tensors in `known_names`.
 
-    None where nothing depends on these (unless it may be `is_fixed`), or other operators than standard ones take part;
-    without `tables` also where rows of numbers are looked up: activations begin there.
+    None where it depends on none of these (unless `is_fixed` allows that), on other inputs, or on operators that are
+    not standard; without `tables` also where rows of numbers are looked up: activations begin there.
     """
     needed_ids, constants = set[int](), dict[str, gs.Constant]()
     sizes, tokens, cuts = dict[str, tuple[Array, str]](), dict[str, gs.Tensor](), dict[str, gs.Tensor]()
@@ -128,7 +128,7 @@ def computation_of(
 
 
 def _key(model: ModelProto, sizes: Mapping[str, tuple[Array, str]], names: Mapping[str, str]) -> str:
-    """What the result is computed from and how, without the names of tensors but those of the inputs."""
+    """Identifies what the result is computed from and how; of tensors' names, only those of inputs count."""
     keys = {
         name: f"{dtype} {formulas.shape} {[str(item) for item in formulas.flat]}"
         for name, (formulas, dtype) in sizes.items()

@@ -12,21 +12,21 @@ from .computation import Computation, computation_of
 from .limits import limit_of
 from .symbolic import Analysis
 
-# Sequences of one id throughout: positions that skip an id for padding are counted in the others. What chooses from no
-# table, a mask, is 0 in one half of them and 1 in the other.
+# How many ids are tried, each throughout a sequence: positions that skip the padding id are counted in the other
+# sequences. An input that indexes no table, such as a mask, is 0 in half of the sequences and 1 in the rest.
 _IDS = 8
 
 
 class ComputedNumbers:
-    """The numbers of a tensor, or of a column of its last axis, by the length of the sequences.
+    """The numbers of a tensor, or of a column of its last axis, as a function of the sequences' length.
 
-    `key` is the same for tensors that are computed alike, as every layer may do it again.
+    `key` is the same for tensors that are computed alike: every layer may repeat the same computation.
     """
 
     def __init__(self, computation: Computation, limits: Mapping[str, int | None], column: int | None) -> None:
         self.key = computation.key
         self._computation = computation
-        self._limits = limits  # of the inputs: how many values they take, None for what chooses from no table
+        self._limits = limits  # input -> how many values it takes; None where it indexes no table
         self._column = column
         self._bounds: dict[int, tuple[int, int]] = {}
 

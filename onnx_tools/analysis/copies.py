@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of graphs, and what tells whether a graph is still as it was."""
+"""Copies of graphs, and a record that tells whether a graph has changed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def copy_of(
     inputs: Sequence[gs.Tensor] | None = None,
     outputs: Sequence[gs.Tensor] | None = None,
 ) -> gs.Graph:
-    """An imported graph, or a part of it, as one of its own; the weights are shared.
+    """A copy of an imported graph, or of a part of it; the weights are shared.
 
-    As Graph.copy, which copies every tensor twice, and looks into graphs that nodes hold: an imported graph has none.
+    It replaces Graph.copy, which copies every tensor twice and looks for subgraphs: an imported graph has none.
     """
     copies_by_name: dict[str, gs.Tensor] = {}
 
@@ -27,7 +27,7 @@ def copy_of(
             copy = copies_by_name.get(tensor.name)
             if copy is None:
                 copy = _copy(tensor)
-                if tensor.name:  # those that are left out are no one tensor
+                if tensor.name:  # inputs that are left out share the empty name, but are not one tensor
                     copies_by_name[tensor.name] = copy
             copied_tensors.append(copy)
         return copied_tensors
@@ -47,7 +47,7 @@ def copy_of(
 
 
 def _copy(tensor: gs.Tensor) -> gs.Tensor:
-    """As Tensor.copy; every attribute that is set as usual is looked at by the graph's library."""
+    """As Tensor.copy, but without onnx-graphsurgeon's check of every attribute that is set in the usual way."""
     copy = object.__new__(type(tensor))
     vars(copy).update(vars(tensor))
     vars(copy).update(inputs=SynchronizedList(copy, "outputs", ()), outputs=SynchronizedList(copy, "inputs", ()))
@@ -57,18 +57,18 @@ def _copy(tensor: gs.Tensor) -> gs.Tensor:
 
 
 class Wiring:
-    """Which nodes a graph has, in their order, and which tensors they read and make; of a graph as it is now."""
+    """A record of a graph's nodes, in their order, and of the tensors that they read and make, as they are now."""
 
     def __init__(self, graph: gs.Graph) -> None:
-        self._strong = _parts(graph)  # so that nothing else gets an id
+        self._strong = _parts(graph)  # kept alive, so that no other object gets one of their ids
         self._ids = list(map(id, self._strong))
 
     def is_that_of(self, graph: gs.Graph) -> bool:
-        """Whether the graph has the same, and not only equal ones."""
+        """Whether the graph still has these very nodes and tensors, not merely equal ones."""
         return self._ids == list(map(id, _parts(graph)))
 
 
-_END = object()  # stands after the inputs and the outputs of a node
+_END = object()  # stands between nodes, and between the inputs and the outputs of a node
 
 
 def _parts(graph: gs.Graph) -> list[object]:

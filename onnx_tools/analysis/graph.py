@@ -78,7 +78,7 @@ def is_output(graph: gs.Graph, tensor: gs.Tensor) -> bool:
 
 
 def drops_nothing(node: gs.Node) -> bool:
-    """Whether a Dropout is that of inference."""
+    """Whether a Dropout is in inference mode, where it changes nothing."""
     training = argument(node, 2)
     return training is None or (isinstance(training, gs.Constant) and not np.any(training.values))
 
@@ -95,7 +95,7 @@ def _distinct(nodes: Sequence[gs.Node]) -> int:
 
 @functools.lru_cache(256)
 def dtype_name(dtype: Any) -> str | None:
-    """The name of a numpy or ONNX element type, as numpy writes it (anew every time); None where it is not known."""
+    """numpy's name of a numpy or ONNX element type (numpy builds it anew every time); None where it is not known."""
     if dtype is None:
         return None
     return str((onnx.helper.tensor_dtype_to_np_dtype(dtype) if isinstance(dtype, int) else np.dtype(dtype)).name)
@@ -184,7 +184,7 @@ class Editor:
         return tensor
 
     def redirect(self, old: gs.Tensor, new: gs.Tensor) -> None:
-        """Makes every reader of `old` read `new`; a graph output keeps its name and is made by `new`'s producer."""
+        """Makes every reader of `old` read `new`; a graph output keeps its name and becomes a copy of `new`."""
         for node in list(old.outputs):
             for position, item in enumerate(node.inputs):
                 if item is old:
@@ -202,7 +202,7 @@ def add_domain(graph: gs.Graph) -> None:
 
 
 def inline_constants(graph: gs.Graph) -> None:
-    """Makes tensors of Constant nodes into constants."""
+    """Turns the outputs of Constant nodes into constants."""
     types = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
     for node in graph.nodes:
         if not is_standard(node, "Constant") or len(node.attrs) != 1:
@@ -230,7 +230,7 @@ def unread_inputs(graph: gs.Graph) -> tuple[str, ...]:
 
 
 def tidy(graph: gs.Graph) -> None:
-    """Removes what leads to no output and sorts the nodes; the graph's inputs and the tokens' index stay."""
+    """Removes nodes that lead to no output and sorts the rest; inputs, PadfreeIndex and PadfreeSchedule stay."""
     outputs = list(graph.outputs)
     outputs += [node.outputs[0] for node in graph.nodes if is_padfree(node, "PadfreeIndex", "PadfreeSchedule")]
     nodes = sorted_nodes(outputs)
@@ -240,7 +240,7 @@ def tidy(graph: gs.Graph) -> None:
 
 
 def _detach(nodes: Sequence[gs.Node]) -> None:
-    """Takes nodes away from all tensors at once; one by one each would be compared with all readers of a tensor."""
+    """Detaches nodes from their tensors all at once; one by one, each would be compared with a tensor's readers."""
     removed_ids = {id(node) for node in nodes}
     for tensor in {id(tensor): tensor for node in nodes for tensor in node.inputs}.values():
         list.__setitem__(tensor.outputs, slice(None), [node for node in tensor.outputs if id(node) not in removed_ids])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which inputs of a model are positions, told by what the model does with them, not by what they are called."""
+"""Which inputs of a model are positions, judged by what the model does with them, not by their names."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from .positional import Positional
 from .symbolic import Analysis
 
 _ANGLES = moving(*Movement) - moving(Movement.PART) | {"Div", "Einsum", "MatMul", "Mul"}
-"""What lies between a position and the cosines of its angles."""
+"""Operators that may lie between a position and the cosines of its angles."""
 _ANGLE_OPS = ("Sin", "Cos")
 _MIXING = ("CumSum", "Conv", "ConvTranspose", "GRU", "LSTM", "RNN", "Scan", "Loop")
-"""What may tell tokens by their order, beside positions."""
-_LENGTH = 5  # tokens of the sequence that order is looked for in
+"""Operators that may make results depend on the order of tokens without any positions."""
+_LENGTH = 5  # tokens of the sequence for which formulas of positions are evaluated
 
 
 @dataclass(frozen=True)
 class _Input:
-    """An input of integers, and the rows of the table that it chooses from."""
+    """An input of integers, and how many rows the table has that it indexes."""
 
     original_name: str
     limit: int | None
@@ -37,10 +37,10 @@ class _Input:
 
 
 def held_positions(graph: gs.Graph, analysis: Analysis) -> dict[str, str]:
-    """Of inputs [B,S] that are neither ids nor types: POSITIONS, or OTHER_VALUES where the graph proves either.
+    """POSITIONS or OTHER_VALUES for those inputs [B,S], besides ids and types, of which the graph proves either.
 
-    Positions are turned into angles, or choose from the only thing that tells the model in which order tokens are.
-    Where the model counts positions itself and adds a row for each, an input with a table of its own is none.
+    Positions are turned into angles, or index the only table that tells the model the order of the tokens.
+    Where the model counts positions itself and adds a row for each, an input with a table of its own holds none.
     """
     items = [_Input(tensor.name, limit_of(graph, tensor.name)) for tensor in graph.inputs if _is_of_integers(tensor)]
     ids = ids_among(items)
@@ -60,7 +60,7 @@ def _is_of_integers(tensor: gs.Tensor) -> bool:
 
 
 def _is_turned(tensor: gs.Tensor) -> bool:
-    """Whether an input's numbers become angles, by their sines and cosines or by a table of these."""
+    """Whether an input's numbers become angles: their sines and cosines are computed, or taken from a table."""
     waiting, seen = [tensor], {tensor.name}
     while waiting:
         current = waiting.pop()
@@ -77,13 +77,13 @@ def _is_turned(tensor: gs.Tensor) -> bool:
 
 
 def _holds_angles(table: gs.Tensor) -> bool:
-    """Whether rows are cosines or sines of multiples of their numbers: the first is that of 0, all ones or zeros."""
+    """Whether row n of a table holds cosines or sines of multiples of n: row 0 is all ones or all zeros."""
     if not isinstance(table, gs.Constant) or len(table.shape) < 2 or np.dtype(table.dtype).kind != "f":
         return False
     rows = np.asarray(table.values, np.float64).reshape(len(table.values), -1)
     if len(rows) <= MOST_TYPES or np.abs(rows).max(initial=0) > 1 or not np.ptp(rows):
         return False
-    # cos 2x = 2 cos^2 x - 1, and sin 2x = 2 sin x cos x, of which the square is known
+    # cos 2x = 2 cos^2 x - 1, and sin 2x = 2 sin x cos x, whose square follows from sin x alone
     if np.all(rows[0] == 1):
         doubled = 2 * rows[1] ** 2 - 1
         return bool(np.allclose(rows[2], doubled, atol=1e-3))
@@ -92,7 +92,7 @@ def _holds_angles(table: gs.Tensor) -> bool:
 
 
 def _order(graph: gs.Graph, analysis: Analysis) -> Iterator[bool]:
-    """What tells the model in which order tokens are, beside inputs; True: rows that are added to those of tokens."""
+    """What tells the model the order of tokens, besides inputs; True for rows that are added to those of tokens."""
     positional, memo = Positional(graph, analysis, None), dict[str, bool]()
     for node in graph.nodes:
         if is_standard(node, *_MIXING):
@@ -114,7 +114,7 @@ def _grows(analysis: Analysis, tensor: gs.Tensor) -> bool:
 
 
 def _has_rows(analysis: Analysis, tensor: gs.Tensor) -> bool:
-    """[S, E] or [.., S, E] of numbers, E no size of the batch: not a bias of pairs of slots."""
+    """Whether a tensor is [S,E] or [...,S,E] in floats with a fixed E: a bias of pairs of slots is not."""
     facts = analysis[tensor]
     shape = facts.shape or ()
     is_rows = len(shape) > 1 and shape[-2] == S and (shape[-1].constant() or 0) > 1
@@ -122,7 +122,7 @@ def _has_rows(analysis: Analysis, tensor: gs.Tensor) -> bool:
 
 
 def _differs(formula: Computation) -> bool:
-    """Whether not all elements are the same; sizes alone are no order."""
+    """Whether the elements differ: one number for all tokens tells no order."""
     try:
         return bool(np.ptp(np.asarray(formula.run(1, _LENGTH, {}), np.float64)) > 0)
     except NotComputedError:
@@ -130,5 +130,5 @@ def _differs(formula: Computation) -> bool:
 
 
 def holds_entry(table_inputs: Mapping[str, str], name: str) -> dict[str, str]:
-    """What the metadata says of an input."""
+    """The metadata's entry for what an input holds; empty where it is not known."""
     return {"holds": table_inputs[name]} if name in table_inputs else {}

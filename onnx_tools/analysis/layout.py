@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts of tensors, told from their shapes in B, S and T."""
+"""Layouts of tensors, derived from their shapes in B, S and T."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def is_shared_input(tensor: gs.Tensor) -> bool:
 
 
 def layout_of(facts: Facts) -> Layout:
-    """The layout that a tensor's shape tells; what is not known counts as padded."""
+    """The layout that follows from a tensor's shape; what is neither known nor constant counts as padded."""
     shape = facts.shape
     if shape is None:
         return Layout.CONSTANT if facts.constant else Layout.PADDED
@@ -50,7 +50,7 @@ def layout_of(facts: Facts) -> Layout:
 
 
 def is_token_shape(shape: Shape | None) -> bool:
-    """Whether the shape is [B,S,...] with nothing of B and S in the other axes."""
+    """Whether the shape is [B,S,...] with neither B nor S in the other axes."""
     return token_axis(shape) == 1
 
 
@@ -76,7 +76,7 @@ def packed_axis(axis: int, sequence: int) -> int | None:
 
 
 def rows_before(node: gs.Node, analysis: Analysis) -> str | None:
-    """The nearest tensor [B,S,E] of numbers before a node, by name."""
+    """The name of the nearest tensor [B,S,E] of floats that a node is computed from."""
     waiting, seen = [*node.inputs], set[int]()
     while waiting:
         tensor = waiting.pop(0)

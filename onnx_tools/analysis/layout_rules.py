@@ -24,18 +24,18 @@ class NoRule(Exception):
 
 @dataclass(frozen=True)
 class PackedForm:
-    """How a node reads on packed tokens."""
+    """What a node becomes on packed tokens."""
 
     tokens: tuple[int, ...]  # inputs that become [T,...]
     attrs: Mapping[str, Any] = field(default_factory=dict)  # attributes that change
     constants: Mapping[int, np.ndarray] = field(default_factory=dict)  # inputs that become these constants
-    is_same: bool = False  # the result is the input: only batch and sequence have moved
+    is_same: bool = False  # the result equals the input: only batch and sequence would move
     rows: tuple[int, ...] = ()  # inputs [B,...,1,...] of which every token gets its sequence's row
     of_slots: tuple[int, ...] = ()  # inputs [...,S,...] without a batch, of which every token gets its slot's row
 
 
 def packed_form(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
-    """How the node reads on packed tokens. Raises NoRule with the reason where no rule says that it may."""
+    """What the node becomes on packed tokens. Raises NoRule with the reason where no rule allows it."""
     if is_padfree(node, "PadfreeLayerNorm"):
         return PackedForm(tuple(i for i, facts in enumerate(input_facts) if is_token_shape(facts.shape)))
     if node.domain not in STANDARD_DOMAINS:
@@ -99,7 +99,7 @@ def _elementwise(node: gs.Node, input_facts: InputFacts, output: Facts) -> Packe
 
 
 def is_slot_shape(shape: Shape | None, rank: int, sequence: int) -> bool:
-    """Whether a tensor has nothing but S and numbers, S along the sequence of a result of that rank, 1 before it."""
+    """Whether a shape has S along the sequence of a result of that rank, and fixed sizes elsewhere: no batch."""
     trailing = rank - sequence
     if shape is None or not trailing <= len(shape) <= rank or shape[-trailing] != S:
         return False
@@ -108,7 +108,7 @@ def is_slot_shape(shape: Shape | None, rank: int, sequence: int) -> bool:
 
 
 def is_row_shape(shape: Shape | None, rank: int, sequence: int) -> bool:
-    """Whether a tensor is [B,...,1,...], with nothing along the sequence of a result of that rank."""
+    """Whether a shape is [B,...,1,...], with size 1 along the sequence of a result of that rank."""
     if shape is None or len(shape) != rank or shape[0] != B:
         return False
     rest = [size.constant() for axis, size in enumerate(shape) if axis]
@@ -137,7 +137,7 @@ def _norm(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
 
 
 def _matmul(_: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
-    """x W with one matrix W for all tokens; or with matrices on both sides for every token."""
+    """A product with one matrix for all tokens, or of two matrices that every token has."""
     del output
     weight, sequence, rank = input_facts[1], _sequence(input_facts[0]), len(input_facts[0].shape or ())
     if sequence == rank - 1:
@@ -191,7 +191,7 @@ def _concat(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm
 
 
 def _elements(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
-    """GatherElements and ScatterElements: elements of every token, chosen by itself."""
+    """GatherElements and ScatterElements: elements are chosen within every token."""
     if any(facts.rank != output.rank or token_axis(facts.shape) != _sequence(output) for facts in input_facts):
         raise NoRule(f"{node.op} takes elements from tensors of which one is not [batch, sequence, ...]")
     return PackedForm(
@@ -219,7 +219,7 @@ def _cumulative(node: gs.Node, input_facts: InputFacts, output: Facts) -> Packed
 
 
 def _one_hot(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
-    """A new axis after or before what every token has."""
+    """OneHot, whose new axis may stand before or after the sequence."""
     if not (input_facts[1].constant and input_facts[2].constant):
         raise NoRule("OneHot has a depth or values that depend on the inputs")
     axis = int(node.attrs.get("axis", -1)) % len(output.shape or ())
@@ -236,7 +236,7 @@ def _triangle(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedFo
 
 
 def _pad(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
-    """More elements beside batch and sequence."""
+    """Pad along axes other than batch and sequence."""
     rank, pads = len(output.shape or ()), input_facts[1].plain_integers()
     axes = (
         input_facts[3].plain_integers() if len(input_facts) > 3 and not node.inputs[3].is_empty() else list(range(rank))
@@ -257,7 +257,7 @@ def _pad(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
 
 
 def _tile(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
-    """Copies beside batch and sequence."""
+    """Tile along axes other than batch and sequence."""
     repeats, sequence = input_facts[1].plain_integers(), _sequence(output)
     if repeats is None or _sequence(input_facts[0]) != sequence or repeats[0] != 1 or repeats[sequence] != 1:
         raise NoRule(f"{node.op} is over the batch or the sequence")
@@ -292,7 +292,7 @@ def _unsqueeze(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedF
 
 
 def _reduce(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
-    """Squeeze and Reduce..., over axes that are neither batch nor sequence."""
+    """Squeeze, ReduceSum and the like, over axes that are neither batch nor sequence."""
     del output
     return _axes(node, input_facts, input_facts[0])
 
@@ -333,7 +333,7 @@ def _reshape(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedFor
 
 
 def _expand(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
-    """Axes that are neither batch nor sequence are stretched, or one row for every sequence to all its tokens."""
+    """Stretches axes that are neither batch nor sequence, or the one row of a sequence to all its tokens."""
     sequence, rank = _sequence(output), len(output.shape or ())
     sizes = [size.constant() or 0 for i, size in enumerate(output.shape or ()) if i not in (0, sequence)]
     target = {1: np.asarray([1, *sizes], np.int64)}

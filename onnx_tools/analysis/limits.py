@@ -53,7 +53,7 @@ def embedding_tables(node: gs.Node) -> dict[str, int]:
 
 
 def first_width(analysis: Analysis, graph: gs.Graph) -> int | None:
-    """Hidden size: the width of what the first attention gives."""
+    """The hidden size: the width of the first attention's result."""
     for node in graph.nodes:
         if is_padfree(node, "PadfreeAttention"):
             shape = analysis[node.outputs[0]].shape

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One way to write several nodes: standard operators with one result each, under names that begin alike."""
+"""Adds standard operators with one result each, under names that begin alike."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class NodeBuilder:
     """Adds nodes and constants to an editor's graph.
 
     Args:
-        editor: of the graph.
-        stem: names begin with it.
-        dtype: of results, unless a call says otherwise.
+        editor: edits the graph.
+        stem: what all names begin with.
+        dtype: the type of results, unless a call says otherwise.
     """
 
     def __init__(self, editor: Editor, stem: str, dtype: Any = None) -> None:

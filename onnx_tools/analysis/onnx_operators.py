@@ -2,7 +2,7 @@
 """One record for each operator of ONNX: what it does with the elements and axes of its inputs.
 
 Layout rules, symbolic shapes and passes take the sets of operators that they treat alike from here. What is more than a
-property, as the axes that a Slice cuts, is a rule of theirs.
+property, such as the axes that a Slice cuts, is a rule of their own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 
 class Movement(Enum):
-    """How results hold elements of inputs, if they hold nothing else."""
+    """How results hold elements of inputs, for operators whose results hold only such elements."""
 
     SAME = auto()
     """All of the first input's, as they are."""
@@ -44,7 +44,7 @@ class Work(Enum):
 
 
 class ShapeRule(Enum):
-    """The result's shape and type, for operators of which symbolic analysis knows nothing else."""
+    """The result's shape and type, for operators about which symbolic analysis knows nothing else."""
 
     FIRST = auto()
     """Those of the first input."""
@@ -57,12 +57,12 @@ class Operator:
     """What is known of an operator.
 
     Attributes:
-        name: as in ONNX's standard domain.
+        name: its name in ONNX's standard domain.
         moves: how results hold elements of inputs; None where they hold others.
-        work: which elements a result's element depends on; None: neither of these.
+        work: which elements a result's element depends on; None: none of these kinds.
         shape: the shape rule; None: symbolic analysis has a rule of its own, or none.
         parameters: inputs that say what it does; the others are data.
-        least: what no element of a result is below, whatever the inputs are; None: nothing is known.
+        least: a lower bound of all elements of a result, whatever the inputs are; None: nothing is known.
         keeps_sign: no element of a result is below 0 if none of the inputs is.
         finite: zeros give finite numbers.
     """

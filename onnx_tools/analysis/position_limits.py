@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a sequence may be: what a model's tables and buffers of positions allow.
 
-Numbers that grow with the length may choose from something of a fixed size: rows of a table of positions, the end of a
-slice of a buffer. The longest sequence is the last one with which all of them lie inside. Where the analysis has them
-as formulas they are read off; otherwise the few nodes that compute them are run at some lengths.
+Numbers that grow with the length may index something of a fixed size: rows of a table of positions, or the end of a
+slice of a buffer. The longest sequence is the last one for which all of them lie inside. Where the analysis knows them
+as formulas, these are evaluated; otherwise the few nodes that compute them are run at some lengths.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .symbolic.facts import Facts, Shape
 
 _BROADCASTING = tuple(name for name, record in OPERATORS.items() if record.shape is ShapeRule.BROADCAST)
 _ENDLESS = 1 << 30  # tokens
-_LONGEST_TRIAL = 1024  # tokens; further on numbers are taken to grow as they do up to there
-_TRIED_AFTER = 4096  # tokens: as far as that is tried where they grow evenly
+_LONGEST_TRIAL = 1024  # tokens; beyond it, numbers are assumed to go on growing as they do up to it
+_TRIED_AFTER = 4096  # tokens; up to here that assumption is checked at the limit
 
 Range = tuple[int, int]
 Numbers = Callable[[int], Range]
-"""Of a length: the lowest and the highest number."""
+"""Length -> the lowest and the highest number."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class _LookUp:
     past: bool = False  # whether `size` itself is inside: the end of a slice is no index
 
     def margins(self, numbers: Numbers, length: int) -> Range:
-        """How far the lowest and the highest number are inside at a length; negative where they are not.
+        """How far inside the lowest and the highest number are at a length; negative where they are outside.
 
-        From the end of the axis they count where they do so for a single token.
+        If the lowest number is negative for a single token, numbers may count from the end of the axis.
         """
         low, high = numbers(length)
         floor = 0 if numbers(1)[0] >= 0 else -self.size
@@ -55,9 +55,9 @@ class _LookUp:
 
 
 def longest_sequence(graph: gs.Graph, analysis: Analysis) -> int | None:
-    """The largest number of tokens of a sequence with which an imported graph still works; None: nothing limits it.
+    """The most tokens of a sequence for which an imported graph still works; None: nothing limits it.
 
-    Tables that an input chooses from do not count: their limit is one of the input's values.
+    Tables that an input indexes do not count: their size limits the input's values.
     """
     limits, lengths = list[int | None](), dict[tuple[str, int | None, int, bool], int | None]()
     for look_up in _look_ups(graph, analysis):
@@ -115,7 +115,7 @@ def _slices(node: gs.Node, input_facts: Sequence[Facts]) -> Iterator[_LookUp]:
     """Starts and ends in axes of a fixed size."""
     data = input_facts[0].shape
     if not data or argument(node, 1) is None or argument(node, 2) is None:
-        return  # attributes of old opsets are numbers, which grow with nothing
+        return  # in old opsets these are attributes: fixed numbers, which do not grow
     axes = axes_of_node(node, input_facts, 3)
     if axes is None:
         if argument(node, 3) is not None:
@@ -128,7 +128,7 @@ def _slices(node: gs.Node, input_facts: Sequence[Facts]) -> Iterator[_LookUp]:
 
 
 def _broadcast(shapes: Sequence[Shape | None]) -> Iterator[_LookUp]:
-    """An operand as long as the sequence beside one of a fixed length."""
+    """Operands whose length grows with the sequence, where another operand has a fixed length."""
     shapes_known = [shape for shape in shapes if shape is not None]
     for axis in range(1, 1 + max((len(shape) for shape in shapes_known), default=0)):
         sizes = [shape[-axis] for shape in shapes_known if len(shape) >= axis]
@@ -139,7 +139,7 @@ def _broadcast(shapes: Sequence[Shape | None]) -> Iterator[_LookUp]:
 
 
 def _formulas(look_up: _LookUp, analysis: Analysis) -> tuple[tuple[Poly, ...], tuple[Poly, ...]] | None:
-    """The smallest and the largest of the numbers of each element as sums of sizes; None where they are not known."""
+    """The smallest and the largest number that each element may be, as sums of sizes; None where not known."""
     if look_up.tensor is None:
         ends_of_each = [(item, item) for item in look_up.formulas]
     else:
@@ -182,7 +182,7 @@ def _between(formulas: tuple[tuple[Poly, ...], tuple[Poly, ...]], length: int) -
 
 
 def _last_inside(margins: Numbers, top: int) -> int | None:
-    """The last length inside; None where `top` is, too, and where not even length 1 is."""
+    """The last length that is inside; None if even `top` is, or if not even length 1 is."""
 
     def fits(length: int) -> bool:
         return min(margins(length)) >= 0
@@ -199,7 +199,7 @@ def _last_inside(margins: Numbers, top: int) -> int | None:
 
 
 def _by_trying(look_up: _LookUp, numbers: ComputedNumbers) -> int | None:
-    """The last length inside, by running the nodes; what grows evenly up to _LONGEST_TRIAL grows on like that."""
+    """The last length that is inside, by running the nodes; what grows evenly up to _LONGEST_TRIAL goes on so."""
 
     def margins(length: int) -> Range:
         try:

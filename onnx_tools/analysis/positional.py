@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that are made of positions, sizes and constants alone, and what they hold."""
+"""Tensors that are made from positions, sizes and constants alone, and what they hold."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .graph import STANDARD_DOMAINS, is_standard, present
 from .symbolic import Analysis
 
 LONGEST_TRIAL = 16384
-"""Positions that are tried of what nothing limits."""
+"""How many positions are tried where nothing limits them."""
 
 
 class Positional:
-    """Tells such tensors of one sorted graph; `longest` is the length that its tables allow, None: any."""
+    """The tensors of this kind in one sorted graph; `longest` is the length that its tables allow, None: any."""
 
     def __init__(self, graph: gs.Graph, analysis: Analysis, longest: int | None) -> None:
         self.graph, self.analysis, self.longest = graph, analysis, longest
@@ -38,9 +38,9 @@ class Positional:
     def computation(
         self, tensor: gs.Tensor, *known_tensors: gs.Tensor, is_fixed: bool = False, tokens: Collection[str] = ()
     ) -> Computation | None:
-        """How a tensor is made of positions and of what is given; None where inputs beside `tokens` take part.
+        """How a tensor is made from positions and `known_tensors`; None where inputs other than `tokens` take part.
 
-        None, too, where nothing takes part but constants, unless it may be `is_fixed`.
+        It is also None where only constants take part, unless `is_fixed` allows that.
         """
         names = [item.name for item in known_tensors]
         formula = computation_of(self.graph, self.analysis, tensor, known_names=names, is_fixed=is_fixed)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids that a model knows by itself, such as the end of a text that it pools at, and sample ids that respect them.
+"""Ids that a model looks for, such as that of the end of a text that it pools at, and sample ids that respect them.
 
-Random ids have none, or several, of what such a model looks for, and padded slots with random ids hold what no
-tokenizer puts there: the original itself then fails, or takes padding for tokens.
+Random ids contain none of what such a model looks for, or several, and padded slots with random ids hold what no
+tokenizer puts there: even the original then fails, or takes padding for tokens.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Array = npt.NDArray[Any]
 MaskArray = npt.NDArray[np.bool_]
 
 PADDING_IDS = (0, 1)
-"""What most tokenizers pad with: BERT's kind, and RoBERTa's."""
+"""What most tokenizers pad with: BERT's kind, then RoBERTa's."""
 
-_MOST_COMPARED = 8  # ids in one constant: more are a table, not a look for one
+_MOST_COMPARED = 8  # ids in one constant: more are a table, not a search for an id
 _MOST_RULES = 12
-_UNKNOWN_LIMIT = 2  # of inputs whose table is not below_limit: flags are 0 and 1
+_UNKNOWN_LIMIT = 2  # for inputs whose table is not known: flags are 0 and 1
 _MOST_MARKERS = 3  # tokens of each marker, per sequence
-_EQUAL_MARKERS = 2  # the same where all sequences have as many
+_EQUAL_MARKERS = 2  # the same where all sequences have equally many
 _COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 _SAME_IDS = moving(*Movement) - {"Concat"} | {"ScatterND"}
 _LOOK_FOR_LARGEST = ("ArgMax", "ReduceMax", "TopK")
@@ -37,7 +37,7 @@ _LOOK_FOR_LARGEST = ("ArgMax", "ReduceMax", "TopK")
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """What a model asks of the ids of one input: equal to one of `comparands`, or the `largest` of its sequence.
+    """What a model looks for in the ids of one input: those equal to `comparands`, or the `largest` in a sequence.
 
     markers: those of `comparands` whose tokens it collects, any number per sequence. numbers: the input numbers tokens
     from 1 on, and is 0 elsewhere; `count` is the input that holds how many are numbered.
@@ -52,10 +52,10 @@ class SpecialIds:
 
 @dataclass(frozen=True)
 class IdRule:
-    """How the ids of one input are: every sequence ends in `last`, and has none of `avoided` before it.
+    """What the ids of one input must be like: every sequence ends in `last`, and has none of `avoided` before it.
 
     `padding` is what padded slots hold; where that is `assumed`, the model reads it, and they hold nothing else.
-    Every sequence holds each of `markers` once at least, as often as all others where `equally`.
+    Every sequence holds each of `markers` at least once, and with `equally` as often as all other sequences do.
     With `numbers`, some tokens are numbered from 1 on, the others are 0, and the input `count` has their number.
     """
 
@@ -71,9 +71,9 @@ class IdRule:
 
     @property
     def other_padding(self) -> int:
-        """Another id that padded slots may hold, the model looking for none of it; the same where there is none.
+        """Another id that padded slots may hold and the model does not look for; `padding` where there is none.
 
-        Nor is there one where the model tells padding by this id.
+        There is none either where the model recognises padding by its id.
         """
         if self.padding in self.avoided or self.assumed:
             return self.padding
@@ -81,7 +81,7 @@ class IdRule:
         return others[0] if others else self.padding
 
     def at_tokens(self, ids: Array, mask: MaskArray) -> Array:
-        """Ids [B,S], any of them, as this rule has them in kept slots; `padding` in the others."""
+        """Any ids [B,S] made to follow this rule in kept slots, with `padding` in the others."""
         if self.numbers:
             is_numbered = mask & ((ids % 2 == 1) | (mask.cumsum(1) == 1))
             return np.asarray(np.where(is_numbered, is_numbered.cumsum(1), self.padding))
@@ -130,11 +130,11 @@ class IdRule:
 
 
 def with_rules(feeds: Mapping[str, Array], rules: Mapping[str, IdRule], mask: MaskArray) -> dict[str, Array]:
-    """Inputs of one batch, of which those with a rule are as it says, and so are the counts of numbered tokens.
+    """Inputs of one batch, made to follow their rules; counts of numbered tokens are set to match.
 
     Args:
         feeds: ids [B,S] and anything else; counts [B] or [B,N].
-        rules: by the name of the input; others are left as they are.
+        rules: input -> its rule; inputs without one are left as they are.
         mask: bool [B,S], True at tokens.
     """
     inputs_by_rule = {
@@ -145,7 +145,7 @@ def with_rules(feeds: Mapping[str, Array], rules: Mapping[str, IdRule], mask: Ma
 
 
 def with_counts(feeds: Mapping[str, Array], rules: Mapping[str, IdRule], mask: MaskArray) -> dict[str, Array]:
-    """The same inputs with counts of the tokens that are numbered in them; arguments as those of with_rules."""
+    """The same inputs with the right counts of the tokens that are numbered; the arguments are those of with_rules."""
     counts = {
         rule.count: np.broadcast_to(
             (feeds[name] * mask).max(1).reshape(-1, *[1] * (feeds[rule.count].ndim - 1)), feeds[rule.count].shape
@@ -157,7 +157,7 @@ def with_counts(feeds: Mapping[str, Array], rules: Mapping[str, IdRule], mask: M
 
 
 def special_ids(graph: gs.Graph) -> dict[str, SpecialIds]:
-    """By input, the ids that nodes look for in it; inputs of which nothing is asked are left out."""
+    """For each input, the ids that nodes look for in it; inputs in which they look for nothing are left out."""
     source = {
         tensor.name: tensor.name
         for tensor in graph.inputs
@@ -200,11 +200,11 @@ def _constants(tensor: gs.Tensor) -> Iterator[int]:
 
 
 def rules_for(special: Mapping[str, SpecialIds], limits: Mapping[str, int | None]) -> list[dict[str, IdRule]]:
-    """Ways in which sample ids may be what the model looks for, to be tried in this order.
+    """Sets of rules for sample ids that may suit what the model looks for, to be tried in this order.
 
     Args:
-        special: as special_ids gives it.
-        limits: input -> ids are below it; None where that is not below_limit.
+        special: what special_ids returned.
+        limits: input -> what its ids are below; None where that is not known.
     """
     each = {name: _rules(item, limits[name]) for name, item in special.items() if name in limits}
     each = {name: rules for name, rules in each.items() if rules}
@@ -239,7 +239,7 @@ def padding_rules(limits: Mapping[str, int | None], padding: int) -> dict[str, I
     """What padded slots hold where the model reads them: the tokenizer's padding in ids, zeros in other inputs.
 
     Args:
-        limits: input -> ids are below it; None where that is not below_limit. Those with the largest table are the ids.
+        limits: input -> what its ids are below; None where that is not known. Those with the largest table are the ids.
         padding: the id that the tokenizer pads with.
     """
     largest = max((limit for limit in limits.values() if limit is not None), default=0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which numbers of a padded tensor belong to tokens: along every axis that the sequence is on."""
+"""Which numbers of a padded tensor belong to tokens, along every axis of the sequence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .symbolic.facts import Shape
 Array = npt.NDArray[Any]
 MaskArray = npt.NDArray[np.bool_]
 Dims = tuple[int | str, ...]
-"""Sizes of a tensor's axes: numbers, or "B", "S", "B*S" and the like as texts. Axes that are left out are numbers."""
+"""Sizes of a tensor's axes: numbers, or texts such as "B", "S" and "B*S". Trailing axes left out are numbers."""
 
 BATCH, SLOTS, BOTH, TOKENS, UNKNOWN = "B", "S", "B*S", "T", "?"
 _DEFAULTS: Mapping[str, Dims] = {
@@ -31,7 +31,7 @@ _DEFAULTS: Mapping[str, Dims] = {
 class TokenRows:
     """The kept numbers of one tensor.
 
-    values: [R, C], a row for every kept index along the axes whose sizes are no numbers.
+    values: [R, C], a row for every kept index along the axes whose sizes are texts.
     indices: [R, A], that index. axes: what these A axes are, such as ("B", "S"), the batch first. element: sizes of the
     other axes.
     """
@@ -51,7 +51,7 @@ def dims_of_shape(shape: Shape | None) -> Dims | None:
 
 
 def dims_of(output: Mapping[str, Any]) -> Dims | None:
-    """Sizes of an output as a rewritten model's metadata has them; those of its layout where it is older."""
+    """Sizes of an output from a rewritten model's metadata; older metadata has its layout only, and gives these."""
     if "dims" not in output:
         return _DEFAULTS[output["layout"]]
     return None if output["dims"] is None else tuple(output["dims"])
@@ -66,19 +66,19 @@ def padded_dims(output: Mapping[str, Any]) -> Dims | None:
 
 
 def token_elements(dims: Dims, mask: MaskArray) -> MaskArray:
-    """Which indices along the axes of batch and sequence are kept tokens'; size 1 along all other axes.
+    """Which indices along the axes of batch and sequence belong to kept tokens; size 1 along all other axes.
 
-    Several axes of the sequence are kept where all of them are; of sequences, those that keep a token.
+    With several axes of the sequence, the slot on each must be kept; without any, sequences that keep a token count.
 
     Args:
-        dims: of the tensor.
+        dims: the tensor's sizes.
         mask: [B,S], True at kept slots.
     """
     is_token: MaskArray = np.ones([1] * len(dims), np.bool_)
     batch = dims.index(BATCH) if BATCH in dims else None
 
     def along(values: MaskArray, *axes: int) -> MaskArray:
-        """The values along these axes of the tensor."""
+        """The values laid along these axes of the tensor."""
         in_order = values if list(axes) == sorted(axes) else values.T
         return in_order.reshape([values.shape[axes.index(i)] if i in axes else 1 for i in range(len(dims))])
 
@@ -95,7 +95,7 @@ def token_elements(dims: Dims, mask: MaskArray) -> MaskArray:
 
 
 def fits(shape: Sequence[int], dims: Dims | None, mask: MaskArray) -> bool:
-    """Whether an array has these sizes in a batch of this mask."""
+    """Whether an array has these sizes, for a batch with this mask."""
     if dims is None:
         return True
     counts = {BATCH: mask.shape[0], SLOTS: mask.shape[1], BOTH: mask.size}
@@ -105,7 +105,7 @@ def fits(shape: Sequence[int], dims: Dims | None, mask: MaskArray) -> bool:
 
 
 def token_numbers(values: Array, dims: Dims | None, mask: MaskArray) -> TokenRows:
-    """The kept numbers of a tensor that fits; all, in one column, where its shape is not known.
+    """The kept numbers of a tensor that fits; all of them, in one column, where its shape is not known.
 
     Args:
         values: the tensor.
@@ -125,7 +125,7 @@ def token_numbers(values: Array, dims: Dims | None, mask: MaskArray) -> TokenRow
 
 
 def packed_rows(values: Array, mask: MaskArray) -> TokenRows:
-    """The rows of a tensor [T,...] of the batch's kept tokens, in the slots that they have when padded."""
+    """The rows of a tensor [T,...], with the slots that the batch's kept tokens have when padded."""
     count = int(mask.sum())
     element = values.shape[1:]
     flat = values[:count].reshape(min(count, len(values)), int(np.prod(element)))

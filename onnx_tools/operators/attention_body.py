@@ -10,14 +10,14 @@ from .ragged_tokens import RaggedTokens, bool_to_bias, grid_token, ragged_from_c
 
 
 def attention(b: BodyBuilder) -> None:
-    """Writes the body: Smax * Smax scores per head and sequence, and nothing of size T * T."""
+    """Writes the body: Smax * Smax scores per head and sequence, and no tensor of size T * T."""
     heads, kv_heads, size = (b.as_vector(b.attribute(name)) for name in ("num_heads", "num_kv_heads", "head_size"))
     width = b.op("Mul", heads, size)
     ragged = ragged_from_cu_seqlens(b, b.load_index("cu_seqlens"))
     batch = b.op("Shape", ragged.lens)
     tokens, q, k, v = _query_key_value(b, ragged, heads, kv_heads, size)
 
-    ratio = b.op("Div", heads, kv_heads)  # of query heads that read the same keys: an axis of their own
+    ratio = b.op("Div", heads, kv_heads)  # query heads that read the same keys; they get an axis of their own
     q = b.op("Mul", b.op("Transpose", q, perm=[0, 2, 1, 3]), b.attribute("scale"))
     q = b.reshape(q, batch, kv_heads, ratio, ragged.smax, size)
     k = b.unsqueeze(b.op("Transpose", k, perm=[0, 2, 3, 1]), 2)  # [B,KVH,1,D,Smax]
@@ -53,7 +53,7 @@ def _query_key_value(
     grid, batch = grid_token(b, ragged), b.op("Shape", ragged.lens)
     zero, firsts = b.const([0]), b.op("Add", heads, kv_heads)
     every = b.op("Add", firsts, kv_heads)
-    bounds = ((zero, heads), (heads, firsts), (firsts, every))  # of q, k and v among all heads
+    bounds = ((zero, heads), (heads, firsts), (firsts, every))  # where q, k and v lie among all heads
     if b.attributes["qkv_layout"] == "separate":
         parts = [b.load(name) for name in ("q", "k", "v")]
         if b.attributes["has_qkv_bias"]:
@@ -81,7 +81,7 @@ def _query_key_value(
 
 
 def _in_window(b: BodyBuilder, distance: str) -> str:
-    """Bool of the shape of `distance` (key - query): whether the query sees the key."""
+    """Whether the query sees the key, as bool in the shape of `distance` (key - query)."""
     sides = []
     for name, distance_back in (("window_left", b.op("Neg", distance)), ("window_right", distance)):
         limit = b.attribute(name)
@@ -106,17 +106,17 @@ def _table_index(b: BodyBuilder, distance: str) -> str:
 
 
 def _add_disentangled(b: BodyBuilder, scores: str, q: str, k: str, distance: str) -> str:
-    """The scores [B,H,1,Smax,Smax] and the dot products of q and k with rows of the tables.
+    """The scores [B,H,1,Smax,Smax] plus the dot products of q and k with rows of the tables.
 
-    q is [B,H,1,Smax,D] and scaled, k [B,H,1,D,Smax] and not. Batch and positions are one axis in the dot products:
-    onnxruntime's MatMul does not repeat a table for a batch of none.
+    q is [B,H,1,Smax,D] and scaled; k is [B,H,1,D,Smax] and unscaled. Batch and positions are one axis in the dot
+    products: onnxruntime's MatMul does not broadcast a table over an empty batch.
     """
     heads, size = (b.as_vector(b.attribute(name)) for name in ("num_heads", "head_size"))
     index = _table_index(b, distance)
     batch, length = b.dim(scores, 0), b.dim(scores, -1)
 
     def gather(rows: str, table: str, index: str, perm: list[int]) -> str:
-        """[B,H,1,Smax,Smax] of rows [H,1,B,Smax,D]; perm is of [H,B,Smax,Smax], the last axis along the index's."""
+        """[B,H,1,Smax,Smax] from rows [H,1,B,Smax,D]; perm is applied to [H,B,Smax,Smax], ordered like `index`."""
         by_head = b.op("Transpose", b.reshape(b.load(table), b.dim(table, 0), heads, size), perm=[1, 2, 0])
         dot_products = b.op("MatMul", b.reshape(rows, heads, b.op("Mul", batch, length), size), by_head)
         dot_products = b.reshape(dot_products, heads, batch, length, b.dim(table, 0))

@@ -34,7 +34,7 @@ def _unpack(b: BodyBuilder) -> None:
     slots = b.op("Mul", batch, length)
     index = b.load_index("token_index")
     inside = b.op("And", b.op("GreaterOrEqual", index, b.const(0)), b.op("Less", index, slots))
-    # One slot more than there are takes what goes nowhere.
+    # One extra slot at the end takes tokens that belong in no slot.
     nowhere = b.fill(b.op("Add", slots, b.const([1])), -1)
     target = b.op("Where", inside, index, slots)
     source = b.op("ScatterElements", nowhere, target, b.range(b.op("Shape", "token_index")), axis=0)
@@ -43,10 +43,10 @@ def _unpack(b: BodyBuilder) -> None:
 
 
 def _offsets(b: BodyBuilder, tokens: str) -> str:
-    """int64 [B+1]: sums of seq_lens, none above the number of tokens."""
+    """int64 [B+1]: cumulative sums of seq_lens, none above the number of tokens."""
     lens = b.op("Max", b.load_index("seq_lens"), b.const([0]))
     sums = b.op("CumSum", lens, b.const(0))
-    # Not Min: onnxruntime 1.31 takes the wrong side for int64 beyond 2^31.
+    # Not Min: onnxruntime 1.31 picks the wrong operand for int64 beyond 2^31.
     sums = b.op("Where", b.op("Less", sums, tokens), sums, tokens)
     return b.op("Concat", b.const([0]), sums, axis=0)
 
@@ -81,7 +81,7 @@ def _table_rows(b: BodyBuilder, table: str, ids: str) -> str:
 
 
 def _norm(b: BodyBuilder, rows: str, *, rms: bool) -> str:
-    """Rows normed with gamma, and with beta where it is there."""
+    """Rows normed with gamma, and with beta if the node has one."""
     return b.norm(rows, b.load("gamma"), b.load("beta") if b.attributes["has_beta"] else None, rms=rms)
 
 
@@ -108,7 +108,7 @@ def _embedding(b: BodyBuilder) -> None:
 
 
 def _rotary(b: BodyBuilder) -> None:
-    """Columns as [T,H,2,P] or [T,H,P,2]; angles [T,1,P]."""
+    """Rotates the first columns, split as [T,H,2,P] or [T,H,P,2], by angles [T,1,P]."""
     heads, size = b.as_vector(b.attribute("num_heads")), b.as_vector(b.attribute("head_size"))
     width, two = b.op("Mul", heads, size), b.const([2])
     tokens, pairs = b.dim("x", 0), b.op("Div", size, two)

@@ -19,8 +19,8 @@ _E4M3_OPSET = 19
 class BodyBuilder:
     """Collects the nodes of one function body. Every method returns the name of the value that it makes.
 
-    Values inside a body: indices and sizes are int64, activations float32 (`load` casts, `output` casts back). What was
-    made before is not made again: a session prepares every node of every call of a function.
+    Values inside a body: indices and sizes are int64, activations float32 (`load` casts, `output` casts back). A node
+    that exists is reused, because a session prepares every node of every call of a function.
     """
 
     def __init__(self, spec: OperatorSpec, attributes: Mapping[str, AttributeValue], opset: int, act_type: int) -> None:
@@ -29,7 +29,7 @@ class BodyBuilder:
         self.opset = opset
         self.act_type = act_type
         self.nodes: list[NodeProto] = []
-        self._outputs_by_node: dict[tuple[bytes, int], list[str]] = {}  # what a node is but for its outputs -> these
+        self._outputs_by_node: dict[tuple[bytes, int], list[str]] = {}  # a node without its outputs -> its outputs
 
     def op(self, op_type: str, *inputs: str, **attributes: Any) -> str:
         """A node with one output."""
@@ -40,7 +40,7 @@ class BodyBuilder:
         return self._outputs(helper.make_node(op_type, inputs, [], **attributes), count)
 
     def _outputs(self, node: NodeProto, count: int) -> list[str]:
-        """Adds a node, whose outputs are still to be named, unless there is the same."""
+        """Adds a node and names its outputs, unless there is an equal one; returns the outputs' names."""
         key = node.SerializeToString(deterministic=True), count
         if key not in self._outputs_by_node:
             outputs = [f"{node.op_type}_{len(self.nodes)}_{index}" for index in range(count)]
@@ -79,18 +79,18 @@ class BodyBuilder:
         self.nodes.append(helper.make_node("Cast", [value], [name], to=self.act_type))
 
     def load_e4m3(self, name: str) -> str:
-        """A float8e4m3fn input as float32, which holds all its numbers."""
+        """A float8e4m3fn input as float32, which represents all its numbers exactly."""
         self._check_e4m3()
         return self.op("Cast", name, to=TensorProto.FLOAT)
 
     def output_e4m3(self, name: str, value: str, scale: str) -> None:
-        """Makes `value` (float32) times 1 / scale (float32, a scalar) the float8e4m3fn output `name`, saturated."""
+        """Makes `value` (float32) times 1 / `scale` (a float32 scalar), saturated, the float8e4m3fn output `name`."""
         self._check_e4m3()
         scaled = self.op("Mul", value, self.op("Div", self.const(1.0, np.float32), scale))
         self.nodes.append(helper.make_node("Cast", [scaled], [name], to=TensorProto.FLOAT8E4M3FN, saturate=1))
 
     def output_results(self, value: str) -> None:
-        """Makes `value` (float32) what the attribute `results` asks for: y, y_e4m3 of its rounded numbers, y_fp32."""
+        """Makes `value` (float32) the outputs that `results` asks for: y, y_e4m3 of rounded numbers, y_fp32."""
         results = self.attributes["results"]
         if results in ("act", "both", "act_fp32"):
             self.output("y", value)
@@ -100,7 +100,7 @@ class BodyBuilder:
             return
         self._check_e4m3()
         rounded = "y" if results == "both" else self.op("Cast", value, to=self.act_type)
-        # The scale has the type of what is quantised, up to opset 22.
+        # Up to opset 22, the scale must have the type of the numbers that are quantised.
         scale = self.op("Cast", self.attribute("y_scale"), to=self.act_type)
         zero = self.op("Constant", value=helper.make_tensor("zero", TensorProto.FLOAT8E4M3FN, [], [0.0]))
         self.nodes.append(helper.make_node("QuantizeLinear", [rounded, scale, zero], ["y_e4m3"]))
@@ -121,7 +121,7 @@ class BodyBuilder:
         self.nodes.append(helper.make_node("Identity", [value], [name]))
 
     def reduce(self, op_type: str, value: str, axis: int, *, keepdims: bool = False) -> str:
-        """Reduces one axis; axes became an input of ReduceMax and ReduceMean in opset 18, of ReduceSum in 13."""
+        """Reduces one axis; axes became an input of ReduceMax and ReduceMean in opset 18, and of ReduceSum in 13."""
         if op_type == "ReduceSum" or self.opset >= 18:
             return self.op(op_type, value, self.const([axis]), keepdims=int(keepdims))
         return self.op(op_type, value, axes=[axis], keepdims=int(keepdims))
@@ -148,11 +148,11 @@ class BodyBuilder:
         return self.op("Squeeze", vector, self.const([0]))
 
     def unsqueeze(self, value: str, *axes: int) -> str:
-        """Adds axes of size 1."""
+        """Inserts axes of size 1."""
         return self.op("Unsqueeze", value, self.const(axes))
 
     def reshape(self, value: str, *dims: str) -> str:
-        """Reshapes to dimensions that are all known, zeros included (each entry int64 [n])."""
+        """Reshapes to dimensions that are all given, where 0 means 0 (each argument is int64 [n])."""
         shape = self.op("Concat", *dims, axis=0) if len(dims) > 1 else dims[0]
         return self.op("Reshape", value, shape, allowzero=1)
 
@@ -180,7 +180,7 @@ class BodyBuilder:
         return self.op("Gather", padded, self.op("Where", inside, index, count), axis=0)
 
     def _zero_row(self, rows: str) -> str:
-        """[1,...] zeros of the type of `rows`. Opset 14 has no CastLike: there it is the sum over no rows."""
+        """Zeros [1,...] in the type of `rows`. Opset 14 has no CastLike: there they are a sum over no rows."""
         if self.opset < 15:
             none = self.op("Slice", rows, self.const([0]), self.const([0]), self.const([0]))
             return self.reduce("ReduceSum", none, 0, keepdims=True)

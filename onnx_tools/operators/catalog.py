@@ -23,12 +23,12 @@ from .spec import (
 DOMAIN_VERSION = 1
 
 MAX_BIAS_RANGE = 65536
-"""Distances on each side of PadfreeAttention's distance_bias at most."""
+"""The most distances on each side of PadfreeAttention's distance_bias."""
 
 MAX_HEAD_SIZE = 256
 """The largest head of PadfreeAttention's kernels."""
 
-_HEADS = PluginRange(maximum=4096)  # which keep every stride far inside an int
+_HEADS = PluginRange(maximum=4096)  # a limit that keeps every stride well within an int
 _FUSED_QKV = ("3HD", "H3D")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Function bodies for a model's padfree nodes, so that it runs where no plugin is; and models without them."""
+"""Adds function bodies to a model's padfree nodes, so that it runs where there is no plugin, and removes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .spec import AttributeValue
 
 MIN_OPSET = 14
 MAX_OPSET = 23
-OVERLOAD_IR_VERSION = 10  # the first with several functions of one name
+OVERLOAD_IR_VERSION = 10  # the first that allows several functions with one name
 
 ACT_TYPES: Mapping[str, int] = MappingProxyType(
     {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
@@ -29,8 +29,8 @@ ACT_TYPES: Mapping[str, int] = MappingProxyType(
 def functions_for(model_opset: int, nodes: Iterable[NodeProto], precision: str = "fp32") -> list[FunctionProto]:
     """One function for each operator and variant among the nodes, in the model's own opset.
 
-    Operators whose attributes change their inputs or their computation have one body a variant, told apart by the
-    function's `overload` (see `overload_of`). Nodes of other domains are passed over.
+    Operators whose attributes change their inputs or their computation have one body per variant, distinguished by the
+    function's `overload` (see `overload_of`). Nodes of other domains are skipped.
     `precision` is the activation type of the graph: "fp32", "fp16" or "bf16".
     Raises RewriteError for an opset outside 14..23 or below 19 where there is e4m3, another precision, or a node that
     does not fit its description.
@@ -51,7 +51,7 @@ def functions_for(model_opset: int, nodes: Iterable[NodeProto], precision: str =
 
 
 def overload_of(node: NodeProto) -> str:
-    """The overload under which the node's function body is found; empty for operators with one body."""
+    """The `overload` of the node's function body; empty for operators with one body."""
     return OPERATORS[node.op_type].variant(node_attributes(node))
 
 
@@ -75,7 +75,7 @@ def check_opset(opset: int) -> None:
 def with_functions(model: ModelProto, precision: str = "fp32") -> ModelProto:
     """A copy in which every padfree node has its function body: it runs in onnxruntime without plugins.
 
-    Function bodies that were there are replaced. Raises RewriteError as `functions_for` does.
+    Existing function bodies are replaced. Raises RewriteError as `functions_for` does.
     """
     result = without_functions(model)
     add_functions(result, precision)
@@ -116,7 +116,7 @@ def without_functions(model: ModelProto) -> ModelProto:
 
 @functools.lru_cache(maxsize=256)
 def _function(op: str, items: tuple[tuple[str, AttributeValue], ...], opset: int, act_type: int) -> FunctionProto:
-    """The body for an operator with attributes. It is kept for the next model: nobody may change it."""
+    """The body for an operator with these attributes. It is cached for later models, so nobody may change it."""
     spec, attributes = OPERATORS[op], dict(items)
     builder = BodyBuilder(spec, attributes, opset, act_type)
     BODIES[spec.name](builder)

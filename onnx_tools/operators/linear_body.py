@@ -14,7 +14,7 @@ from .spec import AttributeValue
 
 
 def rotated_pairs(b: BodyBuilder, pairs: str, angle: str, axis: int) -> str:
-    """`pairs`, of which `axis` holds first and second, rotated by `angle`, which lacks that axis; float32."""
+    """float32 `pairs`, whose members lie along `axis`, rotated by `angle`, which has no such axis."""
     first, second = (b.op("Gather", pairs, b.const(i), axis=axis) for i in range(2))
     cosine, sine = b.op("Cos", angle), b.op("Sin", angle)
     x = b.op("Sub", b.op("Mul", first, cosine), b.op("Mul", second, sine))
@@ -23,7 +23,7 @@ def rotated_pairs(b: BodyBuilder, pairs: str, angle: str, axis: int) -> str:
 
 
 def linear(b: BodyBuilder) -> None:
-    """PadfreeLinear."""
+    """Writes the body of PadfreeLinear."""
     total = b.op("MatMul", b.load("x"), b.load("weight"))
     y = _epilogue(b, total, "bias" if b.attributes["has_bias"] else None)
     b.output("y", y)
@@ -32,7 +32,7 @@ def linear(b: BodyBuilder) -> None:
 
 
 def linear_fp8(b: BodyBuilder) -> None:
-    """PadfreeLinearFp8: e4m3 numbers are exact in float32."""
+    """Writes the body of PadfreeLinearFp8: e4m3 numbers are exact in float32."""
     x, weight = (b.load_e4m3(name) for name in ("x", "weight"))
     total = b.op("Mul", b.op("MatMul", x, b.op("Transpose", weight, perm=[1, 0])), "scale")
     y = _epilogue(b, total, "bias")
@@ -45,7 +45,7 @@ def linear_fp8(b: BodyBuilder) -> None:
 
 
 def _epilogue(b: BodyBuilder, total: str, bias: str | None) -> str:
-    """Results in float32 of the sums of products `total`, float32 [T,N]."""
+    """The results, in float32, of the sums of products `total`, float32 [T,N]."""
     if b.attributes["has_x_moments"]:
         _, root = _mean_and_root(b, "x_moments", "x_epsilon")
         total = b.op("Div", total, root)
@@ -72,7 +72,7 @@ def _epilogue(b: BodyBuilder, total: str, bias: str | None) -> str:
 
 
 def _blocks(b: BodyBuilder, columns: str) -> str:
-    """[T,N] as [T,N/16,2,8]: blocks of 8 columns and the 8 that belong to them."""
+    """[T,N] as [T,N/16,2,8]: each block of 8 columns with the 8 columns that belong to it."""
     count = b.op("Div", b.dim(columns, 1), b.const([16]))
     return b.reshape(columns, b.dim(columns, 0), count, b.const([2, 8]))
 
@@ -90,7 +90,7 @@ def _rotated_columns(b: BodyBuilder, columns: str) -> str:
 def _mean_and_root(b: BodyBuilder, moments: str, epsilon: str) -> tuple[str, str]:
     """Mean and sqrt(variance + epsilon) of whole rows, float32 [T,1], from the moments [G,T,2] of their groups.
 
-    With rms the mean square stands for the variance.
+    With rms, the mean square takes the place of the variance.
     """
     means, squares = (b.op("Gather", moments, b.const([i]), axis=2) for i in range(2))  # [G,T,1]
     mean = b.reduce("ReduceMean", means, 0)
@@ -104,7 +104,7 @@ def _moments(b: BodyBuilder, y: str) -> str:
     """float32 [M,T,2]: mean and sum of squared deviations of each row's groups of columns."""
     group = b.const([MOMENTS_GROUP])
     split = b.reshape(y, b.dim(y, 0), b.op("Div", b.dim(y, 1), group), group)  # [T,M,64]
-    # Sums as products: onnxruntime 1.31 gives reductions of no rows their input's shape.
+    # Sums as products: in onnxruntime 1.31, a reduction over no rows has its input's shape.
     mean = b.op("MatMul", split, b.const(np.full((MOMENTS_GROUP, 1), 1 / MOMENTS_GROUP), np.float32))
     deviation = b.op("Sub", split, mean)
     squares = b.op("MatMul", b.op("Mul", deviation, deviation), b.const(np.ones((MOMENTS_GROUP, 1)), np.float32))
@@ -112,7 +112,7 @@ def _moments(b: BodyBuilder, y: str) -> str:
 
 
 def _activate(b: BodyBuilder, x: str, activation: AttributeValue) -> str:
-    """The activation of float32 values; Gelu is an operator from opset 20 on alone."""
+    """The activation of float32 values; Gelu is an operator only from opset 20 on."""
     if activation == "relu":
         return b.op("Relu", x)
     if activation == "sigmoid":

@@ -10,7 +10,7 @@ ACTIVATIONS = ("none", "gelu", "gelu_tanh", "relu", "silu", "sigmoid")
 MOMENTS_GROUP = 64
 """How many columns of a row share one entry of PadfreeLinear's moments."""
 MAX_NORMED_WIDTH = 4096
-"""Columns of the widest rows that PadfreeLinear norms."""
+"""How many columns the widest rows have that PadfreeLinear norms."""
 
 _PLAIN = Condition("activation", ("none",))
 _ROTATES = Condition("rotary_features")
@@ -45,7 +45,7 @@ _EPILOGUE_FLAGS = (
         "residual_epsilon", "float", "added to the variance of the residual, with residual_moments", minimum=0.0
     ),
 )
-"""What else both operators have."""
+"""The other attributes that both operators have."""
 _EPILOGUE_REQUIRES = (
     (when("has_residual_moments"), when("has_residual")),
     (when("has_residual_moments"), without("has_x_moments")),
@@ -95,7 +95,7 @@ LINEAR = OperatorSpec(
 )
 
 MAX_SCALE = 2.0**14
-"""Of y_scale, whose inverse is no larger: e4m3 itself reaches from 2^-9 to 448."""
+"""The largest y_scale, and the largest 1 / y_scale: e4m3 itself reaches from 2^-9 to 448."""
 Y_SCALE = AttributeSpec("y_scale", "float", "the divisor of results in e4m3", minimum=1 / MAX_SCALE, maximum=MAX_SCALE)
 RESULTS = AttributeSpec(
     "results",

@@ -42,7 +42,7 @@ def make_node(
 
 
 def set_attribute(node: NodeProto, name: str, value: AttributeValue) -> None:
-    """Gives an attribute of the node, or an option of engines, a value of its type. Raises ValueError for others."""
+    """Sets an attribute that the node has, or an option of engines. Raises ValueError for any other name."""
     existing = next((attribute for attribute in node.attribute if attribute.name == name), None)
     if existing is None and name not in _spec_of(node).outside_engines:
         raise ValueError(f"{_label(node)} has no attribute '{name}'")
@@ -98,7 +98,7 @@ def check_node(node: NodeProto) -> None:
 
 
 def node_attributes(node: NodeProto) -> dict[str, AttributeValue]:
-    """The attributes of a padfree node as plain values, options of engines as well where it does not write them.
+    """The attributes of a padfree node as plain values, including options of engines that it does not write.
 
     Raises RewriteError for an unknown name or another type.
     """

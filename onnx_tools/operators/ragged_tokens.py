@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inside function bodies: ragged tokens as a grid [B,Smax] that ends at the longest sequence."""
+"""Ragged tokens inside function bodies, as a grid [B,Smax] that ends at the longest sequence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .body_builder import BodyBuilder
 
 @dataclass(frozen=True)
 class RaggedTokens:
-    """Names of the values that describe the sequences of a body. Smax is the longest length, at least 1."""
+    """The names of the values in a body that describe its sequences. Smax is the longest length, at least 1."""
 
     starts: str  # int64 [B]
     lens: str  # int64 [B]
@@ -23,7 +23,7 @@ class RaggedTokens:
 
 
 def ragged_from_cu_seqlens(b: BodyBuilder, cu: str) -> RaggedTokens:
-    """From cu_seqlens int64 [B+1]."""
+    """The description of the sequences in `cu`, which is cu_seqlens as int64 [B+1]."""
     end = b.const([np.iinfo(np.int64).max])
     starts = b.op("Slice", cu, b.const([0]), b.const([-1]))
     ends = b.op("Slice", cu, b.const([1]), end)
@@ -34,14 +34,14 @@ def ragged_from_cu_seqlens(b: BodyBuilder, cu: str) -> RaggedTokens:
 
 
 def grid_token(b: BodyBuilder, ragged: RaggedTokens) -> str:
-    """int64 [B,Smax]: the token in each slot of the grid, -1 where none is."""
+    """int64 [B,Smax]: the token in each slot of the grid, -1 where there is none."""
     column = b.unsqueeze(b.range(ragged.smax), 0)
     token = b.op("Add", b.unsqueeze(ragged.starts, 1), column)
     return b.op("Where", ragged.mask, token, b.const(-1))
 
 
 def token_slot(b: BodyBuilder, ragged: RaggedTokens) -> tuple[str, str]:
-    """int64 [N] and [N]: sequence and position in it of every token that is not filler."""
+    """int64 [N] and [N]: the sequence of every token that is not filler, and its position there."""
     slots = b.op("NonZero", ragged.mask)
     sequence, position = (b.op("Gather", slots, b.const(row), axis=0) for row in (0, 1))
     return sequence, position
@@ -59,6 +59,6 @@ def is_live(b: BodyBuilder, ragged: RaggedTokens, tokens: str) -> str:
 
 
 def bool_to_bias(b: BodyBuilder, mask: str) -> str:
-    """float32 of the mask's shape: 0 where it is true, the lowest float elsewhere (finite: no NaN in empty rows)."""
+    """float32 in the mask's shape: 0 where it is true, else the lowest float (finite: no NaN in empty rows)."""
     hidden = b.op("Cast", b.op("Not", mask), to=TensorProto.FLOAT)
     return b.op("Mul", hidden, b.const(np.finfo(np.float32).min, np.float32))

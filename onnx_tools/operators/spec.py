@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vocabulary in which operators are described: tensors, attributes, and when an input is there."""
+"""The vocabulary in which operators are described: tensors, attributes, and when a tensor is present."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class TensorSpec:
 
     `float32` stands for itself, whatever the type of the activations, and `fp8` for float8e4m3fn.
     `shape` uses the project's letters (T tokens, B sequences, S padded length, E hidden, H heads, D head size), each
-    the same size in all tensors of a node; "..." is the same axes everywhere, "*" any;
-    `when` and `also` say for which attribute values the tensor is there at all (None: always). Absent inputs are left
+    the same size in all tensors of a node; "..." stands for the same axes everywhere, "*" for any.
+    `when` and `also` say for which attribute values the tensor is present (None: always). Absent inputs are left
     out of a node's input list, not written as empty names.
     """
 
@@ -54,12 +54,12 @@ class TensorSpec:
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """Those that hold where the tensor is there."""
+        """The conditions that must hold for the tensor to be present."""
         return tuple(condition for condition in (self.when, self.also) if condition is not None)
 
     @functools.cached_property
     def axes(self) -> tuple[str, ...]:
-        """The sizes of the shape as they are written, one of each axis."""
+        """The sizes in the shape as they are written, one for each axis."""
         return tuple(axis for axis in self.shape.strip("[]").split(",") if axis)
 
     def is_there(self, attributes: Mapping[str, AttributeValue]) -> bool:
@@ -69,7 +69,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class PluginRange:
-    """The integers that a plugin takes; None: as far as the description goes."""
+    """The integers that a plugin takes; None: whatever the description allows."""
 
     minimum: int | None = None
     maximum: int | None = None
@@ -78,13 +78,13 @@ class PluginRange:
 
 @dataclass(frozen=True)
 class AttributeSpec:
-    """One attribute. Files write every attribute but the options of engines, engines write all.
+    """One attribute. Files hold every attribute except the options of engines; engines hold all.
 
     `allowed` lists the values (None: any value of the type between `minimum` and `maximum`).
     `selects_body` marks attributes that change which function body a node has.
-    `outside_engines` marks an option of engines alone: what a node without it has. It is chosen while a network is
-    lowered (builder/engine), and no pass names it.
-    `letter` stands for its value in shapes. `plugin` is what the plugin takes of the numbers that a file may have.
+    `outside_engines` marks an option that only engines have: it is the value of a node without it. The option is chosen
+    while a network is lowered (builder/engine), and no pass names it.
+    `letter` stands for its value in shapes. `plugin` says which of the numbers that a file may have the plugin takes.
     """
 
     name: str
@@ -113,10 +113,10 @@ class AttributeSpec:
 class OperatorSpec:
     """One operator of the ONNX domain `padfree`, which is also one TensorRT plugin of the same name.
 
-    `requires` holds pairs of conditions: where the first holds the second must hold too.
-    `plugin_precisions` are the activation types for which the plugin has kernels; the body computes in all. It has none
-    for fp32 where one of the conditions `in_half` holds.
-    `measurement` is what the plugin measures while an engine is built, a field of plans that no node has.
+    `requires` holds pairs of conditions: where the first holds, the second must hold too.
+    `plugin_precisions` are the activation types for which the plugin has kernels; the body computes in all. The plugin
+    has none for fp32 where one of the conditions `in_half` holds.
+    `measurement` names what the plugin measures while an engine is built: a field of plans that no node has.
     """
 
     name: str
@@ -138,16 +138,16 @@ class OperatorSpec:
 
     @functools.cached_property
     def outside_engines(self) -> Mapping[str, AttributeValue]:
-        """The options of engines alone, and what a node without them has."""
+        """The options that only engines have, with the values of a node without them."""
         return {spec.name: spec.outside_engines for spec in self.attributes if spec.outside_engines is not None}
 
     @functools.cached_property
     def flags(self) -> Mapping[str, AttributeValue]:
-        """The flags that files write, each off."""
+        """The flags that files hold, each set to 0."""
         return {spec.name: 0 for spec in self.attributes if spec.allowed == (0, 1) and spec.outside_engines is None}
 
     def complete(self, attributes: Mapping[str, AttributeValue]) -> Mapping[str, AttributeValue]:
-        """A node's attributes and the options of engines that it does not write."""
+        """A node's attributes, completed by the options of engines that it does not write."""
         return {**self.outside_engines, **attributes}
 
     def inputs_for(self, attributes: Mapping[str, AttributeValue]) -> tuple[TensorSpec, ...]:
@@ -172,20 +172,20 @@ def flag(name: str, doc: str) -> AttributeSpec:
 
 
 def integer(name: str, doc: str, minimum: int, *, letter: str = "", plugin: PluginRange | None = None) -> AttributeSpec:
-    """An integer that the body takes as it is."""
+    """An integer attribute that does not select the body, which reads its value."""
     return AttributeSpec(name, "int", doc, minimum=minimum, maximum=INT32_MAX, letter=letter, plugin=plugin)
 
 
 def in_engines(attribute: AttributeSpec, outside: AttributeValue = 0) -> AttributeSpec:
-    """The attribute as an option of engines alone, with what a node without it has."""
+    """The attribute as an option that only engines have; `outside` is the value of a node without it."""
     return replace(attribute, outside_engines=outside)
 
 
 def when(attribute: str) -> Condition:
-    """Where a flag is 1."""
+    """The condition that a flag is 1."""
     return Condition(attribute, (1,))
 
 
 def without(attribute: str) -> Condition:
-    """Where a flag is 0."""
+    """The condition that a flag is 0."""
     return Condition(attribute, (0,))

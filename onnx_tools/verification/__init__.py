@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Original and rewritten model side by side in onnxruntime."""
+"""Runs the original and the rewritten model side by side in onnxruntime."""
 
 from .agreement import Scale, largest_column_error, measure, typical_row_error
 

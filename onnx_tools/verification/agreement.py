@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far two models' numbers are apart, measured so that no column hides behind another one's size.
+"""How far two models' numbers are apart, measured so that large columns do not hide errors in small ones.
 
-Errors are parts of a column's own root mean square: a column is one number of a token's or a sequence's row. One root
-mean square for all would let a column of finfo.min, of NaN or of large numbers pardon every error in the others.
+Errors are relative to a column's own root mean square: a column is one number of a token's or a sequence's row. One
+root mean square for all would let a column of finfo.min, of NaN or of large numbers hide every error in the others.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Float64s = npt.NDArray[np.float64]
 
-# A column that is nearly always zero or small (behind a GELU), or that was so by chance in the few rows there are, is
-# off by what its inputs were off by, which is a part of what columns usually are. Of n numbers, one part in the root of
-# n is left to chance.
+# A column that is nearly always zero or small (after a GELU), or happens to be so in the few rows there are, has errors
+# as large as those of its inputs, which are a fraction of what columns usually are. With n numbers, a fraction of
+# 1 / sqrt(n) is left to chance.
 FLOOR = 0.5
-# Stand-ins for infinity (finfo.min, -1e9, -1e4) are larger than any number that a network computes, by this factor, and
-# so may whole columns be larger than most: neither says what the others' errors are ...
+# Stand-ins for infinity (finfo.min, -1e9, -1e4) exceed any number that a network computes by at least this factor, and
+# whole columns may exceed most others by as much: neither says anything about errors in the other numbers.
 _GAP = 30.0
-# ... Stand-ins are as large as this, too: exp(-1000) is 0 in every type.
+# Stand-ins are also at least as large as this: exp(-1000) is 0 in every type.
 _LEAST_SENTINEL = 1000.0
-# A type that ends below may hold the smaller ones as its largest number; what is below this had better fit.
+# A type with a smaller range may hold stand-ins from here on as its largest number; smaller ones must fit.
 _LEAST_CUT_OFF = 1e8
 _BLOCK = 1 << 20  # numbers that are measured at a time
 
@@ -35,8 +35,8 @@ _BLOCK = 1 << 20  # numbers that are measured at a time
 class Scale:
     """What an output's numbers are measured by.
 
-    columns: [C]; 0 for integers, which have to be equal. usual: that of most columns together.
-    sentinel: numbers from this magnitude on stand for infinity; they are measured by themselves.
+    columns: [C], the size of each column; 0 for integers, which have to be equal. usual: the size of most columns
+    together. sentinel: numbers from this magnitude on stand for infinity; each is measured by its own size.
     """
 
     columns: Float64s
@@ -44,14 +44,14 @@ class Scale:
     sentinel: float
 
     def differences(self, expected: Array, actual: Array, *, largest: float = np.inf) -> Float64s:
-        """Every number's difference in parts of its column's scale, [R, C]; infinite where only one is special.
+        """Every number's difference relative to its column's scale, [R, C]; infinite where only one is special.
 
-        NaN agrees with NaN alone, infinity with the same infinity, and a sentinel with the same one in its place.
+        NaN agrees only with NaN, an infinity with the same infinity, and a sentinel with the same sentinel.
 
         Args:
             expected: [R, C].
             actual: of the same shape.
-            largest: number of the type that `actual` was computed in; sentinels beyond it may be cut off there.
+            largest: largest number of the type that `actual` was computed in; sentinels beyond it may be cut off there.
         """
         a, b = expected.astype(np.float64), actual.astype(np.float64)
         same = (a == b) | (np.isnan(a) & np.isnan(b))
@@ -67,7 +67,7 @@ class Scale:
         return np.asarray(result, np.float64)
 
     def parts(self, values: Array, *, of: Array) -> Float64s:
-        """Numbers in parts of their columns' scales, [R, C]; 0 where `of`, the right ones, are special or they are."""
+        """Numbers relative to their columns' scales, [R, C]; 0 where they or the right ones, `of`, are special."""
         numbers = values.astype(np.float64)
         right = of.astype(np.float64)
         with np.errstate(invalid="ignore"):
@@ -81,7 +81,7 @@ class Scale:
 
 
 def measure(arrays: Sequence[Array]) -> Scale:
-    """The scale of the right numbers of one output, of all batches together: [R, C] each, of any R."""
+    """The scale of the right numbers of one output in all batches together, each [R, C] with its own R."""
     columns = arrays[0].shape[1]
     if any(array.dtype.kind in "iub" for array in arrays):
         return Scale(np.zeros(columns), 0.0, np.inf)
@@ -102,12 +102,12 @@ def measure(arrays: Sequence[Array]) -> Scale:
 
 
 def largest_column_error(expected: Array, actual: Array, *, largest: float = np.inf) -> float:
-    """The largest root mean square of any column's differences, as `Scale.differences` has them.
+    """The largest root mean square of any column's differences, as `Scale.differences` returns them.
 
     Args:
         expected: [R, C].
         actual: of the same shape.
-        largest: number of the type that `actual` was computed in.
+        largest: largest number of the type that `actual` was computed in.
     """
     if not expected.size:
         return 0.0
@@ -118,15 +118,15 @@ def largest_column_error(expected: Array, actual: Array, *, largest: float = np.
 
 
 def typical_row_error(expected: Array, actual: Array, scale: Scale, *, largest: float = np.inf) -> float:
-    """The median of rows' errors: lengths of differences in parts of the row's, or of a usual row's where that is more.
+    """The median of rows' errors: the length of a row's differences relative to its own or, if longer, a usual row's.
 
-    What rounding costs is much the same for most rows, and what a wrong factor in one layer does reaches all of them.
+    Rounding costs most rows about the same, and a wrong factor in one layer affects all of them.
 
     Args:
         expected: [R, C].
         actual: of the same shape.
-        scale: of the output's numbers.
-        largest: number of the type that `actual` was computed in.
+        scale: the scale of the output's numbers.
+        largest: largest number of the type that `actual` was computed in.
     """
     if not expected.size:
         return 0.0
@@ -139,13 +139,13 @@ def typical_row_error(expected: Array, actual: Array, scale: Scale, *, largest: 
 
 
 def row_blocks(array: Array) -> Iterator[slice]:
-    """The rows of [R, C], a few at a time: what is computed of them needs several times their memory."""
+    """The rows of [R, C], a few at a time: computing with them needs several times their memory."""
     step = max(1, _BLOCK // max(1, array.shape[1]))
     return (slice(start, start + step) for start in range(0, len(array), step))
 
 
 def _sentinel(arrays: Sequence[Array]) -> float:
-    """The magnitude from which on numbers stand for infinity: those beyond the first gap that are large enough."""
+    """The magnitude from which numbers stand for infinity: the first large enough one after a gap, else infinity."""
     least = _LEAST_SENTINEL / _GAP
     sizes = [np.abs(array[np.isfinite(array) & (array != 0)]) for array in arrays]
     small = max((float(np.max(item, where=item <= least, initial=0.0)) for item in sizes), default=0.0)

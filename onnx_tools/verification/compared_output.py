@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One output of both models over all batches: what is not padding in it, and how far it differs."""
+"""One output of both models over all batches: its numbers that are not padding, and how far they differ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 
 
 class DifferError(VerificationError):
-    """Raised where both models run, and their answers differ; `facts` says where."""
+    """Raised when both models run but their answers differ; `facts` says where."""
 
     def __init__(self, facts: str) -> None:
         self.facts = facts
@@ -38,7 +38,7 @@ class ComparedOutput:
         self._batches: list[tuple[Batch, TokenRows, TokenRows]] = []
 
     def add(self, batch: Batch, right: Array, actual: Array) -> None:
-        """Takes the output of one batch. Raises VerificationError for other shapes."""
+        """Adds the output of one batch. Raises VerificationError for unexpected shapes and for other texts."""
         if not batch.keeps_first_slot and not {SLOTS, BOTH} & set(self.dims or ()):
             return  # a head that reads the masked first slot cannot be reproduced
         if right.dtype.kind in "OSU":
@@ -71,7 +71,7 @@ class ComparedOutput:
         )
 
     def largest_difference(self) -> float:
-        """In parts of a column's root mean square. Raises VerificationError where it is too large."""
+        """Relative to a column's root mean square. Raises VerificationError if it is too large."""
         batches = [item for item in self._batches if item[1].values.size]
         if not batches:
             return 0.0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """fp16 without surprises: what it cannot hold is found with sample data and stays float32, or the whole model is bf16.
 
-The result is tried.
+The result is then run and checked.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from .sample_batches import Sample
 
 logger = logging.getLogger(__name__)
 
-# Root mean square of a column's errors in parts of the column's (see agreement.py): fp16 leaves about 1e-3 after 12
-# layers, bf16 eight times that; a tensor that was lost shows from 0.1 on.
+# Root mean square of a column's errors relative to the column's own (see agreement.py): fp16 leaves about 1e-3 after 12
+# layers, bf16 eight times that; a lost tensor causes errors of 0.1 or more.
 LARGEST_ERRORS: Mapping[str, float] = MappingProxyType({"fp16": 3e-2, "bf16": 2e-1})
 
 
 @dataclass(frozen=True)
 class HalfPrecision:
-    """A model in fp16 or bf16, the tensors that stay float32, and why it is not fp16, where that was left open.
+    """A model in fp16 or bf16, the tensors that stay float32, and why it is not fp16 where the choice was left open.
 
-    `errors` are what rounding costs each output: its worst column, and `typical` its usual row (agreement.py); empty
-    where nothing was run.
+    `errors` holds what rounding costs the worst column of each output, `typical` what it costs a usual row
+    (agreement.py); both are empty where nothing was run.
     """
 
     model: Model
@@ -53,13 +53,13 @@ def convert_and_check(model: Model, precision: str, sample: Sample | None) -> Ha
 
     Args:
         model: without function bodies.
-        precision: "fp16", "bf16", or "half": fp16, unless GEMMs of tokens would have to stay float32 for it, whose
+        precision: "fp16", "bf16", or "half": fp16, unless GEMMs of tokens would then have to stay float32, whose
             kernels are several times slower.
-        sample: inputs; None skips what needs them, so that only weights are looked at.
+        sample: inputs; None skips all that needs them, so that only weights are examined.
 
     Raises:
         RewriteError: something does not fit and cannot stay float32.
-        VerificationError: the result, with every tensor rounded as on a GPU, is not the model's.
+        VerificationError: the result differs from the model's, with every tensor rounded as on a GPU.
     """
     if sample is None:
         precision = "fp16" if precision == HALF else precision
@@ -78,7 +78,7 @@ def convert_and_check(model: Model, precision: str, sample: Sample | None) -> Ha
 
 
 def _reason_against_fp16(model: ModelProto, unfit: Mapping[str, str]) -> str:
-    """The first tensor that does not fit and that a GEMM of tokens or a padfree operator makes or reads, and why."""
+    """Why the first tensor does not fit that a GEMM of tokens or a padfree operator makes or reads; "" if all fit."""
     weights = {tensor.name for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.domain == DOMAIN or (node.op_type == "MatMul" and node.input[1] in weights):
@@ -89,9 +89,9 @@ def _reason_against_fp16(model: ModelProto, unfit: Mapping[str, str]) -> str:
 
 
 def check_outputs(model: Model, converted: Model, precision: str, sample: Sample) -> dict[str, tuple[float, float]]:
-    """Runs both on sample inputs; the largest column error and the typical row's of each output of floats.
+    """Runs both models on sample inputs; the largest column error and the typical row error of each float output.
 
-    Raises VerificationError naming the output that is not finite or too far off.
+    Raises VerificationError naming an output that is not finite or too far off.
     """
     errors: dict[str, tuple[float, float]] = {}
     outputs = {item.name: _dims(item) for item in model.proto.graph.output}

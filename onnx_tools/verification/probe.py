@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds out whether what stayed padded reads masked slots, where the rewritten graph holds zeros.
+"""Finds out whether the parts that stayed padded read masked slots, where the rewritten graph holds zeros.
 
 The padded parts are run alone, twice, with different values in the masked slots. A part whose results on kept tokens
-change cannot be reproduced, and is refused instead of being silently different.
+change cannot be reproduced, and is refused rather than giving silently different results.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ..importing.fixed_axes.sizes import join
 from ..match.values.mask_values import Mask, mask_of
 from ..passes.base import boundary_of
 
-_LENGTHS, _LENGTH = (7, 1, 4, 2), 7  # from one without padding to one where all but the first slot are masked
-_MORE = 2  # slots, all of them padding: a result that changes depends on the longest sequence of the batch
-_GARBAGE = 8.0  # size of numbers in masked slots, in parts of those in kept ones
-# What kept slots hold: numbers of both signs, and small positive ones. The first alone may hide what padding changes
-# after a division by what should be a count, a root of a negative number, a tanh or an exponential.
+_LENGTHS, _LENGTH = (7, 1, 4, 2), 7  # from a sequence without padding to one with all slots masked but the first
+_MORE = 2  # further slots of padding: a result that changes with them depends on the longest sequence of the batch
+_GARBAGE = 8.0  # size of numbers in masked slots, relative to those in kept ones
+# What kept slots hold: numbers of both signs, or small positive ones. The first kind alone may hide what padding
+# changes after a division by what should be a count, the root of a negative number, a tanh or an exponential.
 _KINDS = ("normal", "positive")
 _POSITIVE = (0.02, 0.06)
 _TOLERANCE = 1e-4
@@ -41,18 +41,18 @@ _RECURRENT = ("GRU", "LSTM", "RNN")
 
 
 class PaddingIsReadError(RewriteError):
-    """Raised where a result on kept tokens depends on masked slots, or where nobody can tell."""
+    """Raised when a result on kept tokens depends on masked slots, or when that cannot be determined."""
 
 
 class UnknownSizesError(PaddingIsReadError):
-    """Raised where sizes follow from the inputs' values, and nobody can tell which numbers are padding."""
+    """Raised when sizes follow from the inputs' values, so that it is unknown which numbers are padding."""
 
 
 @dataclass(frozen=True)
 class ProbeResult:
     """What a probe that passed found out.
 
-    reasons: why results differ under masks that are not right-padded. rules: how ids had to be, by input.
+    reasons: why results differ under masks that are not right-padded. rules: input -> the rule that its ids followed.
     """
 
     reasons: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class ProbeResult:
 
 @dataclass(frozen=True)
 class _PaddedPart:
-    """The padded part of a graph as a graph of its own; names of its results in order, and who makes them."""
+    """The padded part of a graph as a graph of its own, the names of its results in order, and what makes them."""
 
     graph: gs.Graph
     results: tuple[str, ...]
@@ -69,12 +69,12 @@ class _PaddedPart:
     makers: dict[str, gs.Node]
     mask: Mask
     seq_lens: str  # the lengths' name
-    inputs: frozenset[str]  # of the model, the mask's left out
+    inputs: frozenset[str]  # the model's inputs except for the mask
     inputs_vary: bool  # whether they may hold anything in masked slots
 
     @cached_property
     def session(self) -> ort.InferenceSession:
-        """What runs the graph, for all masks and ids."""
+        """The session that runs the graph for all masks and ids."""
         return open_session(Model(gs.export_onnx(self.graph, do_type_check=False)), optimize=False)
 
 
@@ -95,7 +95,7 @@ def probe(
         try:
             reader = _difference(part, analysis, _masks()[0], rules)
         except RewriteError as error:
-            # That the graph fails on some ids says less than what is found with ids that it looks for.
+            # A failure on some ids says less than a finding with ids that the graph looks for.
             says_more = isinstance(error, PaddingIsReadError) and not isinstance(refusal, PaddingIsReadError)
             refusal = error if refusal is None or says_more else refusal
             continue
@@ -122,10 +122,10 @@ def _masks() -> tuple[np.ndarray, ...]:
 
 
 def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _PaddedPart | None:
-    """Everything between PadfreeUnpack and what padfree operators read, or the outputs; None where there is nothing.
+    """Everything from PadfreeUnpack to what padfree operators read, or to the outputs; None where there is nothing.
 
-    With `inputs_too` also what is computed from token inputs, of which the packed interface does not get masked slots,
-    and from the mask, whose rows are as long as the longest sequence there.
+    With `inputs_too`, this includes what is computed from token inputs, whose masked slots the packed interface does
+    not get, and from the mask, whose rows are there as long as the longest sequence.
     """
     mask = mask_of(analysis[boundary_of(graph).mask])
     names = {tensor.name for tensor in graph.inputs if inputs_too}
@@ -156,7 +156,7 @@ def _padded_part(graph: gs.Graph, analysis: Analysis, inputs_too: bool) -> _Padd
 
 
 def _part(graph: gs.Graph, results: Sequence[str]) -> gs.Graph:
-    """A graph of its own that makes some tensors from the inputs and from what padfree nodes make."""
+    """A graph of its own that makes these results from the inputs and from the results of padfree nodes."""
     names, nodes = set(results), list[gs.Node]()
     inputs, tensors = list(graph.inputs), dict[str, gs.Tensor]()
     for node in reversed(graph.nodes):
@@ -173,7 +173,7 @@ def _part(graph: gs.Graph, results: Sequence[str]) -> gs.Graph:
 
 
 def _difference(part: _PaddedPart, analysis: Analysis, mask: np.ndarray, rules: Mapping[str, IdRule]) -> gs.Node | None:
-    """The first node whose results on kept tokens are others for other fillings of the masked slots, or more slots."""
+    """The first node whose results on kept tokens change with the content or the number of the masked slots."""
     trials = []
     try:
         session = part.session
@@ -210,7 +210,7 @@ def _first_difference(
     second: Sequence[np.ndarray],
     third: Sequence[np.ndarray],
 ) -> gs.Node | None:
-    """Who is the first to make other numbers of kept tokens, where a final result is others."""
+    """If a final result has changed on kept tokens: the first node whose result has."""
     changed = []
     for name, before, *others in zip(part.results, first, second, third, strict=True):
         dims = dims_of_shape(analysis.facts[name].shape)
@@ -251,13 +251,13 @@ def _first_difference(
 
 
 def _other_slots(shape: tuple[Poly, ...] | None) -> str | None:
-    """The size of an axis along which there are some slots more or less than the sequences have; None for others."""
+    """The size of an axis that has a few slots more or fewer than the sequences; None where there is none."""
     sizes = [(size, (size - S).constant()) for size in shape or ()]
     return next((f"S {'-' if more < 0 else '+'} {abs(more)}" for _, more in sizes if more), None)
 
 
 def _close(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether all numbers are about the same; most are equal, which is found out sooner."""
+    """Whether all numbers are about the same; usually they are equal, which is the faster check."""
     if np.array_equal(one, other):
         return True
     return np.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
@@ -268,7 +268,7 @@ def _text(node: gs.Node) -> str:
 
 
 def _advice(node: gs.Node) -> str:
-    """What makes a node that reads padding read none."""
+    """How to keep a node from reading padding."""
     if is_standard(node, *_RECURRENT):
         return "give it the sequences' lengths (its input sequence_lens), for its backward direction starts in padding"
     return "mask the tokens before they are mixed (multiply by the attention mask)"
@@ -277,7 +277,7 @@ def _advice(node: gs.Node) -> str:
 def _widen(
     part: _PaddedPart, analysis: Analysis, feed: Mapping[str, np.ndarray], rules: Mapping[str, IdRule]
 ) -> dict[str, np.ndarray] | None:
-    """The same tokens with more padding after them; None where an input's size is no plain S."""
+    """The same tokens with more padding after them; None where a size of an input depends on S but is not S."""
     wide = {}
     for name, values in feed.items():
         shape = analysis.facts[name].shape or ()
@@ -328,7 +328,7 @@ def _feeds(
                 ids = rule.at_tokens(generator.integers(0, rule.limit, size), mask) if ids is None else ids
                 values = np.where(mask, ids, rule.other_padding if varies and garbage else rule.padding)
             else:
-                values = noise[0] > 0  # all alike where numbers are positive: then a search finds the first slot
+                values = noise[0] > 0  # all True where numbers are positive: then a search finds the first slot
                 if has_slots and varies:
                     values = np.where(mask.reshape(*mask.shape, *[1] * (values.ndim - 2)), values, garbage > 0)
             feed[tensor.name] = np.asarray(values, dtype)

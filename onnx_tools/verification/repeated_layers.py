@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both models without layers that repeat others, for what takes long: what it shows of one layer, it shows of its like.
+"""Both models without layers that repeat others, for slow checks: what holds for one layer holds for those like it.
 
-Two stretches of a model are alike where the same operators with the same attributes are wired in the same way, and
-only weights along features differ: matrices that rows are multiplied by, biases, and the factors of norms. Everything
-else (tables of positions, biases of scores, masks, windows, single numbers) is the same in both, bit by bit. A stretch
-is left out of both models at once, between cuts that `origins` has of both, and only where it follows what it is like
-in the original and in the rewritten model, as the one that it is like does.
+Two stretches of a model are alike if the same operators with the same attributes are wired in the same way, and only
+weights along features differ: matrices that rows are multiplied by, biases, and the factors of norms. Everything else
+(tables of positions, biases of scores, masks, windows, single numbers) is the same in both, bit by bit. A stretch is
+left out of both models at once, between cuts that `origins` names in both. It must be like an earlier stretch in the
+original and in the rewritten model, and must follow the same kind of stretch as that one does.
 
-So all layers that differ in more than their weights stay. The weights are another matter: a layer whose weights were
+So all layers that differ in more than their weights stay. Weights are checked elsewhere: a layer whose weights were
 mixed up shows in the whole models, with any tokens.
 """
 
@@ -24,8 +24,8 @@ from ..importing.control_flow import keep_needed
 from .stretches import Cut, Form, Stretches
 
 _LEAST_CUTS = 4
-_STARTS = 8  # cuts that are tried as the first one
-_WORTHWHILE = 0.75  # of the nodes may stay
+_STARTS = 8  # how many cuts are tried as the first one
+_WORTHWHILE = 0.75  # at most this fraction of the nodes may stay
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class ShortenedModels:
 
 
 def without_repeated_layers(original: Model, rewritten: Model, origins: Mapping[str, str]) -> ShortenedModels | None:
-    """The models without layers that are like others; None where that leaves nothing out, or not much.
+    """The models without layers that are like others; None where that would leave out little or nothing.
 
     Args:
-        original: nodes in the order in which they compute, as rewritten's.
+        original: nodes in the order in which they compute, as in `rewritten`.
         rewritten: with function bodies.
         origins: tensor [T,...] of the rewritten model -> the tensor [B,S,...] of the original that it replaces.
     """
@@ -66,9 +66,10 @@ def without_repeated_layers(original: Model, rewritten: Model, origins: Mapping[
 
 @dataclass(frozen=True)
 class _Cuts:
-    """Cuts of both models in order, through which alone tokens go on.
+    """Cuts of both models, in order: all that is computed from tokens passes through them.
 
-    originals, packed: their tensors. shapes: of the packed ones. forms: what both models compute from one to the next.
+    originals, packed: their tensors. shapes: those of the packed ones. forms: what both models compute from one cut to
+    the next.
     """
 
     originals: Sequence[Cut]
@@ -78,7 +79,7 @@ class _Cuts:
 
     @classmethod
     def most(cls, original: Stretches, rewritten: Stretches, origins: Mapping[str, str]) -> _Cuts | None:
-        """As many as there are; None where they are too few for a repeat, or what lies between them is too much."""
+        """As many cuts as there are; None if they are too few for a repeat, or comparing them would take too long."""
         shapes = _shapes(rewritten.graph)
         origins_known = {name: origin for name, origin in origins.items() if name in shapes and original.makes(origin)}
         start, best = "", list[tuple[Cut, Cut]]()
@@ -97,7 +98,7 @@ class _Cuts:
 
 
 def _match(packed: Sequence[Cut], originals: Sequence[Cut], origins: Mapping[str, str]) -> list[tuple[Cut, Cut]]:
-    """The cuts of both models that are the same, in the order that they have in both."""
+    """The cuts that correspond in both models, in the order that they have in both."""
     order = {frozenset(cut): at for at, cut in enumerate(originals)}
     pairs, last = list[tuple[Cut, Cut]](), -1
     for cut in packed:
@@ -110,9 +111,9 @@ def _match(packed: Sequence[Cut], originals: Sequence[Cut], origins: Mapping[str
 
 
 def _longest_repeat(forms: Sequence[tuple[Form, Form]], shapes: Sequence[object]) -> tuple[int, int] | None:
-    """Cuts between which both models may be left out: the most stretches that all repeat earlier ones.
+    """Cuts between which both models may be left out: the longest run of stretches that all repeat earlier ones.
 
-    Each of them follows one that it follows before, too, and so does what comes after them.
+    Each of them follows a kind of stretch that it also follows earlier, and so does the stretch after the run.
     """
     numbers = {form: number for number, form in enumerate(dict.fromkeys(forms))}
     kinds = [numbers[form] for form in forms]
@@ -132,7 +133,7 @@ def _longest_repeat(forms: Sequence[tuple[Form, Form]], shapes: Sequence[object]
 
 
 def _without(model: Model, first: Cut, last: Cut, stretches: Stretches) -> Model | None:
-    """A model whose tensors `first` are read for `last`; None where something else needs what lies between."""
+    """A model that reads the tensors `first` instead of `last`; None if anything else needs what lies between."""
     between, new_names = stretches.between(first, last), dict(zip(last, first, strict=True))
     result = ModelProto()
     result.CopyFrom(model.proto)
@@ -157,7 +158,7 @@ def _drop_unread(graph: GraphProto) -> None:
 
 
 def _shapes(graph: GraphProto) -> dict[str, tuple[int | str, ...]]:
-    """The shapes that are written at tensors."""
+    """The shapes that tensors declare."""
     return {
         item.name: tuple(dim.dim_param or dim.dim_value for dim in item.type.tensor_type.shape.dim)
         for item in graph.value_info

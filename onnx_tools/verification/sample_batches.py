@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ragged sample batches: what the original gets, and what the rewritten model gets of the same tokens."""
+"""Ragged sample batches, as inputs of the original and, with the same tokens, of the rewritten model."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Array = npt.NDArray[Any]
 LONGEST, RAGGED = "longest", "ragged"  # names of batches
 _LONGEST = 512  # tokens of the longest sequence, where the model allows more: verification stays a matter of seconds
 _LONGEST_WITHOUT_LIMIT = 128  # where the model knows no largest position
-_IDS_WITHOUT_LIMIT = 2  # ids are drawn below it where the model's table is not known
+_IDS_WITHOUT_LIMIT = 2  # ids are drawn below this where the model's table is not known
 _RAGGED = 19  # tokens of the longest sequence of a ragged batch, where the model allows so many
-_SHORT = 3  # those of a batch with much padding
-_FURTHER = 8  # slots that a batch is padded further by
-_MANY = 32  # sequences of one length, short enough for what padding adds to stand out: zeros beside negative numbers
+_SHORT = 3  # tokens of the longest sequence of a batch with much padding
+_FURTHER = 8  # slots of further padding
+_MANY = 32  # sequences of one length, short enough for padding's effect to stand out: zeros next to negative numbers
 _EVEN = (1, 2)  # their lengths
-_FILLERS = (0, 1, 2)  # ids that padded slots may hold: what tokenizers have for padding
+_FILLERS = (0, 1, 2)  # ids that padded slots may hold: those that tokenizers pad with
 _FILLER_TOKENS = 5
 
 
@@ -36,12 +36,12 @@ class Batch:
 
     name: str
     mask: npt.NDArray[np.bool_]
-    keeps_first_slot: bool = True  # of every sequence
+    keeps_first_slot: bool = True  # whether the mask keeps the first slot of every sequence
     filler_tokens: int = 0
     has_empty: bool = False  # the rewritten model also gets an empty sequence before each one
 
     def over(self, values: Array) -> npt.NDArray[np.bool_]:
-        """The mask as it goes over an input [B,S,...]."""
+        """The mask in a shape that broadcasts over an input [B,S,...]."""
         return self.mask.reshape(*self.mask.shape, *[1] * (values.ndim - 2))
 
 
@@ -54,7 +54,7 @@ class Sample:
 
 
 def sample_of(original: ModelProto, metadata: Mapping[str, Any], *, seed: int = 0) -> Sample:
-    """One of the batches that `verify` takes, a ragged one."""
+    """The ragged batch among those that `verify` uses."""
     rng = np.random.default_rng(seed)
     batch = next(item for item in make_batches(metadata, rng) if item.name == RAGGED)
     return Sample(feeds_of(original, metadata, batch, rng)[1], batch.mask)
@@ -63,7 +63,8 @@ def sample_of(original: ModelProto, metadata: Mapping[str, Any], *, seed: int = 
 def make_batches(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[Batch]:
     """One token, the longest sequence, ragged ones; for the padded interface also left-padded and holed masks.
 
-    Those are left out where the original is only right for right-padded ones, holed ones where masks must have none.
+    Both are left out if the original is right only for right-padded masks, and the holed one if masks must have no
+    holes.
     """
     limit = metadata.get("max_positions")
     longest = _LONGEST_WITHOUT_LIMIT if limit is None else min(limit, _LONGEST)
@@ -81,7 +82,7 @@ def make_batches(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[
         return [*batches, Batch("filler and empty", mask, filler_tokens=_FILLER_TOKENS, has_empty=True)]
     takes_lengths = (metadata.get("mask") or {}).get("lengths", False)
     if takes_lengths or metadata.get("coverage", {}).get("right_padded_only", False):
-        return batches  # under other masks the original's attention reads padding, and lengths know none
+        return batches  # under other masks the original's attention reads padding, and lengths cannot express them
     prefix = _prefix_mask(lengths)
     holed = rng.random(prefix.shape) < 0.6
     holed[:, 0] = True
@@ -93,8 +94,8 @@ def make_batches(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[
 def batches_padded_further(metadata: Mapping[str, Any]) -> list[Batch]:
     """Batches with more slots than their longest sequence has tokens: a few more, and as many as there may be.
 
-    Of two sequences, and of many of one or two tokens, all of which have no padding without these slots. There is none
-    where the model has no room for padding.
+    Some hold two sequences, others many of one or two tokens each, which have no padding but these slots. There are no
+    batches where the model has no room for padding.
     """
     limit = metadata.get("max_positions")
     most = _LONGEST_WITHOUT_LIMIT if limit is None else min(limit, _LONGEST)
@@ -113,7 +114,7 @@ def batches_padded_further(metadata: Mapping[str, Any]) -> list[Batch]:
 
 
 def paddings(feeds: Mapping[str, Array], metadata: Mapping[str, Any], batch: Batch) -> Iterator[dict[str, Array]]:
-    """The original's inputs as they are, and with one id each in padded slots; the mask and its like stay."""
+    """The original's inputs as they are, then with a single id in all padded slots; masks and the like stay."""
     mask = metadata.get("mask") or {"input": None}
     limits = {item["name"]: item["limit"] for item in metadata["inputs"] if item["role"] == "tokens"}
     ids = [name for name, limit in limits.items() if name != mask["input"] and limit]
@@ -162,9 +163,9 @@ def _prefix_mask(lengths: Sequence[int]) -> npt.NDArray[np.bool_]:
 def _original_feeds(
     original: ModelProto, metadata: Mapping[str, Any], batch: Batch, rng: np.random.Generator
 ) -> dict[str, Array]:
-    """The original's inputs; the one that is no token input of the rewritten model is the mask.
+    """The original's inputs; one that the rewritten model's metadata does not list is the mask.
 
-    A mask has values that keep a slot at tokens, and values that mask it at padding, whatever else it tells.
+    A mask input holds values that keep slots at tokens and values that mask them at padding, whatever else it means.
     """
     mask = metadata.get("mask") or {"input": None, "kept": [1], "masked": [0]}
     limits = {item["name"]: item["limit"] for item in metadata["inputs"] if item["role"] == "tokens"}
@@ -192,7 +193,7 @@ def _original_feeds(
             own = item.name == mask["input"]
             if own and not limits[item.name]:
                 ids = rng.choice(mask["kept"], batch.mask.shape)
-            elif not limits[item.name]:  # positions may choose from a table that is cut to the sequence's length
+            elif not limits[item.name]:  # positions may index a table that is cut to the sequence's length
                 ids = np.minimum(ids, np.arange(batch.mask.shape[1]))
             refused_ids = {*excluded_ids.get(item.name, ()), *(mask["masked"] if own else ())}
             other = next(value for value in range(len(refused_ids) + 1) if value not in refused_ids)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model computes from one tensor to another, in a form that two stretches share where they differ in weights."""
+"""What a model computes between two tensors, in a form that stretches share if they differ only in weights."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ..operators import DOMAIN, OPERATORS, node_attributes
 Form: TypeAlias = tuple[object, ...]
 Cut: TypeAlias = tuple[str, ...]
 
-_MOST_TENSORS = 2  # of a cut: rows of tokens, and their sum with what the layer before has made of them
-_MOST_STEPS = 32  # times a model's nodes: more are looked at where all stretches need the same long computation
+_MOST_TENSORS = 2  # tensors in a cut: rows of tokens, and their sum with the result of the layer before
+_MOST_STEPS = 32  # times a model's nodes: there are more steps where all stretches repeat the same long computation
 _NEVER = -1
 _MATRICES: Mapping[str, tuple[int, ...]] = MappingProxyType({"MatMul": (1,), "Gemm": (1, 2)})
 _ROWS: Mapping[str, tuple[int, ...]] = MappingProxyType(
@@ -29,18 +29,18 @@ _ROWS: Mapping[str, tuple[int, ...]] = MappingProxyType(
         **dict.fromkeys(("LayerNormalization", "RMSNormalization"), (1, 2)),
     }
 )
-"""Standard operators, and the positions of what may be weights along features: matrices, and rows for every token."""
+"""Standard operators with the input positions where weights along features may be: one row for all tokens."""
 _OWN = frozenset({"gamma", "beta", "bias", "qkv_bias", "pooler_weight", "pooler_bias"})
-"""The same of padfree's operators, by their names."""
+"""The inputs of padfree operators that are such weights, by their names."""
 
 
 class Stretches:
-    """A graph, to be looked at between tensors that all paths of tokens go through."""
+    """A graph that is compared in stretches between tensors that all paths of tokens go through."""
 
     def __init__(self, model: Model) -> None:
         self.graph: GraphProto = model.proto.graph
         self._nodes: Sequence[NodeProto] = list(self.graph.node)
-        # Names are read off protobuf once: cuts and forms walk over all nodes many times.
+        # Names are read from protobuf once: cuts and forms walk over all nodes many times.
         self._node_outputs = [tuple(name for name in node.output if name) for node in self._nodes]
         self._carries = [tuple(node.input) if _carries(node) else () for node in self._nodes]
         self._makers = {name: at for at, names in enumerate(self._node_outputs) for name in names}
@@ -51,7 +51,7 @@ class Stretches:
 
     @classmethod
     def of(cls, model: Model) -> Stretches | None:
-        """A model's graph; None where it holds subgraphs, or nodes that stand before what they read."""
+        """A model's graph; None where it holds subgraphs, or nodes that come before those whose results they read."""
         result = cls(model)
         for at, node in enumerate(result._nodes):
             if any(item.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for item in node.attribute):
@@ -61,15 +61,15 @@ class Stretches:
         return result
 
     def makes(self, name: str) -> bool:
-        """Whether a node of the graph makes a tensor, and it is none of its outputs."""
+        """Whether a node makes the tensor, and it is not an output of the graph."""
         return name in self._makers and name not in self._outputs
 
     def in_order(self, names: Iterable[str]) -> list[str]:
-        """Those that the graph makes, as it makes them."""
+        """Those of the tensors that the graph makes, in the order in which it makes them."""
         return sorted((name for name in names if self.makes(name)), key=self._makers.__getitem__)
 
     def cuts(self, start: str) -> list[Cut]:
-        """In order, the few tensors that all goes through which is computed of `start`, shapes alone left out."""
+        """The cuts, in order: the few tensors that all values computed from `start` pass through, except shapes."""
         flows = self._following(start)
         reads = dict.fromkeys(flows, _NEVER)
         for at, names in enumerate(self._carries):
@@ -85,7 +85,7 @@ class Stretches:
         return [cut for cut in unique if self._outputs.isdisjoint(cut)]
 
     def forms(self, start: str, cuts: Sequence[Cut]) -> list[Form] | None:
-        """What is computed from each of these cuts of `start` to the next; None where that takes too long to tell."""
+        """What is computed from each of these cuts of `start` to the next; None where finding out takes too long."""
         self._flows = self._following(start)
         self._vary = self._weights_along_features()
         steps, all_forms = _MOST_STEPS * len(self._nodes), list[Form]()
@@ -98,7 +98,7 @@ class Stretches:
         return all_forms
 
     def between(self, first: Cut, last: Cut) -> set[str]:
-        """Tensors of tokens that are made after `first` up to `last`."""
+        """Tensors of tokens that are made after `first`, up to and including `last`."""
         outputs = self._node_outputs[self._end(first) + 1 : self._end(last) + 1]
         return {name for names in outputs for name in names if name in self._flows}
 
@@ -106,7 +106,7 @@ class Stretches:
         return max(self._makers[name] for name in cut)
 
     def _following(self, start: str) -> set[str]:
-        """The tensor, and all that is computed of its numbers."""
+        """The tensor, and all that is computed from its numbers."""
         names = {start}
         after = self._makers[start] + 1
         for inputs, outputs in zip(self._carries[after:], self._node_outputs[after:], strict=True):
@@ -115,7 +115,7 @@ class Stretches:
         return names
 
     def _form(self, first: Cut, last: Cut) -> Form:
-        """The nodes from one cut to another, each with the numbers of what it reads, as met from the end on."""
+        """The nodes from one cut to another, each with the numbers of its inputs, in depth-first order from the end."""
         numbers, form = {"": -1, **{name: at for at, name in enumerate(first)}}, list[object]()
         before, waiting = self._end(first), [(name, False) for name in last]
         while waiting:
@@ -150,7 +150,7 @@ class Stretches:
         return ("numbers", stub.SerializeToString(deterministic=True))
 
     def _weights_along_features(self) -> set[str]:
-        """The weights that may differ: all that read them do so along features."""
+        """The weights that may differ: all nodes that read them do so along features."""
         readers: dict[str, list[tuple[NodeProto, int]]] = {}
         for node in self._nodes:
             for index, name in enumerate(node.input):
@@ -173,7 +173,7 @@ class Stretches:
             return of_tokens and specs[index].name in _OWN
         if node.domain not in ("", "ai.onnx"):
             return False
-        if node.op_type == "Transpose" and rank == 2:  # as linear layers are written
+        if node.op_type == "Transpose" and rank == 2:  # exporters write linear layers this way
             after = readers.get(node.output[0], [])
             return all(other.op_type in _MATRICES and at == 1 and other.domain == "" for other, at in after)
         if rank == 2 and index in _MATRICES.get(node.op_type, ()):
@@ -182,7 +182,7 @@ class Stretches:
 
 
 def _carries(node: NodeProto) -> bool:
-    """Whether what a node makes depends on the numbers that it reads, and not on their shape alone."""
+    """Whether a node's results depend on the numbers that it reads, and not only on their shape."""
     return node.op_type not in ("Shape", "Size") or node.domain not in ("", "ai.onnx")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tokens and sequences have in an output, and whether two models say the same of them."""
+"""The numbers that belong to tokens and sequences in an output, and whether two models give the same ones."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .sample_batches import Batch
 
 Array = npt.NDArray[Any]
 
-# Allowed difference, in parts of a column's root mean square. Both models compute in float32, with sums of up to a
-# few thousand terms in another order: 6e-6 was measured after the 12 layers of BERT-base, and deeper models may have
-# ten times that. A bias or a residual that is lost shows from 1e-2 on.
+# Allowed difference relative to a column's root mean square. Both models compute in float32, with sums of up to a few
+# thousand terms in different orders: 6e-6 was measured after the 12 layers of BERT-base, and deeper models may have
+# ten times that. A lost bias or residual causes differences of 1e-2 or more.
 RELATIVE_TOLERANCE = 2e-4
 
 
 def rows_of_tokens(values: Array, dims: Dims | None, mask: npt.NDArray[np.bool_]) -> Array | None:
-    """What tokens and sequences have in one output; None where it is not known which numbers these are."""
+    """The numbers of tokens and sequences in one output; None where it is not known which numbers these are."""
     sizes = set(dims or ())
     texts = {size for size in sizes if isinstance(size, str)}
     is_known = texts <= {BATCH, SLOTS, BOTH} and not (SLOTS in texts and BATCH not in texts)
@@ -32,7 +32,7 @@ def rows_of_tokens(values: Array, dims: Dims | None, mask: npt.NDArray[np.bool_]
 
 
 def same_rows(expected: Array | None, actual: Array | None) -> bool:
-    """Whether these are the same numbers; so it is taken to be where either is not known."""
+    """Whether these are the same numbers; it is assumed that they are where either is not known."""
     if expected is None or actual is None:
         return True
     if expected.shape != actual.shape:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs original and rewritten model in onnxruntime on ragged batches and compares what is not padding."""
+"""Runs the original and the rewritten model in onnxruntime on ragged batches and compares what is not padding."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 Array = npt.NDArray[Any]
 Result = TypeVar("Result")
 Progress = Callable[[int, int], object]
-"""Hears how many batches of a comparison have run, and of how many."""
+"""Called with the number of batches of a comparison that have run, and the number of all."""
 
 _MIXES = (
     "the original's answers for a sequence change with the others of its batch, as where it takes a mean over the "
@@ -50,17 +50,17 @@ _MIXES = (
 
 
 class PaddingMattersError(VerificationError):
-    """Raised where the original's own answers for tokens depend on what padded slots hold."""
+    """Raised when the original's own answers for tokens depend on what padded slots hold."""
 
 
 @dataclass(frozen=True)
 class Verification:
     """What a verification found.
 
-    errors: each output's largest difference, in parts of a column's root mean square (see agreement.py).
-    rules: how ids had to be for that; empty: any.
+    errors: each output's largest difference relative to a column's root mean square (see agreement.py).
+    rules: input -> the rule that its ids had to follow; empty: any ids will do.
     shortened_models: what long sequences were compared on, where repeated layers were left out for them.
-    parts: how many parts the rewritten model ran in, where its weights are too many to be held at once; otherwise 1.
+    parts: how many parts the rewritten model ran in, if its weights are too large to be held at once; otherwise 1.
     """
 
     errors: Mapping[str, float]
@@ -74,12 +74,12 @@ def verify(
 ) -> Verification:
     """Compares the two models on seeded ragged batches; padded slots hold random ids.
 
-    Long sequences, and batches that are padded far, are compared without layers that repeat others
-    (repeated_layers.py), but for `whole`; or where those models differ: then the whole ones decide. Of models whose
-    weights are read anew for every run, ragged sequences alone go through all layers.
+    Long sequences, and batches with much padding, are compared without layers that repeat others (repeated_layers.py),
+    except with `whole`, or if those models differ: then the whole ones decide. In models whose weights are read anew
+    for every run, only ragged sequences go through all layers.
 
     The rewritten model carries function bodies and is still float32; `metadata` is the object that goes into it.
-    Numbers that are infinite or not a number, integers and stand-ins for infinity have to be equal.
+    Infinities, NaNs and integers have to be equal, and stand-ins for infinity must match each other.
     Raises VerificationError for the first output value that differs by more than RELATIVE_TOLERANCE.
     """
     return verify_ids(original, rewritten, metadata, seed=seed, whole=whole)
@@ -95,12 +95,12 @@ def verify_ids(
     special: Mapping[str, SpecialIds] | None = None,
     on_progress: Progress = lambda _done, _of: None,
 ) -> Verification:
-    """As verify, and finds how ids have to be for that.
+    """As verify, and also finds the rules that ids have to follow.
 
-    Where the two differ, and the original's answers change with the ids in padded slots, or it cannot run on them, it
-    looks for ids that it knows (`special`): then ids are tried that end in one of them, with padding that is none.
-    Where it knows none, such an original is refused. So is one that is to be packed and whose answers change with how
-    much padding a batch has: packed batches have none.
+    If the two models differ, and the original's answers change with the ids in padded slots, or it cannot run on them,
+    it looks for certain ids (`special`): then ids are tried that end in one of these, with padding that is none of
+    them. If it looks for none, such an original is refused. So is one that is to be packed and whose answers change
+    with how much padding a batch has: packed batches have none.
     """
     models = _Models(original, rewritten, metadata, whole=whole, on_progress=on_progress)
     try:
@@ -163,7 +163,7 @@ def verify_assumed(
     whole: bool = False,
     on_progress: Progress = lambda _done, _of: None,
 ) -> Verification:
-    """As verify, with ids as these rules have them, in padding too. Raises VerificationError."""
+    """As verify, with ids that follow these rules, in padding too. Raises VerificationError."""
     models = _Models(original, rewritten, metadata, whole=whole, on_progress=on_progress)
     entry = {**metadata, "id_rules": {name: rule.to_dict() for name, rule in rules.items()}}
     worst = models.compare(entry, seed)
@@ -173,9 +173,9 @@ def verify_assumed(
 
 
 class _Models:
-    """The original and the rewritten model, open for any batches.
+    """The original and the rewritten model, with open sessions for any batches.
 
-    `shortened_models`: what replaces them for long sequences, until these models differ or do not run.
+    `shortened_models` replace them for long sequences, as long as these models agree and run.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class _Models:
                 self.shortened_models = models
 
     def _decide(self, check: Callable[[], Result]) -> Result:
-        """What a check finds: where shortened models do not pass it, the whole ones do or do not."""
+        """The result of a check; if the shortened models fail it, the whole ones decide."""
         short = self._long, self.shortened_models
         try:
             return check()
@@ -249,14 +249,14 @@ class _Models:
     def _right_answers(
         self, batch: Batch, feeds: Mapping[str, Array], original: ort.InferenceSession | None = None
     ) -> list[Array]:
-        """The original's results: of every sequence alone where all slots of a batch would be tokens."""
+        """The original's results; sequences are run alone if the model would take all slots of a batch for tokens."""
         run = partial(_run, original or self._sessions[0], self._names, batch, "original")
         if self._is_alone:
             return self._each_alone(run, feeds, batch)
         return self._sizes.run(run, feeds, self._dims, self._fillers)
 
     def padding_is_read(self, metadata: Mapping[str, Any], seed: int) -> bool:
-        """Whether the original's numbers of tokens change with the ids in padded slots, or it cannot run on them."""
+        """Whether the original's results for tokens change with the ids in padded slots, or it cannot run on them."""
         rng = np.random.default_rng(seed)
         names = [item["name"] for item in metadata["inputs"] if item["role"] == "tokens"]
         for batch in make_batches(metadata, rng):
@@ -273,8 +273,8 @@ class _Models:
         return False
 
     def depends_on_padding(self, metadata: Mapping[str, Any], seed: int) -> bool:
-        """Whether the original's numbers of tokens change with what padding holds, or with how much there is."""
-        self._long, self.shortened_models = self._sessions, None  # it may be the weights of one layer
+        """Whether the original's results for tokens change with what padding holds, or with how much there is."""
+        self._long, self.shortened_models = self._sessions, None  # the weights of a single layer may be the cause
         if self.padding_is_read(metadata, seed):
             return True
         try:
@@ -284,7 +284,7 @@ class _Models:
         return False
 
     def mixes_sequences(self, metadata: Mapping[str, Any], seed: int) -> bool:
-        """Whether the original's numbers of sequences change when the first and longest one is not in their batch."""
+        """Whether the original's results per sequence change when the first and longest one is not in the batch."""
         if self._sizes or self._is_alone or metadata["interface"] != "packed":
             return False
         rng = np.random.default_rng(seed)
@@ -305,9 +305,9 @@ class _Models:
         return False
 
     def check_wider(self, metadata: Mapping[str, Any], seed: int) -> None:
-        """Raises VerificationError where the original's numbers of tokens change when a batch is padded further.
+        """Raises VerificationError if the original's results for tokens change when a batch is padded further.
 
-        What padding holds is another matter: they may do so for random ids there, where they do not for one id.
+        They may change with random ids in padding, as long as they do not with a single id there.
         """
         if not self._sizes and not self._is_alone:
             self._decide(partial(self._check_wider, metadata, seed))
@@ -332,7 +332,7 @@ class _Models:
                 )
 
     def _changed_when_wider(self, batch: Batch, feeds: Mapping[str, Array]) -> str | None:
-        """The first output whose numbers of tokens are others without the slots that no sequence has tokens in."""
+        """The first output whose results for tokens change without the slots in which no sequence has a token."""
         length = int(batch.mask.sum(1).max())
         narrow = replace(batch, mask=batch.mask[:, :length])
         run = partial(_run, self._long[0], self._names)
@@ -344,13 +344,13 @@ class _Models:
         return None
 
     def _cut(self, feeds: Mapping[str, Array], length: int) -> dict[str, Array]:
-        """The first slots of every sequence, with what is said of sequences."""
+        """The first slots of every sequence; inputs per sequence and shared ones stay whole."""
         return {name: values if name in self._rows else values[:, :length] for name, values in feeds.items()}
 
     def _each_alone(
         self, run: Callable[[Mapping[str, Array]], list[Array]], feeds: Mapping[str, Array], batch: Batch
     ) -> list[Array]:
-        """The original's results for every sequence alone, without padding, put together as those of a batch."""
+        """The original's results for every sequence alone, without padding, joined like those of a batch."""
         width = batch.mask.shape[1]
         axes = [(BATCH,) if sizes is None else sizes for sizes in self._dims]
         rows: list[list[Array]] = []
@@ -374,7 +374,7 @@ class _Models:
 
 
 class _OriginalFails(VerificationError):
-    """Raised where the original does not run."""
+    """Raised when the original does not run."""
 
 
 def _run(
@@ -394,7 +394,7 @@ def _run(
 
 
 def _session(model: Model, kind: str) -> ort.InferenceSession:
-    """Both compute as their files say: of onnxruntime's fusions some are wrong, and would be so in both."""
+    """A session without optimisation: some of onnxruntime's fusions are wrong, and would be wrong in both models."""
     try:
         return open_session(model, optimize=False)
     except Exception as error:  # onnxruntime's exceptions share no base class of their own

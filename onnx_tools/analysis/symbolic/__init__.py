@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of a graph's tensors without running it: shapes in B and S, small values, and how masks are made."""
+"""What is known about a graph's tensors without running it: shapes in B and S, small values, how masks are made."""
 
 from .analysis import Analysis, analyse, facts_of_inputs, learn
 from .expr import Apply, Element, Expr, Index, Number, RowSum, evaluate, substitute

@@ -35,12 +35,12 @@ class Conclusion:
 
 
 ConstantFacts = dict[int, tuple[np.ndarray, Facts]]
-"""By an array's id: the array, and what is known of constants that hold it."""
+"""An array's id -> the array, and what is known of constants that hold it."""
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """Facts by tensor name, by a node's id how they were found, and those about arrays whose values were looked at."""
+    """Facts by tensor name, the conclusions by node id that led to them, and facts about arrays that were read."""
 
     facts: Mapping[str, Facts]
     steps: Mapping[int, Conclusion] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Analysis:
         return self.facts.get(tensor.name, _NOTHING)
 
     def of_copy(self, graph: gs.Graph, copy: gs.Graph) -> Analysis:
-        """The same about a copy of the graph, whose nodes stand in the same order."""
+        """The same analysis for a copy of the graph, whose nodes have the same order."""
         steps = dict[int, Conclusion]()
         for old, new in zip(graph.nodes, copy.nodes, strict=True):
             step = self.steps.get(id(old))
@@ -62,8 +62,8 @@ class Analysis:
 def analyse(graph: gs.Graph, before: Analysis | None = None) -> Analysis:
     """Facts about every tensor of a sorted graph, from its inputs (dimensions named B, S, T) onward.
 
-    What is known of the same graph from `before` a change is taken over, as far as nothing that it follows from has
-    changed: nodes keep their attributes.
+    What was known of the same graph `before` a change is taken over wherever nothing that it follows from has changed;
+    the attributes of nodes are assumed not to change.
     """
     facts, steps = facts_of_inputs(graph), dict[int, Conclusion]()
     old = before if before is not None else Analysis({})
@@ -86,13 +86,13 @@ def analyse(graph: gs.Graph, before: Analysis | None = None) -> Analysis:
 
 
 def _as_before(old: Analysis, name: str, item: Facts) -> Facts:
-    """What was known of a tensor of that name, where it says the same: then what follows from it holds as well."""
+    """The old facts of that tensor if they say the same as `item`: conclusions from the same object still hold."""
     last = old.facts.get(name)
     return last if last is not None and last.says_the_same(item) else item
 
 
 def _taken_over(facts: dict[str, Facts], node: gs.Node, step: Conclusion) -> bool:
-    """Takes over what a step has found, where it would find the same again."""
+    """Takes over what a step found if it would find the same again; returns whether it did."""
     inputs, outputs = node.inputs, node.outputs
     if len(inputs) != len(step.inputs) or len(outputs) != len(step.results):
         return False
@@ -115,9 +115,9 @@ def facts_of_inputs(graph: gs.Graph) -> dict[str, Facts]:
 
 
 def learn(facts: dict[str, Facts], node: gs.Node, constants: ConstantFacts | None = None) -> None:
-    """Adds the facts about a node's constants and outputs; those about its other inputs are there.
+    """Adds the facts about a node's constants and outputs; those about its other inputs must be there.
 
-    `constants` are what is known of arrays already; others that are looked at are added.
+    `constants` holds what is already known of arrays; those that are read here are added.
     """
     for tensor in node.inputs:
         if isinstance(tensor, gs.Constant) and tensor.name not in facts:
@@ -126,7 +126,7 @@ def learn(facts: dict[str, Facts], node: gs.Node, constants: ConstantFacts | Non
     results = infer(node, input_facts, lambda tensor: facts.get(tensor.name, _NOTHING))
     for position, tensor in enumerate(node.outputs):
         item = results[position] if results is not None and position < len(results) else None
-        item = Facts(constant=True) if node.op == "Constant" else item  # of strings; others are no nodes any more
+        item = Facts(constant=True) if node.op == "Constant" else item  # strings; other Constant nodes are gone by now
         facts[tensor.name] = _complete(tensor, item, input_facts)
 
 
@@ -136,12 +136,12 @@ def _input_facts(tensor: gs.Tensor) -> Facts:
     if shape is None or dtype is None:
         return Facts(shape, dtype)
     if len(shape) < 2 and all(size.constant() is not None for size in shape):
-        return Facts(shape, dtype, constant=True)  # the same for every sequence, as a weight
+        return Facts(shape, dtype, constant=True)  # the same for every sequence, like a weight
     return Facts(shape, dtype, Element(tensor.name, tuple(axis_index(i) for i in range(len(shape))), dtype))
 
 
 def declared_shape(tensor: gs.Tensor) -> tuple[Poly, ...] | None:
-    """The shape written at a tensor; every dimension without a known name gets a name of its own."""
+    """The shape that a tensor declares; every dimension without a known name gets a name of its own."""
     if tensor.shape is None:
         return None
     sizes = []
@@ -154,9 +154,9 @@ def declared_shape(tensor: gs.Tensor) -> tuple[Poly, ...] | None:
 
 
 def constant_of(tensor: gs.Constant, constants: ConstantFacts | None = None) -> Facts:
-    """Facts about a constant; the values of large weights are not looked at, nor those that numpy has no type for.
+    """Facts about a constant; values of large weights are not read, nor are those that numpy has no type for.
 
-    Such values (bfloat16, int4) would be of another type from then on, in the exported graph too.
+    Reading such values (bfloat16, int4) would convert them for good, in the exported graph too.
     """
     dtype = dtype_name(tensor.dtype) or "float32"
     shape = tuple(int(size) for size in tensor.shape)
@@ -175,7 +175,7 @@ def constant_of(tensor: gs.Constant, constants: ConstantFacts | None = None) -> 
 
 
 def _complete(tensor: gs.Tensor, result: Facts | None, input_facts: list[Facts]) -> Facts:
-    """What a rule left open is taken from the type and shape written at the tensor."""
+    """Takes what a rule left open from the type and shape that the tensor declares."""
     facts = result or Facts(constant=bool(input_facts) and all(item.constant for item in input_facts))
     shape = facts.shape if facts.shape is not None else declared_shape(tensor)
     dtype = facts.dtype or dtype_name(tensor.dtype)

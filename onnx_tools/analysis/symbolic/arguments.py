@@ -10,7 +10,7 @@ from .poly import Poly
 
 
 def axes_of_node(node: gs.Node, input_facts: InputFacts, position: int) -> list[int] | None:
-    """The axes that a node names, as an attribute (old opsets) or as input `position`; None: not given or not known."""
+    """The axes in a node's attribute (old opsets) or in input `position`; None where not given or not known."""
     if "axes" in node.attrs:
         return [int(axis) for axis in node.attrs["axes"]]
     if position < len(input_facts) and not node.inputs[position].is_empty():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between which numbers an expression lies, where some elements of graph inputs are known and the others are not."""
+"""Bounds of an expression, given the values of some elements of graph inputs while others are unknown."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .poly import Poly
 Values = npt.NDArray[np.float64]
 Bounds = tuple[Values, Values]
 
-# No position, size, sum of a mask or id is larger.
+# No position, size, id or sum of a mask is larger.
 LARGEST = float(1 << 24)
-_MOST_CASES = 4  # comparisons of positions that are told apart
+_MOST_CASES = 4  # comparisons of positions that are tried both ways
 _ORDERS = MappingProxyType(  # whether the first operand is the larger one, and whether they must differ
     {"Greater": (True, True), "GreaterOrEqual": (True, False), "Less": (False, True), "LessOrEqual": (False, False)}
 )
@@ -28,8 +28,8 @@ _ORDERS = MappingProxyType(  # whether the first operand is the larger one, and 
 def bounds(expr: Expr, elements: Mapping[Element, npt.NDArray[Any]]) -> Bounds:
     """The lowest and the highest value that the expression may have, for every value of the known elements.
 
-    The elements' arrays have one shape, which the results have too, or broadcast to; booleans are 0 and 1. Sums of rows
-    of their inputs, which are masks that are 0 at padding alone, are at least 1.
+    The elements' arrays share one shape, which the results have or broadcast to; booleans are 0 and 1. Row sums of
+    their inputs are at least 1: these are masks that are 0 only at padding.
     """
     if isinstance(expr, Number):
         return _exact(np.asarray(expr.value, dtype=np.float64))
@@ -41,14 +41,14 @@ def bounds(expr: Expr, elements: Mapping[Element, npt.NDArray[Any]]) -> Bounds:
             return _exact(np.asarray(elements[expr], dtype=np.float64))
         return _truth() if expr.dtype == "bool" else _unknown()
     if isinstance(expr, RowSum):
-        # A row without any token has no results that count.
+        # The results of a row without any token do not matter.
         is_given = any(element.source == expr.source for element in elements)
         return np.asarray(1.0 if is_given else 0.0), np.asarray(LARGEST)
     return _apply(expr, [bounds(arg, elements) for arg in expr.args])
 
 
 def bounds_by_cases(expr: Expr, elements: Mapping[Element, npt.NDArray[Any]]) -> Bounds:
-    """The same, the lowest and highest of all cases that comparisons of positions make: key after query, or not.
+    """The same over all outcomes of comparisons of positions, such as a key after the query, or not.
 
     So `where(causal + mask == 0, low, causal)` is low for a masked key in either case.
     """
@@ -64,7 +64,7 @@ def bounds_by_cases(expr: Expr, elements: Mapping[Element, npt.NDArray[Any]]) ->
 
 
 def _comparisons(expr: Expr) -> set[Poly]:
-    """What must not be negative for comparisons of positions to be true."""
+    """The polynomials whose signs decide the comparisons of positions."""
     if not isinstance(expr, Apply):
         return set()
     condition = _condition(expr)
@@ -72,7 +72,7 @@ def _comparisons(expr: Expr) -> set[Poly]:
 
 
 def _decide(expr: Expr, truths: Mapping[Poly, bool]) -> Expr:
-    """The expression where it is known which comparisons of positions are true."""
+    """The expression once it is known which comparisons of positions are true."""
     if not isinstance(expr, Apply):
         return expr
     condition = _condition(expr)
@@ -82,7 +82,7 @@ def _decide(expr: Expr, truths: Mapping[Poly, bool]) -> Expr:
 
 
 def _condition(expr: Apply) -> tuple[Poly, bool] | None:
-    """(p, True) for a comparison of positions that is p >= 0, (p, False) for its contrary; None for anything else."""
+    """(p, True) for a comparison of positions that means p >= 0, (p, False) for p < 0; None for anything else."""
     if expr.op not in _ORDERS or not all(isinstance(arg, Index) for arg in expr.args):
         return None
     one, two = (arg.poly for arg in expr.args if isinstance(arg, Index))

@@ -41,7 +41,7 @@ class Element:
 
 @dataclass(frozen=True)
 class RowSum:
-    """The sum of a row of a graph input [B,S]: of a mask, the number of its kept tokens."""
+    """The sum of a row of a graph input [B,S]; for a mask, this is the number of its kept tokens."""
 
     source: str
     row: Poly
@@ -153,7 +153,7 @@ def is_constant(expr: Expr) -> bool:
 
 
 def number(value: Any, dtype: str) -> Expr:
-    """A constant expression; integers become an Index so that index arithmetic goes on."""
+    """A constant expression; integers become an Index so that index arithmetic can go on."""
     plain = value.item() if hasattr(value, "item") else value
     if dtype.startswith(("int", "uint")):
         return Index(Poly.of(int(plain)), dtype)
@@ -161,7 +161,7 @@ def number(value: Any, dtype: str) -> Expr:
 
 
 def substitute(expr: Expr, values: Mapping[Atom, Poly], sizes: Mapping[int, Poly]) -> Expr:
-    """Puts polynomials for axes; `sizes` are those of the axes in the result."""
+    """Replaces axes by polynomials; `sizes` are those of the axes in the result."""
     if isinstance(expr, Index):
         return Index(expr.poly.substitute(values, sizes), expr.dtype)
     if isinstance(expr, Element):
@@ -174,7 +174,7 @@ def substitute(expr: Expr, values: Mapping[Atom, Poly], sizes: Mapping[int, Poly
 
 
 def replace_element(expr: Expr, element: Element, value: Expr) -> Expr:
-    """The expression with another instead of an element."""
+    """The expression with an element replaced by `value`."""
     if isinstance(expr, Apply):
         return apply(expr.op, tuple(replace_element(arg, element, value) for arg in expr.args), expr.dtype)
     return value if expr == element else expr
@@ -188,7 +188,7 @@ def size_of(expr: Expr) -> int:
 
 
 def _polys(leaf: Expr) -> tuple[Poly, ...]:
-    """The polynomials of an Index, Number, Element or RowSum."""
+    """The polynomials in an Index, Element or RowSum; a Number has none."""
     if isinstance(leaf, Index):
         return (leaf.poly,)
     if isinstance(leaf, Element):
@@ -209,7 +209,7 @@ def axes_of(expr: Expr) -> set[int]:
 
 
 def evaluate(expr: Expr, elements: Mapping[Element, Any]) -> Any:
-    """Its value (numpy scalar) where the elements of graph inputs are as given.
+    """The expression's value (a numpy scalar) for the given elements of graph inputs.
 
     Raises KeyError for an element that is not given, ValueError where it depends on a dimension, an index or a sum.
     """
@@ -240,7 +240,7 @@ def _poly(expr: Expr) -> Poly | None:
 
 
 def whole(expr: Expr) -> Poly | None:
-    """The whole number that an expression is, of whatever type; None where it is not known to be one."""
+    """The whole number that an expression equals, whatever its type; None where it is not known to be one."""
     if isinstance(expr, Index):
         return expr.poly
     if isinstance(expr, Number):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about one tensor, and how they follow for constants."""
+"""Facts about one tensor, and how those of constants and of element-wise results follow."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Elements = npt.NDArray[np.object_]
 
 # Larger constants are weights: nobody computes shapes or masks with them, and reading them costs time.
 MAX_ELEMENTS = 64
-MAX_NUMBERS = 8  # of floating point: scales, thresholds, mask values
+MAX_NUMBERS = 8  # floating-point numbers: scales, thresholds, mask values
 MAX_PATTERN = 1 << 18
-# Larger expressions than those of masks and positions are given up: a chain of x + x would double them every time.
+# Expressions larger than those of masks and positions are dropped: a chain of x + x would double them every time.
 MAX_EXPRESSION = 150
 
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """What is known of a tensor; None: not known."""
+    """What is known of a tensor; None means not known."""
 
     shape: Shape | None = None
     dtype: str | None = None
@@ -40,7 +40,7 @@ class Facts:
         return None if self.shape is None else len(self.shape)
 
     def says_the_same(self, other: Facts) -> bool:
-        """Whether both know the same."""
+        """Whether both say the same about a tensor."""
         if (self.shape, self.dtype, self.constant, self.expr) != (other.shape, other.dtype, other.constant, other.expr):
             return False
         if self.elements is None or other.elements is None:
@@ -55,7 +55,7 @@ class Facts:
         return None if any(size is None for size in sizes) else tuple(size for size in sizes if size is not None)
 
     def scalar(self) -> float | None:
-        """The value where every element has the same known one."""
+        """The value that all elements share, if it is known."""
         expr = self.uniform()
         if isinstance(expr, Index):
             value = expr.poly.constant()
@@ -63,7 +63,7 @@ class Facts:
         return None if expr is None or not hasattr(expr, "value") else float(expr.value)
 
     def uniform(self) -> Expr | None:
-        """The expression where it is the same for every element."""
+        """The expression if it is the same for every element."""
         return self.expr if self.expr is not None and not axes_of(self.expr) else None
 
     def integers(self) -> list[Poly] | None:
@@ -87,7 +87,7 @@ InputFacts = Sequence[Facts]
 
 
 def sizes_of(shape: Shape) -> dict[int, Poly]:
-    """Axis number to size."""
+    """Axis number -> size."""
     return dict(enumerate(shape))
 
 
@@ -110,10 +110,10 @@ def constant_facts(shape: Sequence[int], dtype: str, values: np.ndarray | None) 
 
 @functools.lru_cache(1024)
 def _of_bytes(shape: tuple[int, ...], dtype: str, kind: np.dtype, data: bytes) -> Facts:
-    """Facts of a small constant, of which graphs have many of the same values: axes, sizes, scales."""
+    """Facts of a small constant, cached: graphs have many with the same values, such as axes, sizes and scales."""
     facts = _of_values(shape, dtype, np.frombuffer(data, kind).reshape(shape))
     if facts.elements is not None:
-        facts.elements.setflags(write=False)  # other graphs get them, too
+        facts.elements.setflags(write=False)  # they are shared with other graphs
     return facts
 
 
@@ -128,7 +128,7 @@ def _of_values(shape: tuple[int, ...], dtype: str, values: np.ndarray) -> Facts:
 
 
 def _pattern(values: np.ndarray, dtype: str) -> Expr | None:
-    """A constant that is the same everywhere, or that counts up along one axis."""
+    """The expression of a constant that is the same everywhere, or that counts up along one axis; else None."""
     if not values.size:
         return None
     first = values.reshape(-1)[0]
@@ -152,7 +152,7 @@ def remap(expr: Expr | None, mapping: Sequence[Poly], sizes: Shape) -> Expr | No
 
 
 def broadcast_shape(shapes: Sequence[Shape | None]) -> Shape | None:
-    """The shape that element-wise operators give, or None where it is not certain."""
+    """The shape of an element-wise result, or None where it is not certain."""
     if any(shape is None for shape in shapes):
         return None
     full_shapes = [shape for shape in shapes if shape is not None]

@@ -19,7 +19,7 @@ Lookup = Callable[[gs.Tensor], Facts]
 
 
 def gather_nd(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> list[Facts]:
-    """GatherND by indices that a Concat put together, one column an axis."""
+    """GatherND by indices that a Concat joined, with one column per axis."""
     concat = made_by(node.inputs[1], "Concat")
     shape, batch = input_facts[1].shape, int(node.attrs.get("batch_dims", 0))
     depth = shape[-1].constant() if shape else None
@@ -41,7 +41,7 @@ def gather_nd(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> list[Fa
 
 
 def trilu(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
-    """Zeros on the other side of a diagonal."""
+    """Trilu: zeros on one side of a diagonal."""
     x, diagonal = (
         input_facts[0],
         input_facts[1].plain_integers() if len(input_facts) > 1 and not node.inputs[1].is_empty() else [0],
@@ -55,7 +55,7 @@ def trilu(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
 
 
 def scatter_nd(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> list[Facts]:
-    """What is written to every place of its own is what is written: so exporters write x[:, :, :, :n] = y."""
+    """ScatterND whose every element goes to its own place gives the updates: exporters write x[:, :, :n] = y so."""
     data, updates, index = input_facts[0], input_facts[2], input_facts[1].shape
     plain = [Facts(data.shape, data.dtype, constant=all(item.constant for item in input_facts))]
     concat = made_by(node.inputs[1], "Concat")
@@ -75,7 +75,7 @@ def scatter_nd(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> list[F
 
 
 def eye_like(node: gs.Node, x: Facts) -> Facts:
-    """EyeLike: 1 where the column is the row, or `k` after it; else 0."""
+    """EyeLike: 1 where the column is `k` (usually 0) after the row, else 0."""
     dtype = dtype_name(node.attrs.get("dtype")) or x.dtype
     if dtype is None or x.shape is None or len(x.shape) != 2:
         return Facts(x.shape, dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sizes of what GEMMs, convolutions and standard attention make."""
+"""The sizes of the results of GEMMs, convolutions and standard attention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def matmul(_: gs.Node, input_facts: InputFacts) -> list[Facts]:
 
 
 def conv(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
-    """[batch, channels, ...]: as long as the padding makes up for the kernel, or shorter; steps of 1 only."""
+    """[batch, channels, ...]: padding lengthens the axes and the kernel shortens them; only strides of 1 are known."""
     x, kernel = input_facts[0].shape, input_facts[1].static_shape()
     if x is None or kernel is None or any(step != 1 for step in node.attrs.get("strides", [1])):
         return [Facts(dtype=input_facts[0].dtype)]
@@ -31,7 +31,7 @@ def conv(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
 
 
 def attention(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
-    """The result of Attention: as the queries, with the width of the values."""
+    """The result of Attention: the shape of the queries, with heads as wide as those of the values."""
     q, v = input_facts[0].shape, input_facts[2].shape
     if q is None or v is None:
         return [Facts(dtype=input_facts[0].dtype)]

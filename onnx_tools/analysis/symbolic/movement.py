@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that only move elements: reshapes, slices, gathers. Where each element comes from is followed exactly."""
+"""Operators that only move elements: reshapes, slices, gathers. It is known exactly where each element comes from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .facts import Facts, Shape, from_elements, remap, sizes_of
 from .poly import Poly
 
 TO_THE_END = 10**9
-"""Limits of slices from here on are the end: tf2onnx writes this, others the largest number of 32 or 64 bits."""
+"""Slice limits from here on mean the end: tf2onnx writes 10^9, others the largest integer of 32 or 64 bits."""
 
 
 def volume(shape: Shape) -> Poly:
@@ -24,7 +24,7 @@ def volume(shape: Shape) -> Poly:
 
 
 def _quotient(sizes: Shape, divisors: Sequence[Poly]) -> Poly | None:
-    """The product of all sizes divided by that of others; what is in both, as S + 1 may be, need be no one product."""
+    """The product of sizes divided by that of divisors; sizes in both cancel first, even sums such as S + 1."""
     remaining, others = list(sizes), []
     for size in divisors:
         if size in remaining:
@@ -35,7 +35,7 @@ def _quotient(sizes: Shape, divisors: Sequence[Poly]) -> Poly | None:
 
 
 def reshape(x: Facts, target: Sequence[Poly] | None, allow_zero: bool) -> Facts:
-    """Reshape to `target` (0: keep, -1: what is left)."""
+    """Reshape to `target` (0 keeps a size, -1 takes what is left)."""
     if target is None:
         return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)
     if x.elements is not None and all(size.constant() is not None for size in target):
@@ -139,7 +139,7 @@ def expand(x: Facts, target: Sequence[Poly] | None) -> Facts:
 
 
 def slice_(x: Facts, starts: Sequence[Poly], ends: Sequence[Poly], axes: Sequence[int], steps: Sequence[int]) -> Facts:
-    """Slice. A slice to the length of the sequence of a longer constant table has that length."""
+    """Slice. A constant table that is sliced to the sequence's length is taken to be long enough."""
     if x.shape is None:
         return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)
     shape: list[Poly | None] = list(x.shape)
@@ -164,7 +164,7 @@ def slice_(x: Facts, starts: Sequence[Poly], ends: Sequence[Poly], axes: Sequenc
 
 
 def _bound(value: Poly, size: Poly) -> Poly | None:
-    """A slice's limit as a position counted from 0; None where it is not certain."""
+    """The limit of a slice as a position counted from 0; None where it is not certain."""
     number, total = value.constant(), size.constant()
     if number is not None:
         if number >= TO_THE_END or value == size:
@@ -179,14 +179,14 @@ def _bound(value: Poly, size: Poly) -> Poly | None:
     if value == -size:
         return Poly()  # x[-n:] of n elements
     if total is not None and value.terms and (-value).is_non_negative():
-        return size + value  # of a constant table, from its end
+        return size + value  # counted from the end of a constant table
     if value == size or total is not None:
-        return value  # of a constant table: the model is limited to its length
+        return value  # within a constant table: the model is limited to its length
     return value if value.is_non_negative() and (size - value).is_non_negative() else None
 
 
 def _length(size: Poly) -> Poly | None:
-    """A slice's size where it is certain: a limit before the first one gives none, not less than none."""
+    """The size of a slice, if it is certain; an end before the start gives 0, not a negative size."""
     number = size.constant()
     if number is not None:
         return Poly.of(max(0, number))
@@ -195,7 +195,7 @@ def _length(size: Poly) -> Poly | None:
 
 
 def _at_one_end(position: Poly, size: Poly) -> bool:
-    """Whether a limit is one element from an end of an axis of the inputs, which has one element at least."""
+    """Whether a limit is one element from either end of a batch or sequence axis, which has at least one element."""
     return size in (Poly.atom("B"), Poly.atom("S")) and position in (Poly.of(1), size - 1)
 
 

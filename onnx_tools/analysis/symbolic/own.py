@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the padfree operators make: their descriptions' shapes, with the sizes of what a node reads."""
+"""The results of padfree operators: the shapes in their descriptions, with the sizes of a node's inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .poly import Poly
 
 _GROUP, _ANY = "...", "*"
 _FREE = ("B", "S", "T", "L")
-"""Letters that a node gives a meaning, where none of its inputs has them."""
+"""Letters that stand for themselves in a node none of whose inputs has them."""
 _TYPES = {"int32": "int32", "float32": "float32", "fp8": "float8_e4m3fn"}
 
 
@@ -33,14 +33,14 @@ def padfree(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
 
 
 class _Letters:
-    """What the letters of a description are in one node; None: not known."""
+    """The sizes that a description's letters have in one node; None: not known."""
 
     def __init__(self, of_attributes: dict[str, Poly]) -> None:
         self._sizes: dict[str, Poly | None] = dict(of_attributes)
         self._group: Shape | None = None
 
     def bind(self, axes: tuple[str, ...], shape: Shape | None) -> None:
-        """Takes the sizes of one input."""
+        """Takes over the sizes of one input."""
         many = next((at for at, axis in enumerate(axes) if axis in (_GROUP, _ANY)), None)
         count = 0 if shape is None else len(shape)
         if shape is not None and (count != len(axes) if many is None else count < len(axes) - 1):

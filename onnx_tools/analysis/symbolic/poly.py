@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integer polynomials in dimension names (B, S, ...) and axis indices: sizes and index arithmetic of tensors."""
+"""Integer polynomials in dimension names (B, S, ...) and axis indices, for sizes and index arithmetic of tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Division:
-    """The quotient or the remainder of two polynomials that nothing simpler is known for."""
+    """The quotient or the remainder of two polynomials, where nothing simpler is known for it."""
 
     kind: str  # "div" or "mod"
     numerator: Poly
@@ -54,12 +54,12 @@ class Poly:
 
     @functools.cached_property
     def _hash(self) -> int:
-        """Kept, for shapes are looked up again and again."""
+        """Cached, because shapes are looked up again and again."""
         return hash(self.terms)
 
     @staticmethod
     def of(value: int | Poly) -> Poly:
-        """An integer as a polynomial; polynomials stay as they are."""
+        """An integer as a polynomial; a polynomial stays as it is."""
         return value if isinstance(value, Poly) else _number(int(value))
 
     @staticmethod
@@ -105,7 +105,7 @@ class Poly:
         return Poly._from(terms)
 
     def constant(self) -> int | None:
-        """The integer it is, or None."""
+        """The integer that it equals, or None."""
         if not self.terms:
             return 0
         return self.terms[0][1] if len(self.terms) == 1 and not self.terms[0][0] else None
@@ -150,7 +150,7 @@ class Poly:
         return Poly._from(terms)
 
     def substitute(self, values: Mapping[Atom, Poly], sizes: Mapping[int, Poly]) -> Poly:
-        """Puts polynomials for atoms; `sizes` are those of the axes in the result."""
+        """Replaces atoms by polynomials; `sizes` are those of the axes in the result."""
         total = Poly()
         for monomial, factor in self.terms:
             product = Poly.of(factor)
@@ -179,7 +179,7 @@ class Poly:
         )
 
     def evaluate(self, value: Callable[[str], int]) -> int:
-        """Its value with dimension names replaced; it must not depend on axes."""
+        """Its value with dimension names replaced by their sizes; it must not depend on axes."""
         total = 0
         for monomial, factor in self.terms:
             for atom in monomial:

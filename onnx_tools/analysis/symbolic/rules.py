@@ -90,7 +90,7 @@ def _same(_: gs.Node, input_facts: InputFacts) -> Results:
 
 
 def _quantize(node: gs.Node, input_facts: InputFacts) -> Results:
-    """Of x, its scale and the zero point, whose type the result has where there is one."""
+    """The result of x, its scale and its zero point, which sets the type; without one it is uint8."""
     return [Facts(input_facts[0].shape, input_facts[2].dtype if len(node.inputs) > 2 else "uint8")]
 
 
@@ -219,7 +219,7 @@ def _range(_: gs.Node, input_facts: InputFacts) -> Results:
 
 
 def _whole_number(facts: Facts) -> Poly | None:
-    """The value of a 0-D tensor, or one of one element, where it is a whole number of whatever type."""
+    """The value of a 0-D tensor, or of a known 1-D tensor with one element, if it is a whole number of any type."""
     if facts.rank not in (0, 1) or (facts.elements is None and facts.expr is None):
         return None
     values = [facts.expr] if facts.elements is None else list(facts.elements.reshape(-1))
@@ -232,7 +232,7 @@ def _whole_number(facts: Facts) -> Poly | None:
 
 
 def _tile(_: gs.Node, input_facts: InputFacts) -> Results:
-    """The axes' sizes multiplied; where those were 1 it is an Expand."""
+    """The axes' sizes times the repeats; if only axes of size 1 are repeated, it is an Expand."""
     shape, repeats = input_facts[0].shape, input_facts[1].integers()
     if shape is None or repeats is None or len(repeats) != len(shape):
         return [Facts(dtype=input_facts[0].dtype)]
@@ -248,7 +248,7 @@ def _tile(_: gs.Node, input_facts: InputFacts) -> Results:
 
 
 def _cum_sum(node: gs.Node, input_facts: InputFacts) -> Results:
-    """Sums of one number up to each position; Keras counts positions so."""
+    """Sums of one number up to each position; Keras counts positions this way."""
     x, axis = input_facts[0], input_facts[1].plain_integers()
     facts = Facts(x.shape, x.dtype, constant=all(item.constant for item in input_facts))
     step = x.uniform()
@@ -294,7 +294,7 @@ def _reduce(node: gs.Node, input_facts: InputFacts) -> Facts:
 
 
 def _row_sum(x: Facts) -> RowSum | None:
-    """The sum over axis 1 of a graph input, through casts."""
+    """The sum over axis 1 of a graph input, looking through casts."""
     expr = x.expr
     while isinstance(expr, Apply) and expr.op == "Cast":
         expr = expr.args[0]

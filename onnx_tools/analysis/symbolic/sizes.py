@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes of what less common operators make: nobody follows their values, but everything after them needs sizes."""
+"""Sizes of the results of less common operators: nothing follows their values, but all after them needs the sizes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .facts import Facts, InputFacts, Shape, broadcast_shape
 from .matmul import matmul_shape
 from .poly import Poly
 
-# Shape and type of the first input.
+# Results with the shape and type of the first input.
 LIKE_FIRST = frozenset(
     {
         "Acosh", "Asinh", "Atanh", "BitwiseNot", "Cosh", "GroupNormalization", "InstanceNormalization", "LRN",
         "MeanVarianceNormalization", "ReverseSequence", "Scatter", "ScatterElements", "Shrink", "Sinh", "TensorScatter",
     }
 )  # fmt: skip
-# The shape of the first input, in a type of their own.
+# Results with the shape of the first input, in a type of their own.
 _TYPED_BY_ATTRIBUTE = frozenset({"Bernoulli", "RandomNormalLike", "RandomUniformLike"})
 
 
@@ -75,7 +75,7 @@ def _einsum(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
 
 
 def _pad(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
-    """Negative numbers cut."""
+    """Pads that are added to the sizes; negative ones crop."""
     x, pads, axes = input_facts[0], input_facts[1].integers(), _has_input(node, input_facts, 3)
     padded_axes = list(range(x.rank or 0)) if axes is None else axes.plain_integers()
     if x.shape is None or pads is None or padded_axes is None or len(pads) != 2 * len(padded_axes):
