@@ -17,10 +17,10 @@ from .table import ROOT, Rename, TableError, inverse, read_table
 
 
 def apply(rows: Sequence[Rename], root: Path = ROOT) -> list[Path]:
-    """Applies the rows of a table: files that come first, all definitions at once, other files; returns what changed.
+    """Applies the rows of a table: leading files, all definitions at once, other files; returns the changed files.
 
     Raises:
-        TableError: rows that cannot be applied, all of them; nothing has been written then, if they are no files.
+        TableError: lists all definitions that cannot be renamed; none has been then. Or a file cannot be moved.
     """
     project, changed, problems = Project(root), set[Path](), list[str]()
     first = list(takewhile(lambda row: row.kind == "file", rows))
@@ -41,7 +41,7 @@ def apply(rows: Sequence[Rename], root: Path = ROOT) -> list[Path]:
 
 
 def _refusals(row: Rename, definitions: Renaming, changed: set[Path]) -> list[str]:
-    """Looks a definition up; why it cannot be renamed, if it cannot."""
+    """Looks a definition up; returns why it cannot be renamed, or an empty list."""
     try:
         if row.kind == "identifier":
             changed.update(cpp.apply(row, definitions.project))
@@ -53,7 +53,7 @@ def _refusals(row: Rename, definitions: Renaming, changed: set[Path]) -> list[st
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser(prog="python -m tools.words", description=__doc__)
     parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE", help="files of tools/words/table")
     parser.add_argument("--inverse", action="store_true", help="from the new names back to the old ones")

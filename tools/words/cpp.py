@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Renames identifiers of C++ and CUDA: tokens, never text in strings; comments follow where they mean the name."""
+"""Renames identifiers in C++ and CUDA: tokens, never text in strings; also in comments where they mean the name."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ OPENING, CLOSING = {"(": ")", "{": "}", "[": "]"}, {")", "}", "]"}
 
 @dataclass
 class Token:
-    """A piece of a file; the pieces joined are the file."""
+    """A piece of a file; joined, the pieces are the file."""
 
     kind: str
     text: str
 
 
 def tokens_of(source: str) -> list[Token]:
-    """All of a file."""
+    """All tokens of a file."""
     tokens = []
     for match in TOKEN.finditer(source):
         kind = "raw" if match["raw"] else str(match.lastgroup)
@@ -44,12 +44,12 @@ def tokens_of(source: str) -> list[Token]:
 
 
 def code_of(source: str) -> list[str]:
-    """What a compiler sees: without comments and space."""
+    """What a compiler sees: the tokens without comments and space."""
     return [token.text for token in tokens_of(source) if token.kind not in ("comment", "space")]
 
 
 def sources(path: str, root: Path = ROOT) -> list[Path]:
-    """The file, or the files below the folder."""
+    """The file at the path, or the sources below the folder."""
     start = root / path
     if start.is_file():
         return [start]
@@ -87,14 +87,14 @@ def apply(row: Rename, project: Project) -> list[Path]:
 
 
 def mention(comment: str, row: Rename) -> str:
-    """A comment with the new name, where the old one is no word: it has a capital inside, an underscore, or a call."""
+    """A comment with the new name; an old name that is also an English word is replaced only where it is called."""
     is_word = re.fullmatch(r"[A-Z]?[a-z]+", row.old)
     pattern = rf"\b{row.old}(?=\()" if is_word else rf"\b{row.old}\b"
     return re.sub(pattern, row.new, comment)
 
 
 def definitions(tokens: list[Token], name: str) -> Iterator[range]:
-    """Functions and classes of a name: from it to the end of the body."""
+    """Functions and classes with a name, each from the name to the end of its body."""
     last = name.rsplit(".", 1)[-1]
     for k, token in enumerate(tokens):
         if token.kind == "name" and token.text == last:
@@ -104,7 +104,7 @@ def definitions(tokens: list[Token], name: str) -> Iterator[range]:
 
 
 def _end_of_body(tokens: list[Token], start: int) -> int | None:
-    """Where the braces end that follow a name and what stands between in brackets; None: there are none."""
+    """Where the body in braces ends that follows a name and its parameters; None if there is no body."""
     depth, in_body = 0, False
     for k in range(start + 1, len(tokens)):
         text = tokens[k].text if tokens[k].kind == "other" else ""
@@ -123,7 +123,7 @@ def _end_of_body(tokens: list[Token], start: int) -> int | None:
 
 
 def rename_includes(old: str, new: str, root: Path = ROOT) -> list[Path]:
-    """Makes includes name a file by its new path."""
+    """Changes includes of a file to its new path; returns the files that changed."""
     changed = []
     for folder in ("plugins", "include", "tests", "examples", "benchmarks"):
         for path in sources(folder, root):
@@ -148,7 +148,7 @@ def _names(token: Token, path: Path, old: str, root: Path) -> bool:
 
 
 def _spelling(spelling: str, old: str, new: str) -> str:
-    """The include of the new path: beside its reader if the old one was, else from plugins/."""
+    """The include of the new path: a plain name if the old one was, else relative to plugins/."""
     if "/" not in spelling and Path(old).parent == Path(new).parent:
         return Path(new).name
     return str(Path(new).relative_to("plugins")) if new.startswith("plugins/") else new

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Renames files and folders of one parent: imports, includes and build files follow."""
+"""Renames files and folders within their parent folder, and adapts imports, includes and build files."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ BUILD_FILES = ("CMakeLists.txt", "cmake")
 
 
 def apply(row: Rename, project: Project) -> list[Path]:
-    """Moves a file or folder, and writes everything that names it; other edits must have been written.
+    """Renames a file or folder, and rewrites everything that names it; other edits must have been written before.
 
     Raises:
-        TableError: it is not there, the new one is, or it would leave its folder.
+        TableError: it does not exist, the new one does, or it would leave its folder.
     """
     root = project.root
     old, new = root / row.old, root / row.new
@@ -47,7 +47,7 @@ def apply(row: Rename, project: Project) -> list[Path]:
 
 
 def _build_files(row: Rename, root: Path) -> list[Path]:
-    """CMake's files, which name sources by their paths."""
+    """Adapts CMake's files, which name sources by their paths; returns those that changed."""
     starts = [root / name for name in BUILD_FILES]
     paths = [path for start in starts for path in ([start] if start.is_file() else sorted(start.rglob("*.cmake")))]
     changed = []
@@ -61,7 +61,7 @@ def _build_files(row: Rename, root: Path) -> list[Path]:
 
 
 def _reimport(project: Project, path: Path, old: str, new: str) -> bool:
-    """Makes a file import a module by its new name; whether it did by the old one."""
+    """Makes a file import a module by its new name; returns whether it used the old one."""
     package, _, last = old.rpartition(".")
     if not re.search(rf"\b{last}\b", project.text(path)):
         return False

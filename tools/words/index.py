@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a file holds that renaming looks for, collected in one pass: a file has many names, and a table many rows."""
+"""All in a file that renaming looks for, collected in one pass: a file has many names, and a table many rows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Index(cst.CSTVisitor):
     """Attributes, calls, strings, docstrings, imports and definitions of a file, by their names.
 
     Attributes:
-        attributes: the last names of a.b.c, with what stands before them.
-        calls: what is called, by its last name.
+        attributes: the last names of a.b.c, with what comes before them.
+        calls: calls, by the last name of the callee.
         patterns: `case F(name=...)`, by the last name of F.
         strings: all plain strings.
         docstrings: strings that are statements.
@@ -75,23 +75,23 @@ class Index(cst.CSTVisitor):
         self.definitions[".".join(self._path)].append(node)
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        """Goes in."""
+        """Enters a function."""
         self._enter(node)
 
     def leave_FunctionDef(self, _node: cst.FunctionDef) -> None:
-        """Goes out."""
+        """Leaves a function."""
         self._path.pop()
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
-        """Goes in."""
+        """Enters a class."""
         self._enter(node)
 
     def leave_ClassDef(self, _node: cst.ClassDef) -> None:
-        """Goes out."""
+        """Leaves a class."""
         self._path.pop()
 
     def keywords(self, callee: str, name: str) -> list[cst.Name]:
-        """Where f(name=...) is written, and `case f(name=...)`."""
+        """The keywords of this name in f(name=...) and `case f(name=...)`."""
         names = [arg.keyword for call in self.calls.get(callee, ()) for arg in call.args if arg.keyword is not None]
         names += [item.key for pattern in self.patterns.get(callee, ()) for item in pattern.kwds]
         return [keyword for keyword in names if keyword.value == name]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python files of the project by their dotted names, parsed once and written at the end."""
+"""The project's Python files by their dotted names, parsed once and written at the end."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ PACKAGES = {
 
 
 class Project:
-    """All Python files below a root, and the texts of others.
+    """All Python files below a root, and the texts of other files.
 
     Args:
-        root: of the source tree.
+        root: the root of the source tree.
     """
 
     def __init__(self, root: Path = ROOT) -> None:
@@ -57,13 +57,13 @@ class Project:
         raise ValueError(f"{path}: in none of {', '.join(PACKAGES)}")
 
     def text(self, path: Path) -> str:
-        """What a file holds, with what was renamed so far."""
+        """A file's text, including the changes so far."""
         if path not in self._texts:
             self._texts[path] = path.read_text("utf-8")
         return self._texts[path]
 
     def tree(self, path: Path) -> cst.Module:
-        """Its syntax tree."""
+        """A file's syntax tree."""
         if path not in self._trees:
             self._trees[path] = cst.parse_module(self.text(path))
         return self._trees[path]
@@ -74,12 +74,12 @@ class Project:
         self._changed.add(path)
 
     def replace_text(self, path: Path, text: str) -> None:
-        """Keeps a changed text, of a file that is no Python."""
+        """Keeps the changed text of a file that is not Python."""
         self._texts[path] = text
         self._changed.add(path)
 
     def write(self) -> list[Path]:
-        """Writes what was changed; returns the files."""
+        """Writes the files that were changed, and returns them."""
         for path in self._changed:
             path.write_text(self._texts[path], "utf-8")
         changed, self._changed = sorted(self._changed), set()
@@ -98,7 +98,7 @@ class Project:
 
 
 def dotted_name(node: cst.BaseExpression) -> str:
-    """a.b.c of a name or an attribute."""
+    """A name or an attribute as text: a.b.c."""
     if isinstance(node, cst.Attribute):
         return f"{dotted_name(node.value)}.{node.attr.value}"
     return node.value if isinstance(node, cst.Name) else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which plain names in a syntax tree mean a definition."""
+"""Finds the plain names in a syntax tree that mean a definition."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def names_below(node: cst.CSTNode) -> list[cst.Name]:
 
 
 def parameters(function: Scope) -> set[str]:
-    """Names of all parameters."""
+    """The names of all parameters."""
     params = function.params
     stars = [item for item in (params.star_arg, params.star_kwarg) if isinstance(item, cst.Param)]
     every = [*params.params, *params.posonly_params, *params.kwonly_params, *stars]
@@ -61,7 +61,7 @@ def parameters(function: Scope) -> set[str]:
 
 
 class Bindings(cst.CSTVisitor):
-    """Names that a function binds itself, without those that it imports; functions inside of it are not entered."""
+    """Names that a function binds itself, except those that it imports; functions inside it are not entered."""
 
     def __init__(self, function: Scope) -> None:
         self.names = parameters(function)
@@ -115,7 +115,7 @@ class Bindings(cst.CSTVisitor):
         self._bind(node.target)
 
     def visit_CompFor(self, node: cst.CompFor) -> None:
-        """... for x in ...: of the comprehension alone, which is near enough."""
+        """... for x in ...: bound only in the comprehension, but taken to be the function's."""
         self._bind(node.target)
 
     def visit_AsName(self, node: cst.AsName) -> None:
@@ -136,12 +136,12 @@ def _bound(function: Scope) -> frozenset[str]:
 
 
 def binds(function: Scope, name: str) -> bool:
-    """Whether a name is the function's own."""
+    """Whether the function binds the name itself."""
     return name in _bound(function)
 
 
 class Free(Names):
-    """Plain names of the module's scope: not those that a function or a class binds itself."""
+    """Plain names in the module's scope: not those that a function or a class binds itself."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class Free(Names):
         self._depth = 0
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
-        """Where the name is a function's own, only what is evaluated outside of it counts."""
+        """If the function binds the name, only what is evaluated outside it counts."""
         for outside in (*node.decorators, node.returns):
             if outside is not None:
                 outside.visit(self)
@@ -170,7 +170,7 @@ class Free(Names):
         return not binds(node, self.name)
 
     def visit_ClassDef(self, node: cst.ClassDef) -> bool:
-        """Fields and methods are members; what they are made of may be the module's."""
+        """Fields and methods are members; names in their definitions may be the module's."""
         for outside in (*node.decorators, *node.bases, *node.keywords):
             outside.visit(self)
         if not self._depth and node.name.value == self.name:
@@ -193,7 +193,7 @@ def _params(node: cst.FunctionDef) -> Iterator[cst.Param]:
 
 
 def members_of(node: cst.ClassDef, name: str) -> Iterator[cst.Name]:
-    """Where a class defines a method or a field of a name in its body."""
+    """The places in a class's body that define a method or a field of this name."""
     for statement in node.body.body:
         if isinstance(statement, cst.FunctionDef) and statement.name.value == name:
             yield statement.name

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""That a change renames and does nothing else: the code of a revision, renamed, is the code that is here.
+"""Proves that a change only renames: the code of a revision, renamed by the tables, is the code that is here.
 
-Compared is what Python and compilers see: syntax trees without docstrings, and tokens without comments. Strings count.
+It compares what Python and compilers see: syntax trees without docstrings, and tokens without comments. Strings count.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def differences(revision: str, tables: Sequence[Sequence[Rename]], apply: Apply,
     """A line for every file whose code differs, with the first difference.
 
     Args:
-        revision: of git, before the renaming.
-        tables: what was renamed since.
+        revision: git revision from before the renaming.
+        tables: what was renamed since then.
         apply: renames in a folder.
-        root: what is compared with it.
+        root: the tree to compare with it.
     """
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

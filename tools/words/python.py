@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Renames definitions of Python: locals, names of modules, and members.
+"""Renames definitions in Python: locals, names in modules, and members.
 
-All rows of a table are looked up in the files as they are, and applied at once: a definition is named as it was before.
+All rows of a table are looked up in the unchanged files and applied at once, so that rows use the old names.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .table import Rename, TableError
 
 
 class Renaming:
-    """What rows change in a project's files.
+    """The changes that rows make to a project's files.
 
     Args:
-        project: its files.
+        project: the files.
     """
 
     def __init__(self, project: Project) -> None:
@@ -33,10 +33,10 @@ class Renaming:
         self._indices: dict[Path, Index] = {}
 
     def add(self, row: Rename) -> None:
-        """Looks a row up.
+        """Looks a row up and notes its changes.
 
         Raises:
-            TableError: there is no such definition, or the new name means something already.
+            TableError: there is no such definition, or the new name is in use already.
         """
         path = self.project.root / row.path
         if not path.is_file():
@@ -44,14 +44,14 @@ class Renaming:
         {"local": self._local, "global": self._global, "member": self._member}[row.kind](row, path)
 
     def apply(self) -> list[Path]:
-        """Changes the project's trees; returns the files."""
+        """Changes the project's trees; returns the changed files."""
         changed = sorted(path for path, edits in self._edits.items() if edits)
         for path in changed:
             self.project.replace(path, replace_names(self.project.tree(path), self._edits[path]))
         return changed
 
     def index(self, path: Path) -> Index:
-        """What a file holds."""
+        """The index of a file."""
         if path not in self._indices:
             self._indices[path] = Index(self.project.tree(path))
         return self._indices[path]
@@ -87,7 +87,7 @@ class Renaming:
     def _keywords(self, row: Rename, callee: str) -> None:
         for path in self._having(rf"\b{callee}\b", rf"\b{row.old}="):
             if callee.startswith("_") and path != self.project.root / row.path:
-                continue  # another function of that name
+                continue  # there it is another function of that name
             self._edits[path].rename(self.index(path).keywords(callee, row.old), row.new)
 
     def _global(self, row: Rename, path: Path) -> None:
@@ -105,7 +105,7 @@ class Renaming:
             self._rename_in(row, self.project.files[home])
 
     def _rename_in(self, row: Rename, path: Path) -> None:
-        """In a module that has the name: plain names that mean it, `__all__`, comments and docstrings."""
+        """Renames it in a module that has the name: plain names, `__all__`, comments and docstrings."""
         tree, edits = self.project.tree(path), self._edits[path]
         if _free(tree, row.new):
             raise TableError(f"{row}: {path.relative_to(self.project.root)} has a {row.new} already")
@@ -115,7 +115,7 @@ class Renaming:
         edits.comments.append(row)
 
     def _import(self, row: Rename, home: str, path: Path) -> bool:
-        """Where a file imports the name, or reads it of the module; whether it then has the name itself."""
+        """Renames it where a file imports it or reads it from the module; returns whether the file then has it."""
         index, edits, has_it = self.index(path), self._edits[path], False
         package, _, last = home.rpartition(".")
         module_names = set()
@@ -162,7 +162,7 @@ class Renaming:
 
 
 def _binds_inside(function: cst.FunctionDef, name: str) -> bool:
-    """Whether a function, or one inside of it, binds the name."""
+    """Whether a function, or one inside it, binds the name."""
     inner = [node for nodes in Index(cst.Module([function])).definitions.values() for node in nodes]
     return any(isinstance(node, cst.FunctionDef) and binds(node, name) for node in inner)
 
@@ -174,7 +174,7 @@ def _free(tree: cst.Module, name: str) -> list[cst.Name]:
 
 
 def _named_attributes(index: Index, bases: set[str]) -> Iterator[cst.SimpleString]:
-    """setattr(module, "name", ...)."""
+    """The strings "name" in calls such as setattr(module, "name", ...)."""
     for calls in index.calls.values() if bases else ():
         for call in calls:
             values = [arg.value for arg in call.args[:2]]
@@ -185,7 +185,7 @@ def _named_attributes(index: Index, bases: set[str]) -> Iterator[cst.SimpleStrin
 
 
 def _exports(tree: cst.Module, name: str) -> Iterable[cst.SimpleString]:
-    """The entry in `__all__`."""
+    """The entry for a name in `__all__`."""
     for statement in tree.body:
         if isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[0], cst.Assign):
             assign = statement.body[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edits of one file: which names, strings and comments get other spellings."""
+"""Edits of one file: which names, strings and comments change, and how."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .table import Rename
 
 @dataclass
 class Edits:
-    """What is changed, by the identity of nodes.
+    """What changes, by the identity of nodes.
 
     Attributes:
-        names: new spellings.
-        strings: patterns and what replaces them, in their order.
-        comments: rows that comments may mention.
+        names: the new names.
+        strings: patterns and their replacements, in order.
+        comments: rows whose names comments may mention.
     """
 
     names: dict[int, str] = field(default_factory=dict)
@@ -31,18 +31,18 @@ class Edits:
         return bool(self.names or self.strings)
 
     def rename(self, names: Iterable[cst.Name], new: str) -> None:
-        """Spells names anew."""
+        """Gives these names the new spelling."""
         self.names |= {id(name): new for name in names}
 
     def mention(self, strings: Iterable[cst.SimpleString], row: Rename, *, whole: bool = False) -> None:
-        """Renames what strings mention, or all that they hold."""
+        """Renames where strings mention the name, or with `whole` wherever they contain it."""
         for item in strings:
             patterns = [(rf"\b{row.old}\b", row.new)] if whole else mention_patterns(row.old, row.new)
             if any(re.search(pattern, item.value, re.MULTILINE) for pattern, _ in patterns):
                 self.strings[id(item)] += patterns
 
     def patch(self, strings: Iterable[cst.SimpleString], old: str, new: str) -> None:
-        """Renames dotted names in strings, as patches of tests have them."""
+        """Renames dotted names in strings, as tests use them for patching."""
         pattern = rf"(?<![\w.]){re.escape(old)}(?!\w)"
         for item in strings:
             if old in item.value:
@@ -50,7 +50,7 @@ class Edits:
 
 
 def mention_patterns(old: str, new: str) -> list[tuple[str, str]]:
-    """Where comments and docstrings say a name: in backticks, in lists of arguments, or where it is no plain word."""
+    """Patterns for a name in prose: in backticks, in lists of arguments, and anywhere if it is not a plain word."""
     patterns = [(rf"`{old}(?=[`.(\[ ])", f"`{new}"), (rf"^( +){old}:", rf"\1{new}:")]
     if not re.fullmatch(r"_?[A-Z]?[a-z]+", old):
         patterns.append((rf"(?<![\w/\"'.-]){old}(?![\w\"'-])(?!\.(?:py|md|cuh?|h)\b)", new))
@@ -69,24 +69,24 @@ class _Replacing(cst.CSTTransformer):
         self._comments = [pattern for row in edits.comments for pattern in mention_patterns(row.old, row.new)]
 
     def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.Name:
-        """One of the names."""
+        """Replaces a name."""
         new = self._edits.names.get(id(original_node))
         return updated_node if new is None else updated_node.with_changes(value=new)
 
     def leave_SimpleString(self, original_node: cst.SimpleString, updated_node: cst.SimpleString) -> cst.SimpleString:
-        """One of the strings."""
+        """Replaces names in a string."""
         patterns = self._edits.strings.get(id(original_node))
         if not patterns:
             return updated_node
         return updated_node.with_changes(value=_substitute(original_node.value, patterns))
 
     def leave_Comment(self, original_node: cst.Comment, updated_node: cst.Comment) -> cst.Comment:
-        """A comment that says a name."""
+        """Replaces names in a comment."""
         if not self._comments:
             return updated_node
         return updated_node.with_changes(value=_substitute(original_node.value, self._comments))
 
 
 def replace_names(tree: cst.Module, edits: Edits) -> cst.Module:
-    """A file with its edits."""
+    """The tree of a file with these edits."""
     return tree.visit(_Replacing(edits))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of names: one TOML file a folder or word, old and new name of every definition.
+"""Tables of names: TOML files, each for a folder or a word, with the old and the new name of every definition.
 
     why = "a participle; names are nouns for values"
 
@@ -14,7 +14,7 @@
     [file]
     "bulk/places.py" = "bulk/locations.py"
 
-Definitions are named as they are before the table is applied; files are renamed last.
+Definitions have the names from before the table is applied; files are renamed last.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 
 if sys.version_info >= (3, 11):
     import tomllib
-else:  # pytest and mypy bring it
+else:  # pytest and mypy depend on it
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,18 +35,18 @@ KINDS = ("local", "global", "member", "identifier", "file")
 
 
 class TableError(ValueError):
-    """A row that means nothing, or that cannot be applied."""
+    """Raised for a row that is malformed or cannot be applied."""
 
 
 @dataclass(frozen=True)
 class Rename:
-    """One definition.
+    """The renaming of one definition or file.
 
     Attributes:
         kind: one of KINDS.
-        old: the name before; of files the path.
-        new: the name after; of files the path.
-        path: the file that defines it, of identifiers also a folder.
+        old: the old name; for files, the old path.
+        new: the new name; for files, the new path.
+        path: the file that defines it; for identifiers, it may be a folder.
         within: dotted name of the function or class in the file; "": the file itself.
         scope: folders or files in which an attribute of the name is this member; (): everywhere.
     """
@@ -64,10 +64,10 @@ class Rename:
 
 
 def read_table(path: Path) -> list[Rename]:
-    """The rows of one file, in its order, files last.
+    """The rows of one table, in its order, with files last.
 
     Raises:
-        TableError: an unknown kind, or a row that is no name for a name.
+        TableError: there is no reason, an unknown kind, or a row that does not map a name to a name.
     """
     raw = tomllib.loads(path.read_text("utf-8"))
     if not isinstance(raw.get("why"), str):
@@ -98,7 +98,7 @@ def _names(kind: str, words: dict[str, dict[str, str]]) -> Iterator[Rename]:
 
 
 def inverse(rows: Sequence[Rename]) -> list[Rename]:
-    """The table from the new names back to the old ones: files first, definitions by what they are called now."""
+    """The table from the new names back to the old ones: files first, and definitions found by their new names."""
     names = {(row.path, row.old): row.new for row in rows if row.kind in ("global", "member")}
     new_paths = {row.old: row.new for row in rows if row.kind == "file"}
 

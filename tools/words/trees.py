@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A quick proof that a change renamed and did nothing else: both trees have one form, and names differ as tables say.
+"""A quick proof that a change only renames: both trees have the same form, and names differ as the tables say.
 
-`--proof` applies tables anew, which takes minutes. Here the syntax trees of both revisions are walked side by side: the
-nodes are the same, a name that differs is a row of a table, and no two names of a function or a class became one.
+`--proof` applies tables again, which takes minutes. Here the syntax trees of both revisions are walked side by side:
+the nodes must be the same, a differing name must be in a table, and no two names in a function or class may have become
+one.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ Pairs = set[tuple[str, str]]
 
 
 def differences(before: str, after: str, tables: Sequence[Sequence[Rename]], root: Path = ROOT) -> Iterator[str]:
-    """A line for everything that is not the same but for the tables' names: the file, and what became what.
+    """A line for every difference that is not a renaming by the tables: the file, and what became what.
 
     Args:
-        before: revision of git.
-        after: revision of git.
+        before: git revision from before the renaming.
+        after: git revision from after it.
         tables: what was renamed between them.
         root: the repository.
     """
@@ -75,7 +76,7 @@ def _of_tokens(one: str, other: str, pairs: Pairs) -> list[str]:
 
 
 def _of_python(one: str, other: str, pairs: Pairs) -> list[str]:
-    """Compares without docstrings; imports, whose order follows names, by how many there are of what."""
+    """Compares without docstrings; of imports, whose order depends on names, it compares only the number of names."""
     before, after = (ast.parse(text) for text in (one, other))
     counts = [sorted(len(node.names) for node in _imports(tree)) for tree in (before, after)]
     for tree in (before, after):
@@ -93,7 +94,7 @@ def _of_imports(before: list[int], after: list[int]) -> Iterator[str]:
 
 
 def _leave_out(tree: ast.Module) -> None:
-    """Takes docstrings and imports out, and sorts `__all__`."""
+    """Removes docstrings and imports, and the content of `__all__`."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
@@ -109,7 +110,7 @@ def _is_left_out(item: ast.stmt) -> bool:
 
 
 def _of_nodes(one: object, other: object, pairs: Pairs) -> Iterator[str]:
-    """Where two trees differ by more than rows of the tables; below a difference of form nothing is compared."""
+    """Differences between two trees that are not in the tables; nothing is compared below a difference in form."""
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         for a, b in zip(one, other, strict=True):
             yield from _of_nodes(a, b, pairs)
@@ -122,7 +123,7 @@ def _of_nodes(one: object, other: object, pairs: Pairs) -> Iterator[str]:
 
 
 def _is_renamed(one: object, other: object, pairs: Pairs) -> bool:
-    """Whether two names or texts are the same but for names of the tables."""
+    """Whether two names or texts are the same except for names in the tables."""
     if one == other and type(one) is type(other):
         return True
     if not (isinstance(one, str) and isinstance(other, str)):
@@ -133,7 +134,7 @@ def _is_renamed(one: object, other: object, pairs: Pairs) -> bool:
 
 
 def _describe(one: object, other: object) -> str:
-    """What became what; of two lists what stands first where they differ."""
+    """What became what; for two lists, the first parts that differ."""
     if isinstance(one, list) and isinstance(other, list):
         texts = [[_text_of(item) for item in items] for items in (one, other)]
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
@@ -147,7 +148,7 @@ def _text_of(item: object) -> str:
 
 
 def _find_merged(before: ast.Module, after: ast.Module) -> Iterator[str]:
-    """Names of one function, or attributes of one class, that have become the same."""
+    """Names in one function, or attributes in one class, that have become the same."""
     for one, other in zip(ast.walk(before), ast.walk(after), strict=True):
         if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
             spellings = _spellings(one, other, (ast.Name, "id"), (ast.arg, "arg"))
@@ -161,7 +162,7 @@ def _find_merged(before: ast.Module, after: ast.Module) -> Iterator[str]:
 
 
 def _spellings(one: ast.AST, other: ast.AST, *kinds: tuple[type[ast.AST], str]) -> dict[str, set[str]]:
-    """New name -> the old ones."""
+    """Each new name -> the old names that it replaced."""
     results: dict[str, set[str]] = defaultdict(set)
     for a, b in zip(ast.walk(one), ast.walk(other), strict=True):
         for kind, field in kinds:
