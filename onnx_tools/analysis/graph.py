@@ -95,7 +95,7 @@ def _distinct(nodes: Sequence[gs.Node]) -> int:
 
 @functools.lru_cache(256)
 def dtype_name(dtype: Any) -> str | None:
-    """numpy's name of a numpy or ONNX element type (numpy builds it anew every time); None where it is not known."""
+    """The name in numpy of a numpy or ONNX element type, cached because numpy builds it anew; None if not known."""
     if dtype is None:
         return None
     return str((onnx.helper.tensor_dtype_to_np_dtype(dtype) if isinstance(dtype, int) else np.dtype(dtype)).name)

@@ -51,7 +51,7 @@ def dims_of_shape(shape: Shape | None) -> Dims | None:
 
 
 def dims_of(output: Mapping[str, Any]) -> Dims | None:
-    """Sizes of an output from a rewritten model's metadata; older metadata has its layout only, and gives these."""
+    """Sizes of an output in a rewritten model's metadata; in older metadata, those that its layout implies."""
     if "dims" not in output:
         return _DEFAULTS[output["layout"]]
     return None if output["dims"] is None else tuple(output["dims"])

@@ -55,7 +55,7 @@ def trilu(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
 
 
 def scatter_nd(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> list[Facts]:
-    """ScatterND whose every element goes to its own place gives the updates: exporters write x[:, :, :n] = y so."""
+    """ScatterND; if every element goes to its own place, as exporters write x[:, :, :n] = y, it gives the updates."""
     data, updates, index = input_facts[0], input_facts[2], input_facts[1].shape
     plain = [Facts(data.shape, data.dtype, constant=all(item.constant for item in input_facts))]
     concat = made_by(node.inputs[1], "Concat")

@@ -13,7 +13,7 @@ from .poly import Poly
 
 _GROUP, _ANY = "...", "*"
 _FREE = ("B", "S", "T", "L")
-"""Letters that stand for themselves in a node none of whose inputs has them."""
+"""Letters that stand for themselves if none of a node's inputs has them."""
 _TYPES = {"int32": "int32", "float32": "float32", "fp8": "float8_e4m3fn"}
 
 
