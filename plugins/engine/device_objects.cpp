@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kNameBytes = 256;
 
-// cuda.h has pointers of device memory as integers.
+// cuda.h declares pointers to device memory as integers.
 CUdeviceptr address(const void* pointer) {
   return reinterpret_cast<CUdeviceptr>(pointer);
 }

@@ -10,7 +10,7 @@
 
 namespace padfree::engine {
 
-// A GPU's primary context, which TensorRT works in too.
+// A GPU's primary context, in which TensorRT works too.
 class Device {
  public:
   explicit Device(int32_t number);
@@ -29,7 +29,7 @@ class Device {
   CUcontext context_ = nullptr;
 };
 
-// Memory of the current device, or pinned memory of the host.
+// Memory on the current device, or pinned memory of the host.
 class Memory {
  public:
   enum class Kind { kDevice, kPinned };
@@ -49,10 +49,10 @@ class Memory {
   char* data_ = nullptr;
 };
 
-// What was captured of a stream, ready to be launched.
+// A graph that was captured from a stream, ready to be launched.
 class Graph {
  public:
-  explicit Graph(CUgraph graph);  // which it takes
+  explicit Graph(CUgraph graph);  // takes over `graph`
   ~Graph();
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
@@ -71,11 +71,11 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
 
   CUstream handle() const { return stream_; }
-  void copy(void* destination, const void* source, size_t bytes) const;  // host or device memory, both
+  void copy(void* destination, const void* source, size_t bytes) const;  // each in host or device memory
   void zero(void* device_memory, size_t bytes) const;
   void synchronize() const;
 
-  // Records what `enqueue` puts on the stream. Throws Failure where it cannot be captured; the stream works on.
+  // Records what `enqueue` puts on the stream. Throws Failure if it cannot be captured; the stream stays usable.
   template <class Enqueue>
   CUgraph capture(Enqueue&& enqueue) const {
     check(driver().beginCapture(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "begin a capture");

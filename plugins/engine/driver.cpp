@@ -30,7 +30,7 @@ Driver load() {
 }  // namespace
 
 const Driver& driver() {
-  static const Driver kDriver = load();  // tried again after a failure
+  static const Driver kDriver = load();  // after a failure, the next call tries again
   static const CUresult kReady = kDriver.init(0);
   if (kReady != CUDA_SUCCESS) {
     const char* name = nullptr;

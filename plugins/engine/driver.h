@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA's driver, opened where the process has it: the library links to no CUDA, and one binary runs with all versions
-// of the toolkit. The driver's functions and TensorRT's runtime API share a device's primary context.
+// CUDA's driver, opened at run time: the library does not link to CUDA, so one binary runs with all versions of the
+// toolkit. The driver's functions and TensorRT's runtime API share a device's primary context.
 #pragma once
 
 #include <cuda.h>
@@ -9,7 +9,7 @@
 
 namespace padfree::engine {
 
-// Name of the member, and of the function in libcuda.so.1: cuda.h maps plain names to these by macros.
+// Names of the members, and of the functions in libcuda.so.1: cuda.h maps plain names to these by macros.
 #define PADFREE_DRIVER_FUNCTIONS(X)               \
   X(init, cuInit)                                 \
   X(errorName, cuGetErrorName)                    \
@@ -41,10 +41,10 @@ struct Driver {
 #undef PADFREE_DECLARE
 };
 
-// Opens and initialises the driver. Throws Failure where there is none, or none that works.
+// Opens and initialises the driver. Throws Failure if there is none, or if it does not work.
 const Driver& driver();
 
-// Throws Failure for a result that is an error; `what` says what was tried.
+// Throws Failure if the result is an error; `what` says what was tried.
 void check(CUresult result, const char* what);
 
 }  // namespace padfree::engine

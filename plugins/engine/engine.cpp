@@ -15,7 +15,7 @@ struct Type {
   int64_t bytes;
 };
 
-// By PadfreeType.
+// Indexed by PadfreeType.
 constexpr Type kTypes[] = {{nvinfer1::DataType::kFLOAT, 4}, {nvinfer1::DataType::kHALF, 2},
                            {nvinfer1::DataType::kBF16, 2},  {nvinfer1::DataType::kINT32, 4},
                            {nvinfer1::DataType::kINT64, 8}, {nvinfer1::DataType::kBOOL, 1}};
@@ -52,7 +52,7 @@ Dims Tensor::shapeFor(const PadfreeSizes& sizes) const {
 
 }  // namespace padfree::engine
 
-// The order matters: TensorRT may end the process where CUDA does not work, so CUDA is asked first.
+// The order matters: TensorRT may end the process if CUDA does not work, so CUDA is tried first.
 PadfreeEngine::PadfreeEngine(const PadfreePlan& plan) : device(plan.device), cuda_graphs(plan.cuda_graphs) {
   using namespace padfree::engine;
   device.makeCurrent();

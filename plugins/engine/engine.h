@@ -24,7 +24,7 @@ struct Tensor {
 
 }  // namespace padfree::engine
 
-// A plan in TensorRT on one GPU, checked against what its metadata say of it.
+// A plan in TensorRT on one GPU, checked against its metadata.
 struct PadfreeEngine {
   explicit PadfreeEngine(const PadfreePlan& plan);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between libtriton_padfree.so, which knows Triton's requests, and a library that runs a plan. libpadfree_engine.so is
-// that library on a GPU; the tests have one for the host.
+// The interface between libtriton_padfree.so, which handles Triton's requests, and a library that runs a plan.
+// libpadfree_engine.so is that library on a GPU; the tests have one for the host.
 //
-// Handles are used by one thread at a time, different handles by different threads. Nothing throws: functions that fail
-// return false or null, with the reason in PadfreeError.
+// A handle is used by one thread at a time; different handles may be used by different threads. Nothing throws:
+// functions that fail return false or null, with the reason in PadfreeError.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct PadfreeLane;    // what one run at a time needs: a stream, staging memory
 
 constexpr uint32_t kPadfreeEngineAbi = 1;
 
-// What a tensor has a row for. The sizes of a run say how many there are.
+// What the rows of a tensor stand for. The sizes of a run say how many there are.
 enum PadfreeRows : int32_t { kPadfreeTokens = 0, kPadfreeSequences = 1, kPadfreeSlots = 2 };
 
 enum PadfreeType : int32_t {
@@ -35,18 +35,18 @@ struct PadfreeTensor {
   const char* name;
   PadfreeRows rows;
   PadfreeType type;
-  int32_t trailing_count;  // axes after that of the rows
+  int32_t trailing_count;  // number of axes after that of the rows
   const int64_t* trailing;
 };
 
-// What is opened, as the metadata beside the plan describe it. Pointers are read during the call alone.
+// The plan to open, as the metadata next to it describe it. Pointers are read only during the call.
 struct PadfreePlan {
   const char* path;
-  const char* tensorrt;            // the version that built it, "10.6.0"
-  const char* compute_capability;  // of the GPU that it was built on, "9.0"
+  const char* tensorrt;            // the version that built it, such as "10.6.0"
+  const char* compute_capability;  // that of the GPU that it was built on, such as "9.0"
   const char* gpu_name;
   bool has_plugins;
-  bool allow_other_gpu;  // of another name; the compute capability has to be the same
+  bool allow_other_gpu;  // one with another name; the compute capability has to be the same
   bool cuda_graphs;
   int32_t device;  // -1: a CPU
   int64_t max_tokens, max_sequences, max_slots;
@@ -63,32 +63,32 @@ struct PadfreeEngineApi {
   uint32_t abi;  // kPadfreeEngineAbi
 
   PadfreeEngine* (*open)(const PadfreePlan* plan, PadfreeError* error);
-  void (*close)(PadfreeEngine* engine);  // after its lanes
+  void (*close)(PadfreeEngine* engine);  // after all its lanes
   PadfreeLane* (*open_lane)(PadfreeEngine* engine, PadfreeError* error);
   void (*close_lane)(PadfreeLane* lane);  // waits for its run
 
   // A run in four steps: arrange, (copy_in), start, wait. inputs[i]: host memory for the rows of input i, to be written
   // before start; its content is undefined.
   bool (*arrange)(PadfreeLane* lane, const PadfreeSizes* sizes, void** inputs, PadfreeError* error);
-  // Bytes of an input that come from device memory instead, which stays as it is until wait has returned.
+  // Takes bytes of an input from device memory instead, which must not change until wait has returned.
   bool (*copy_in)(PadfreeLane* lane, int32_t input, int64_t offset, const void* source, int64_t bytes,
                   PadfreeError* error);
-  // to_host[i]: output i is wanted in host memory.
+  // to_host[i]: whether output i is wanted in host memory.
   bool (*start)(PadfreeLane* lane, const bool* to_host, PadfreeError* error);
   bool (*wait)(PadfreeLane* lane, PadfreeError* error);
 
-  // Of the run that was waited for, until settle or the next arrange. output: host memory, or null where it was not
-  // wanted there. Destinations of copy_out and zero_out are host or device memory, and filled when finish_copies has
-  // returned.
+  // The results of the run that was waited for, available until settle or the next arrange. output: host memory, or
+  // null if it was not wanted there. Destinations of copy_out and zero_out are in host or device memory, and are filled
+  // once finish_copies has returned.
   const void* (*output)(PadfreeLane* lane, int32_t output);
   bool (*copy_out)(PadfreeLane* lane, int32_t output, int64_t offset, void* destination, int64_t bytes,
                    PadfreeError* error);
   bool (*zero_out)(PadfreeLane* lane, void* destination, int64_t bytes, PadfreeError* error);
   bool (*finish_copies)(PadfreeLane* lane, PadfreeError* error);
-  // The run's results have been taken: time to prepare later runs, while nobody waits for this lane.
+  // Says that the run's results have been taken: the lane may prepare later runs while nobody waits for it.
   void (*settle)(PadfreeLane* lane);
 
-  // Device memory to host memory, at once.
+  // Copies device memory to host memory; the copy is complete when it returns.
   bool (*read)(PadfreeEngine* engine, void* destination, const void* source, int64_t bytes, PadfreeError* error);
 };
 

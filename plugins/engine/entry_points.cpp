@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// libpadfree_engine.so: the functions of engine_abi.h over TensorRT and CUDA's driver.
+// libpadfree_engine.so: the functions of engine_abi.h, implemented with TensorRT and CUDA's driver.
 #include <memory>
 
 #include "engine/engine.h"
@@ -9,7 +9,7 @@
 namespace padfree::engine {
 namespace {
 
-// As guarded, for what only succeeds or fails.
+// As guarded, for functions that only succeed or fail.
 template <class Body>
 bool done(PadfreeError* error, Body&& body) noexcept {
   return guarded(error, false, [&] {
@@ -72,7 +72,7 @@ bool finishCopies(PadfreeLane* lane, PadfreeError* error) {
 }
 
 void settle(PadfreeLane* lane) {
-  PadfreeError ignored;  // the next run tells what is wrong
+  PadfreeError ignored;  // the next run reports what is wrong
   done(&ignored, [&] { lane->settle(); });
 }
 

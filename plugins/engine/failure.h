@@ -10,13 +10,13 @@
 
 namespace padfree::engine {
 
-// Why a plan cannot run here; the backend shows the message.
+// Why a plan cannot run here; the backend shows the message to its user.
 class Failure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Runs `body`; what it throws goes into `error`, and `failure` comes back: nothing may throw into the backend.
+// Runs `body`. If it throws, writes the message to `error` and returns `failure`: no exception may reach the backend.
 template <class Result, class Body>
 Result guarded(PadfreeError* error, Result failure, Body&& body) noexcept {
   try {

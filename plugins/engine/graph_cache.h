@@ -10,15 +10,15 @@
 
 namespace padfree::engine {
 
-// Which sizes are worth a CUDA graph, and which graphs to keep: the rules of runtime/gpu/graph_cache.py. Bounded in
-// number; the least recently used goes first, and only when it is idle.
+// Which sizes are worth a CUDA graph, and which graphs to keep, by the rules of runtime/gpu/graph_cache.py. The number
+// of graphs is bounded; the least recently used one is evicted first, and only if it is idle.
 template <class Key, class Kept>
 class GraphCache {
  public:
   static constexpr size_t kMostGraphs = 64;
   static constexpr size_t kMostSeen = 8 * kMostGraphs;             // remembered sizes without a graph
-  static constexpr int64_t kIdleRuns = 32 * int64_t{kMostGraphs};  // of a graph that is given up
-  static constexpr int kComes = 2;                                 // a size is worth one when it comes for this time
+  static constexpr int64_t kIdleRuns = 32 * int64_t{kMostGraphs};  // a graph is idle after this many runs without it
+  static constexpr int kComes = 2;                                 // a size is worth a graph when it comes this often
 
   // The graph for these sizes, or null. Called once for every run.
   Kept* get(const Key& key) {
@@ -30,7 +30,7 @@ class GraphCache {
     return found->second.graph.get();
   }
 
-  // Whether they are worth a capture: they came before, and there is room.
+  // Whether these sizes are worth a capture: they came before, and there is room.
   bool isWorth(const Key& key) {
     if (graphs_.size() >= kMostGraphs && runs_ - graphs_.at(order_.front()).used <= kIdleRuns) return false;
     if (seen_.size() >= kMostSeen && seen_.count(key) == 0) seen_.clear();

@@ -8,11 +8,11 @@
 #include "engine/failure.h"
 #include "engine/sizes.h"
 
-using namespace padfree::engine;  // NOLINT: the two structures are the interface's, and stand outside
+using namespace padfree::engine;  // NOLINT: the two structures belong to the interface, outside the namespace
 
 namespace {
 
-constexpr size_t kAlignment = 512;  // of tensors in a block; TensorRT asks for 256
+constexpr size_t kAlignment = 512;  // bytes, for tensors in a block; TensorRT asks for 256
 
 size_t aligned(size_t bytes) {
   return (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
@@ -48,7 +48,7 @@ PadfreeLane::~PadfreeLane() {
 
 void PadfreeLane::arrange(const PadfreeSizes& sizes, void** inputs) {
   owner_.device.makeCurrent();
-  if (first_ != nullptr) captureRun();  // the run before it failed, and was not settled
+  if (first_ != nullptr) captureRun();  // the previous run failed, and was not settled
   device_copies_.clear();
   sizes_ = sizes;
   choose(sizes);
@@ -60,7 +60,7 @@ PadfreeSizes PadfreeLane::bucketOf(const PadfreeSizes& sizes) const {
           tokenBucket(sizes.slots, owner_.most.slots)};
 }
 
-// A graph for these sizes, the run before a capture, or a plain run in exactly these sizes.
+// Chooses a graph for these sizes, the plain run before a capture, or a plain run in exactly these sizes.
 void PadfreeLane::choose(const PadfreeSizes& sizes) {
   replayed_ = nullptr;
   if (captures_) {
@@ -90,7 +90,7 @@ void PadfreeLane::choose(const PadfreeSizes& sizes) {
 
 void PadfreeLane::set(Arranged& arranged, const PadfreeSizes& sizes) {
   if (!arranged.placement.inputs.empty() && keyOf(arranged.sizes) == keyOf(sizes)) return;
-  arranged.placement = {};  // not known, should what follows fail
+  arranged.placement = {};  // unknown in case the next line throws
   arranged.placement = place(*arranged.context, sizes);
   arranged.sizes = sizes;
 }
@@ -119,7 +119,7 @@ Placement PadfreeLane::place(TensorRtContext& context, const PadfreeSizes& sizes
   return placement;
 }
 
-// Tells TensorRT where everything is. Graphs go with a block that has become too small.
+// Tells TensorRT where everything is. If the block has become too small, it is replaced and all graphs are dropped.
 void PadfreeLane::bind(Arranged& arranged) {
   const Placement& placement = arranged.placement;
   if (placement.bytes() > block_->bytes()) {
@@ -153,7 +153,7 @@ void PadfreeLane::start(const bool* to_host) {
   download(to_host);
 }
 
-// Filler tokens and empty sequences at the end, where the sizes were rounded up.
+// Zeroes the filler tokens and empty sequences at the end, if the sizes were rounded up.
 void PadfreeLane::zeroFiller() {
   for (size_t i = 0; i < owner_.inputs.size(); ++i) {
     const size_t used = bytesOf(owner_.inputs[i], sizes_), whole = bytesOf(owner_.inputs[i], current_->sizes);
@@ -161,13 +161,13 @@ void PadfreeLane::zeroFiller() {
   }
 }
 
-// One copy of all inputs; those that callers have on the GPU come over it.
+// One copy for all inputs; those that callers have on the GPU are then copied over it.
 void PadfreeLane::upload() {
   stream_.copy(block_->data(), staging_in_->data(), current_->placement.outputs_start);
   for (const DeviceCopy& copy : device_copies_) stream_.copy(block_->data() + copy.offset, copy.source, copy.bytes);
 }
 
-// One copy of everything from the first output that is wanted to the last.
+// One copy of everything from the first output that is wanted on the host to the last.
 void PadfreeLane::download(const bool* to_host) {
   const Placement& placement = current_->placement;
   to_host_.assign(to_host, to_host + owner_.outputs.size());
@@ -192,7 +192,7 @@ void PadfreeLane::settle() {
   if (first_ != nullptr) captureRun();
 }
 
-// Takes as long as hundreds of runs: after the run that comes before it has been answered.
+// Takes as long as hundreds of runs, so it is called after the run before it has been answered.
 void PadfreeLane::captureRun() {
   const auto arranged = std::move(first_);
   current_ = nullptr;

@@ -19,7 +19,7 @@ struct Placement {
   size_t bytes() const { return scratch_start + scratch_bytes; }
 };
 
-// A context that is set to some sizes.
+// A context that has been set to some sizes.
 struct Arranged {
   std::unique_ptr<TensorRtContext> context;
   PadfreeSizes sizes{};
@@ -27,7 +27,7 @@ struct Arranged {
 };
 
 struct Captured {
-  Arranged arranged;  // the context that it was captured from: it has to stay
+  Arranged arranged;  // holds the context that it was captured from, which must not be destroyed
   Graph graph;
 };
 
@@ -35,8 +35,8 @@ using SizesKey = std::array<int64_t, 3>;
 
 }  // namespace padfree::engine
 
-// One run at a time of an engine: a stream, one block of GPU memory and pinned memory for the largest run, a context
-// for any sizes, and CUDA graphs of sizes that come again.
+// Runs an engine, one run at a time: a stream, one block of GPU memory and pinned memory for the largest run, a context
+// for any sizes, and CUDA graphs for sizes that come repeatedly.
 //
 // TensorRT's advice on CUDA graphs is followed: a plain run comes before every capture, every graph keeps a context of
 // its own, and all of them share the block.
@@ -81,7 +81,7 @@ struct PadfreeLane {
   // The run that was arranged last.
   PadfreeSizes sizes_{};
   padfree::engine::Captured* replayed_ = nullptr;
-  std::unique_ptr<padfree::engine::Arranged> first_;  // a plain run in sizes that get a graph after it
+  std::unique_ptr<padfree::engine::Arranged> first_;  // a plain run whose sizes get a graph after it
   const padfree::engine::Arranged* current_ = nullptr;
   std::vector<DeviceCopy> device_copies_;
   std::vector<bool> to_host_;

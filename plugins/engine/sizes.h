@@ -11,20 +11,20 @@ namespace padfree::engine {
 // The sizes that CUDA graphs are captured for: those of runtime/gpu/buckets.py.
 constexpr int64_t kStepsAnOctave = 32;
 
-// The smallest power of two that is not below.
+// The smallest power of two that is not below `count`.
 inline int64_t octave(int64_t count) {
   int64_t power = 1;
   while (power < count) power *= 2;
   return power;
 }
 
-// Less than 1/32 larger, and allowed; up to 32, sizes stand for themselves.
+// Rounds up by less than 1/32, to at most `most`; sizes up to 64 stay as they are.
 inline int64_t tokenBucket(int64_t tokens, int64_t most) {
   const int64_t step = std::max<int64_t>(1, octave(tokens) / (2 * kStepsAnOctave));
   return std::min(std::max<int64_t>(1, (tokens + step - 1) / step * step), most);
 }
 
-// A power of two, or the most that is allowed: empty sequences cost next to nothing.
+// Rounds up to a power of two, or to `most`: empty sequences cost next to nothing.
 inline int64_t sequenceBucket(int64_t sequences, int64_t most) {
   return std::min(octave(sequences), most);
 }

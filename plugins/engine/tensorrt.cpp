@@ -12,12 +12,12 @@
 namespace padfree::engine {
 namespace {
 
-constexpr int kDeviceMemoryV2 = 100100;  // 10.1.0: the first whose contexts are told how much memory they have
+constexpr int kDeviceMemoryV2 = 100100;  // 10.1.0: the first with contexts that take the size of their memory
 constexpr uintptr_t kFirstPage = 4096;
 constexpr const char* kRegister = "libpadfree_register.so";
 
 std::mutex error_mutex;
-std::string newest_error;  // under error_mutex
+std::string newest_error;  // guarded by error_mutex
 
 void note(int32_t severity, const char* message) noexcept {
   constexpr int32_t kError = 1;  // Severity::kERROR; 0 is an internal one
@@ -30,7 +30,7 @@ void note(int32_t severity, const char* message) noexcept {
   }
 }
 
-// The process's loggers for TensorRT, which may call them as long as anything of it exists: never destroyed.
+// The process's loggers for TensorRT, which may call them as long as any of its objects exists: never destroyed.
 class Logger10 : public tensorrt10::Logger {
  public:
   void log(int32_t severity, const char* message) noexcept override { note(severity, message); }
@@ -80,7 +80,7 @@ nvinfer1::Dims toDims(const Dims& shape) {
 
 TensorRtLibrary::TensorRtLibrary(const std::string& wanted) {
   const std::string name = "libnvinfer.so." + wanted.substr(0, wanted.find('.'));
-  // Beside those in the process: the server's TensorRT backend may not have been loaded.
+  // In addition to those in the process: the server's TensorRT backend may not have been loaded.
   const bool is_there = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) != nullptr;
   const std::string reason = is_there ? "" : dlerror();
   std::string found;
@@ -117,9 +117,9 @@ TensorRtEngine::TensorRtEngine(const TensorRtLibrary& library, const std::string
     : version_(library.versionNumber()) {
   auto* create = library.handle().find<void*(void*, int32_t)>("createInferRuntime_INTERNAL");
   note(0, "TensorRT gave no reason");
-  // The version that it was compiled for is what the function asks; this code knows those of both majors.
+  // The function asks for the version that its caller was compiled for; this code handles both majors.
   void* runtime = create(loggerFor(library.major()), library.versionNumber());
-  // Where CUDA does not work, 10.6 and 11.2 return a base of no object: no null, but an address in the first page.
+  // If CUDA does not work, 10.6 and 11.2 return the base of a null object: not null, but an address in the first page.
   if (reinterpret_cast<uintptr_t>(runtime) < kFirstPage) {
     throw Failure("TensorRT cannot start (" + lastError() + "); look at nvidia-smi on this machine");
   }

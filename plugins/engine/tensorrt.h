@@ -16,10 +16,10 @@ namespace padfree::engine {
 
 using Dims = std::vector<int64_t>;
 
-// TensorRT's library: that of the process, or else loaded by its name.
+// TensorRT's library: the one in the process, or else one loaded by its name.
 class TensorRtLibrary {
  public:
-  // wanted: the version that built a plan, "10.6.0". Throws Failure where there is none of that version.
+  // wanted: the version that built a plan, such as "10.6.0". Throws Failure if there is none of that version.
   explicit TensorRtLibrary(const std::string& wanted);
 
   int major() const { return tensorrt_.major; }
@@ -33,7 +33,7 @@ class TensorRtLibrary {
   std::string version_;
 };
 
-// Registers padfree's plugins in every TensorRT of the process. Throws Failure where their libraries are not there.
+// Registers padfree's plugins in every TensorRT of the process. Throws Failure if their libraries are missing.
 void loadPlugins();
 
 class TensorRtContext;
@@ -53,10 +53,10 @@ class TensorRtEngine {
   const int version_;
   std::unique_ptr<nvinfer1::IRuntime> runtime_;
   std::unique_ptr<nvinfer1::ICudaEngine> engine_;
-  tensorrt10::CudaEngine* ten_ = nullptr;  // of 10.x
+  tensorrt10::CudaEngine* ten_ = nullptr;  // only with TensorRT 10.x
 };
 
-// One execution context: one caller at a time.
+// An execution context, for one caller at a time.
 class TensorRtContext {
  public:
   TensorRtContext(nvinfer1::IExecutionContext* context, int version);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// TensorRT's runtime, engine and context as 10.x has them, up to the last function that is called here.
+// TensorRT's engine and context as 10.x has them, up to the last function that is called here.
 //
-// Objects of all versions hold a pointer to an implementation, whose functions the headers call. The headers here are
-// those of 11.x: 11.0 took deprecated functions out of the tables of engine and context, so that what follows them
-// stands elsewhere. The runtime's table is the same up to the only function that is called. Compared with the headers
-// of all releases from 10.0 to 11.4 (include/NvInferImpl.h of github.com/NVIDIA/TensorRT).
+// In all versions, objects hold a pointer to an implementation, whose functions the headers call. The headers here are
+// those of 11.x: 11.0 removed deprecated functions from the virtual tables of engine and context, so that the functions
+// after them moved. The runtime's table is the same up to the only function that is called. This was compared with the
+// headers of all releases from 10.0 to 11.4 (include/NvInferImpl.h of github.com/NVIDIA/TensorRT).
 #pragma once
 
 #include "NvInferRuntime.h"
@@ -47,7 +47,7 @@ class CudaEngine {
   virtual int32_t getNbIOTensors() const noexcept = 0;
 
  protected:
-  ~CudaEngine() = default;  // TensorRT's is virtual and stands first
+  ~CudaEngine() = default;  // TensorRT's is virtual, and comes first in the table
 };
 
 class ExecutionContext {
@@ -107,7 +107,7 @@ class ExecutionContext {
   ~ExecutionContext() = default;
 };
 
-// The implementation of an engine or a context: after the object's own table.
+// The implementation of an engine or a context; the pointer to it follows the object's own table.
 template <class Implementation>
 Implementation* implementationOf(const void* object) {
   return static_cast<Implementation*>(static_cast<void* const*>(object)[1]);

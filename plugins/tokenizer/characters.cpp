@@ -10,7 +10,7 @@
 namespace padfree {
 namespace {
 
-constexpr char32_t kGone = U'\0';  // a character that went and yet parts those that are put in order
+constexpr char32_t kGone = U'\0';  // a removed character, which still separates those that are reordered
 
 }  // namespace
 
@@ -84,7 +84,7 @@ void Characters::normalize(std::u32string_view text, std::u32string& normalized)
   if (may_be_unordered) reorder(normalized);
 }
 
-// Characters with ranks, which follow each other, by these: Unicode's canonical order.
+// Sorts runs of adjacent characters that have ranks by these: Unicode's canonical order.
 void Characters::reorder(std::u32string& text) const {
   const auto has_rank = [this](char32_t c) { return rankOf(c) != 0; };
   for (auto at = text.begin(); has_ranks_ && at != text.end();) {

@@ -11,21 +11,21 @@
 
 namespace padfree {
 
-// What becomes of characters before words are looked up, as the file says that the tokenizers library treats them:
+// What becomes of characters before words are looked up. The file says how the tokenizers library treats them:
 // builder/triton/compiled_tokenizer.py asks it about each.
 class Characters {
  public:
-  enum class Kind : uint8_t { kLetter, kSpace, kMark };  // marks are words by themselves
+  enum class Kind : uint8_t { kLetter, kSpace, kMark };  // marks are words of their own
 
-  // Throws std::invalid_argument where the file holds something else.
+  // Throws std::invalid_argument if the file is not of this form.
   explicit Characters(const Json& file);
 
-  // Puts what becomes of a text into `normalized`.
+  // Writes what becomes of a text to `normalized`.
   void normalize(std::u32string_view text, std::u32string& normalized) const;
   Kind kindOf(char32_t c) const { return static_cast<Kind>(find(c) & 3); }
 
  private:
-  // How many of the numbers of a character are which: its kind, what becomes of it, its rank, the string it turns into.
+  // A character's entry holds, from the lowest bits on: its kind, its action, its rank, the string that it turns into.
   enum Action : uint32_t { kStays, kGoes, kStandsAlone, kChanges };
   static constexpr uint32_t kActionShift = 2, kRankShift = 4, kStringShift = 14;
   static constexpr uint32_t kMostRank = (1u << (kStringShift - kRankShift)) - 1;
@@ -40,7 +40,7 @@ class Characters {
   void reorder(std::u32string& text) const;
 
   std::array<uint16_t, kPages> pages_{};
-  std::vector<uint32_t> entries_ = std::vector<uint32_t>(kPage);  // page 0: of characters of which nothing is said
+  std::vector<uint32_t> entries_ = std::vector<uint32_t>(kPage);  // page 0: characters that the file does not mention
   std::vector<std::u32string> strings_;
   bool has_ranks_ = false;
 };

@@ -3,7 +3,7 @@
 
 namespace padfree {
 
-// Of the key, or of the free place where it belongs.
+// The slot of the key, or the free slot where it belongs.
 size_t TokenTree::slotOf(uint64_t key) const {
   const size_t mask = slots_.size() - 1;
   uint64_t hash = key * 0x9ddfea08eb382d69;

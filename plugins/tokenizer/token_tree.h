@@ -7,8 +7,8 @@
 
 namespace padfree {
 
-// Tokens by their characters. To find the longest that begins somewhere takes as many steps as that has characters,
-// whatever the text is.
+// A tree of tokens by their characters. Finding the longest token at a position takes at most as many steps as the
+// longest token has characters, whatever the text is.
 class TokenTree {
  public:
   static constexpr uint32_t kRoot = 0, kNowhere = UINT32_MAX;
@@ -20,15 +20,15 @@ class TokenTree {
 
   void add(std::u32string_view token, int32_t id);
 
-  // Where tokens go on that begin with `prefix`; kNowhere: none does.
+  // The node at which tokens that begin with `prefix` go on; kNowhere: there are none.
   uint32_t after(std::u32string_view prefix) const;
-  // The longest token of one or more characters with which `text` begins, among those that go on `from` there.
+  // The longest token, of one or more characters, with which `text` begins, among those that go on at the node `from`.
   Match longest(std::u32string_view text, uint32_t from = kRoot) const;
 
  private:
   struct Slot {
     uint64_t key = 0;
-    uint32_t node = kRoot;  // the root is nobody's child: an empty slot
+    uint32_t node = kRoot;  // kRoot marks an empty slot: the root is no node's child
   };
 
   static uint64_t keyOf(uint32_t node, char32_t c) { return uint64_t{node} << 21 | c; }
@@ -37,7 +37,7 @@ class TokenTree {
   void grow();
 
   std::vector<Slot> slots_ = std::vector<Slot>(1 << 8);
-  std::vector<int32_t> ids_ = {-1};  // of every node
+  std::vector<int32_t> ids_ = {-1};  // one per node; -1: no token ends there
 };
 
 }  // namespace padfree

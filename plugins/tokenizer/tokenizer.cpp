@@ -32,8 +32,8 @@ std::vector<int32_t> readIds(const Json& numbers) {
   return ids;
 }
 
-// How many tokens of each text stay: as the library's "longest first", which takes from the longer one until both are
-// as long as each other.
+// Limits how many tokens of each text stay, like the library's "longest_first": it shortens the longer text until both
+// are equally long, then both.
 void limitPair(size_t& first, size_t& second, size_t room) {
   if (first + second <= room) return;
   size_t shorter = std::min(first, second), longer = std::max(first, second);
@@ -122,7 +122,7 @@ EncodedText Tokenizer::encode(std::u32string_view first, const std::u32string* s
   return encoded;
 }
 
-// Added tokens first, which stand in the text as they are; what lies between them is cut into words.
+// Looks for added tokens first, which must match the text literally; the text between them is split into words.
 void Tokenizer::appendText(std::u32string_view text, std::vector<int32_t>& ids) const {
   std::u32string buffer;
   size_t begin = 0;

@@ -7,9 +7,9 @@ namespace padfree {
 namespace {
 
 struct Form {
-  size_t size;       // bytes of the character; 0: none begins so
-  char32_t least;    // shorter forms have what is below
-  char32_t payload;  // of the first byte
+  size_t size;       // bytes of the character; 0: no character begins this way
+  char32_t least;    // smaller characters must use a shorter form
+  char32_t payload;  // the bits of the first byte that belong to the character
 };
 
 Form formOf(uint8_t first) {

@@ -10,10 +10,10 @@
 
 namespace padfree {
 
-// The library that runs plans, opened for as long as the backend is.
+// The library that runs plans; it stays open as long as the backend exists.
 class EngineLibrary {
  public:
-  // Throws Failure where the file cannot be loaded, or is none of this version.
+  // Throws Failure if the file cannot be loaded, or is not of this version.
   explicit EngineLibrary(const std::string& path);
 
   const PadfreeEngineApi& api() const { return *api_; }
@@ -54,7 +54,7 @@ class Lane {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  // inputs: as many as the metadata have.
+  // inputs: must have an entry for each input of the metadata.
   void arrange(const PadfreeSizes& sizes, std::vector<void*>& inputs);
   void copyIn(size_t input, int64_t offset, const void* source, int64_t bytes);
   void start(const bool* to_host);

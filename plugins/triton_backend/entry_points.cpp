@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// libtriton_padfree.so: what the server calls.
+// libtriton_padfree.so: the functions that the server calls.
 #include <dlfcn.h>
 
 #include <memory>
@@ -44,7 +44,7 @@ void checkServer() {
                 TRITONSERVER_ERROR_UNSUPPORTED);
 }
 
-// The engine library that the server's options name, or the one beside this library.
+// The engine library that the server's options name, or the one next to this library.
 std::string engineLibrary(TRITONBACKEND_Backend* backend) {
   TRITONSERVER_Message* message = nullptr;
   check(TRITONBACKEND_BackendConfig(backend, &message));
@@ -60,7 +60,7 @@ std::string engineLibrary(TRITONBACKEND_Backend* backend) {
 
 using SharedBackend = std::shared_ptr<const Backend>;
 
-// One of the two kinds of models.
+// A model of either kind; the other pointer is null.
 struct ServedModel {
   std::shared_ptr<Model> plan;
   std::shared_ptr<TextModel> texts;
@@ -113,7 +113,7 @@ std::unique_ptr<ServedModel> openModel(TRITONBACKEND_Model* model) {
       ServedModel{std::make_shared<Model>(backendOf(model), folder, version, std::move(settings)), nullptr});
 }
 
-// -1 for a CPU.
+// The instance's GPU, or -1 for a CPU.
 int32_t deviceOf(TRITONBACKEND_ModelInstance* instance) {
   TRITONSERVER_InstanceGroupKind kind = 0;
   int32_t device = 0;
@@ -142,7 +142,7 @@ TRITONSERVER_Error* TRITONBACKEND_Initialize(TRITONBACKEND_Backend* backend) {
     auto state =
         std::make_unique<padfree::SharedBackend>(std::make_shared<padfree::Backend>(padfree::engineLibrary(backend)));
     padfree::check(TRITONBACKEND_BackendSetState(backend, state.get()));
-    static_cast<void>(state.release());  // the server's, until TRITONBACKEND_Finalize
+    static_cast<void>(state.release());  // it belongs to the server until TRITONBACKEND_Finalize
   });
 }
 
@@ -190,7 +190,7 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
                                                        TRITONBACKEND_Request** requests, uint32_t count) {
   void* state = nullptr;
   if (TRITONSERVER_Error* error = TRITONBACKEND_ModelInstanceState(instance, &state)) return error;
-  // An error would give requests back that are answered already; those that were not are, when the call unwinds.
+  // Returning an error would hand back requests that are answered; those that were not are answered by unwinding.
   TRITONSERVER_Error* error =
       padfree::guarded([&] { static_cast<padfree::ServedInstance*>(state)->execute(requests, count); });
   if (error != nullptr) {

@@ -23,7 +23,7 @@ class Failure : public std::runtime_error {
   TRITONSERVER_Error_Code code_;
 };
 
-// Throws what a function of the server returns, if it is an error.
+// Throws what a function of the server has returned, if that is an error.
 inline void check(TRITONSERVER_Error* error) {
   if (error == nullptr) return;
   const Failure failure(TRITONSERVER_ErrorMessage(error), TRITONSERVER_ErrorCode(error));
@@ -31,13 +31,13 @@ inline void check(TRITONSERVER_Error* error) {
   throw failure;
 }
 
-// For what has no one to tell: true where there was no error.
+// For calls whose errors cannot be reported to anyone: true if there was no error.
 inline bool succeeded(TRITONSERVER_Error* error) {
   if (error != nullptr) TRITONSERVER_ErrorDelete(error);
   return error == nullptr;
 }
 
-// Runs `body`; what it throws comes back as an error: nothing may throw into the server.
+// Runs `body` and returns what it throws as an error: no exception may reach the server.
 template <class Body>
 TRITONSERVER_Error* guarded(Body&& body) noexcept {
   try {
@@ -50,7 +50,7 @@ TRITONSERVER_Error* guarded(Body&& body) noexcept {
   }
 }
 
-// Runs `body`; what it throws is what happened to a request or a run.
+// Runs `body` and returns what it throws as the failure of a request or a run.
 template <class Body>
 std::optional<Failure> attempt(Body&& body) {
   try {

@@ -35,11 +35,11 @@ void Instance::execute(TRITONBACKEND_Request** requests, uint32_t count) {
   waitForLane();
 }
 
-// Those that can run; the others are answered.
+// Returns the requests that can run; the others are answered.
 std::vector<std::shared_ptr<Pending>> Instance::read(TRITONBACKEND_Request** requests, uint32_t count) {
   const uint64_t called = nowNs();
   std::vector<std::shared_ptr<Pending>> good;
-  // All of them first: whatever happens from here on, each is ours and gets an answer.
+  // All requests are taken over first: whatever happens from here on, each is ours and gets an answer.
   std::vector<std::shared_ptr<Pending>> all;
   all.reserve(count);
   for (uint32_t i = 0; i < count; ++i) all.push_back(std::make_shared<Pending>(handle_, requests[i], called));
@@ -102,7 +102,7 @@ void Instance::finish(Started& started) {
   Run& run = started.run;
   if (!run.failure) run.failure = attempt([&] { started.lane->wait(); });
   const uint64_t ended = nowNs();
-  if (!run.failure) count(run.sizes);  // who has an answer finds it counted
+  if (!run.failure) count(run.sizes);  // before the answers, so that whoever has one finds it counted
   giveResults(started, ended);
   if (!run.failure) {
     succeeded(TRITONBACKEND_ModelInstanceReportBatchStatistics(handle_, run.sizes.sequences, run.started_ns,

@@ -16,12 +16,12 @@
 
 namespace padfree {
 
-// One instance of a model: the server's thread packs requests and starts runs, a thread of its own waits for them and
-// answers. With two lanes, one run is packed while another computes.
+// One instance of a model: the server's thread packs requests and starts runs; a thread of the instance waits for these
+// and answers. With two lanes, one run is packed while another computes.
 class Instance : public ServedInstance {
  public:
   Instance(std::shared_ptr<Model> model, TRITONBACKEND_ModelInstance* handle, int32_t device);
-  ~Instance() override;  // once all runs have been answered
+  ~Instance() override;  // waits until all runs have been answered
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;
 
@@ -37,7 +37,7 @@ class Instance : public ServedInstance {
   void startRun(Run run);
   Lane* takeLane();
   void waitForLane();
-  void finishRuns();  // the thread's function
+  void finishRuns();  // what the instance's thread does
   void finish(Started& started);
   void count(const PadfreeSizes& sizes) const;
   void giveResults(Started& started, uint64_t ended);

@@ -18,7 +18,7 @@ constexpr std::array<const char*, 6> kIdNames = {"input_ids", "input_word_ids", 
                                                  "ids",       "tokens"};
 constexpr std::array<const char*, 2> kZeroWhenMissing = {"token_type_ids", "segment_ids"};
 constexpr const char* kPromptLength = "prompt_length";
-constexpr int64_t kMost = int64_t{1} << 48;  // of any number: products of two sizes in bytes stay far from overflow
+constexpr int64_t kMost = int64_t{1} << 48;  // the largest allowed: products of two sizes in bytes cannot overflow
 constexpr int64_t kMostWidth = int64_t{1} << 16;
 constexpr const char* kPython = "; serve it with the Python backend: padfree triton --backend python";
 
@@ -36,7 +36,7 @@ bool isOneOf(const Names& names, const std::string& name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-// Reads the fields of one file; what is wrong is told with its name.
+// Reads the fields of one file; messages about errors begin with its name.
 class Reader {
  public:
   explicit Reader(std::string source) : source_(std::move(source)) {}

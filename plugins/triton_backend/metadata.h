@@ -9,16 +9,16 @@
 
 namespace padfree {
 
-// An input of the plan, as the metadata beside it describe it.
+// An input of the plan, as the metadata next to it describe it.
 struct Input {
   enum class Role { kTokens, kPerSequence, kSeqLens, kMaxSeqLen, kUnread };
 
   std::string name;
   Role role;
-  PadfreeType type;               // int32, or float32 of embeddings and numbers per sequence
-  std::vector<int64_t> trailing;  // sizes after tokens, or sequences
+  PadfreeType type;               // int32, or float32 for embeddings and numbers per sequence
+  std::vector<int64_t> trailing;  // sizes after the axis of tokens or sequences
   int64_t row_bytes;
-  int64_t limit;                  // of values: 0..limit-1; 0: none is known
+  int64_t limit;                  // values are 0..limit-1; 0: no limit is known
   std::vector<int32_t> excluded;  // values that stand for padding
   bool zero_when_missing;         // token types, and lengths of prompts
 
@@ -37,7 +37,7 @@ struct Output {
 struct Metadata {
   std::vector<Input> inputs;  // in the order of the file
   std::vector<Output> outputs;
-  size_t ids;             // the input whose shape says what is a token
+  size_t ids;             // the input whose shape says how many tokens there are
   int64_t max_positions;  // 0: none
   int64_t longest;        // most tokens of one sequence
   int64_t min_tokens, max_tokens, max_sequences, max_slots;
@@ -47,7 +47,7 @@ struct Metadata {
   bool has_plugins;
 };
 
-// Reads and checks the metadata. Throws Failure where they are damaged, or of a plan that this backend does not serve.
+// Reads and checks the metadata. Throws Failure if they are damaged, or those of a plan that this backend cannot serve.
 Metadata readMetadata(const std::string& text, const std::string& source);
 
 int64_t sizeOf(PadfreeType type);

@@ -15,11 +15,12 @@ namespace padfree {
 enum class Counter { kRefused, kFailed, kTokens, kPaddedTokens, kSequences, kRuns, kTruncatedTexts };
 constexpr size_t kCounters = 7;
 
-// The families of these counters: one of each for all models of the process. The server frees a series with the last of
-// its users in one family alone: with two families of a name, the next update of the other would go into freed memory.
+// The families of these counters, each shared by all models of the process. Two families with one name would share
+// their series, which the server frees with the last user in either family: an update through the other would then
+// write to freed memory.
 class MetricFamilies {
  public:
-  MetricFamilies();  // none where the server has no metrics
+  MetricFamilies();  // leaves them out if the server has no metrics
   ~MetricFamilies();
   MetricFamilies(const MetricFamilies&) = delete;
   MetricFamilies& operator=(const MetricFamilies&) = delete;
@@ -33,7 +34,7 @@ class MetricFamilies {
 // The series of one instance. Thread-safe.
 class InstanceMetrics {
  public:
-  // counters: what it counts beside errors.
+  // counters: what it counts besides errors.
   InstanceMetrics(const MetricFamilies& families, const std::string& model, const std::string& version,
                   TRITONBACKEND_ModelInstance* instance, std::initializer_list<Counter> counters);
   ~InstanceMetrics();
@@ -41,7 +42,7 @@ class InstanceMetrics {
   InstanceMetrics& operator=(const InstanceMetrics&) = delete;
 
   void add(Counter counter, double value) const;
-  // An answer that is an error; requests that were cancelled are not counted.
+  // Counts an answer that is an error; cancelled requests are not counted.
   void count(const Failure& failure) const;
 
  private:

@@ -12,7 +12,7 @@
 namespace padfree {
 namespace {
 
-// The plan is the one that its metadata describe, whole: what padfree's Session checks, in its words.
+// Checks that the plan is complete and the one that its metadata describe, as padfree's Session does and in its words.
 void checkPlan(const std::string& plan, const Metadata& metadata) {
   std::ifstream file(plan, std::ios::binary | std::ios::ate);
   if (!file) throw Failure(plan + ": cannot be read; copy the plan that padfree build wrote into the version's folder");

@@ -23,16 +23,16 @@ struct Backend {
   const MetricFamilies families;
 };
 
-// The content of a file. Throws Failure, with what to do, where it cannot be read.
+// The content of a file. Throws Failure, with `remedy` as advice, if it cannot be read.
 std::string readFile(const std::string& path, const std::string& remedy);
 
-// The metadata beside the plan that the settings name. folder: the version's.
+// The metadata next to the plan that the settings name. folder: that of the version.
 Metadata readMetadataOf(const std::string& folder, const ModelSettings& settings);
 
 // A model's files and configuration, and its engine on every device that an instance runs on.
 class Model {
  public:
-  // folder: the version's. Throws Failure where files and configuration do not go together.
+  // folder: that of the version. Throws Failure if files and configuration do not fit together.
   Model(std::shared_ptr<const Backend> backend, const std::string& folder, std::string version, ModelSettings settings);
 
   const Backend& backend() const { return *backend_; }
@@ -42,7 +42,7 @@ class Model {
   const ModelSettings& settings() const { return settings_; }
   const Budget& budget() const { return budget_; }
 
-  // The engine on a device (-1: a CPU), loaded if no instance there has it.
+  // The engine on a device (-1: a CPU); it is loaded unless an instance there has it already.
   std::shared_ptr<Engine> engineOn(int32_t device);
 
  private:

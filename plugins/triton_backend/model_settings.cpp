@@ -108,7 +108,7 @@ Json outputsOf(const Metadata& metadata) {
     const bool is_number = !is_of_tokens && output.trailing.empty();
     if (is_number) leading.push_back(1);
     Json item = tensorOf(output.name, typeName(output.type), dimsOf(leading, output.trailing));
-    if (is_number) {  // [n]: the server takes the 1 away, for dims must not be empty
+    if (is_number) {  // clients get [n]: dims must not be empty, so they are [1], and the server drops the 1
       Json reshape = Json::object();
       reshape.set("shape", Json::array());
       item.set("reshape", std::move(reshape));

@@ -11,13 +11,13 @@
 
 namespace padfree {
 
-// When the run of a request began and ended; nanoseconds of the steady clock, 0 where there was none.
+// When the run of a request began and ended, in nanoseconds of the steady clock; 0 if there was no run.
 struct Times {
   uint64_t started = 0;
   uint64_t ended = 0;
 };
 
-// A request that is ours until it is answered, exactly once: with its outputs, or with an error.
+// A request that is ours until it is answered. That happens exactly once: with its outputs, or with an error.
 class OpenRequest {
  public:
   // Where an output's values go.
@@ -27,27 +27,27 @@ class OpenRequest {
   };
 
   OpenRequest(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request, uint64_t called);
-  ~OpenRequest();  // answers with an error where nothing has answered
+  ~OpenRequest();  // answers with an error if nothing has answered
   OpenRequest(const OpenRequest&) = delete;
   OpenRequest& operator=(const OpenRequest&) = delete;
 
-  // The request is still there, and so are its buffers.
+  // Whether the request, and with it its buffers, still exists.
   bool isOpen() const { return request_ != nullptr; }
   bool isCancelled() const;
   TRITONBACKEND_Request* handle() const { return request_; }
 
   void openResponse();
   bool hasResponse() const { return response_ != nullptr; }
-  // Memory for an output of the response; throws Failure where the server has none.
+  // Memory for an output of the response; throws Failure if the server has none.
   Target addOutput(const std::string& name, TRITONSERVER_DataType type, const std::vector<int64_t>& shape,
                    int64_t bytes);
-  // The same, and throws Failure where the caller wants it on a device.
+  // The same in host memory; throws Failure if the caller wants it on a device.
   char* addHostOutput(const std::string& name, TRITONSERVER_DataType type, const std::vector<int64_t>& shape,
                       int64_t bytes);
 
-  void fail(const Failure& failure);  // the first failure counts; whoever calls it sends it with `answer`
+  void fail(const Failure& failure);  // only the first failure counts; `answer` sends it
   bool hasFailed() const { return failed_.load(std::memory_order_acquire); }
-  const std::optional<Failure>& failure() const { return failure_; }  // of who answers
+  const std::optional<Failure>& failure() const { return failure_; }  // for the answering thread
   // Sends the outputs, or the failure, and releases the request.
   void answer(const Times& times);
 
@@ -60,7 +60,7 @@ class OpenRequest {
   uint64_t called_;
 };
 
-// The failure of a request that nobody waits for any more.
+// The failure of a request that its caller has cancelled.
 const Failure& cancelled();
 
 }  // namespace padfree

@@ -38,7 +38,7 @@ const std::string& readFileName(const std::string& name, const std::string& valu
 }
 
 void checkResponseCache(const Json& config) {
-  // The cache's key is what a request's inputs hold: not their shapes, and not which outputs were asked for.
+  // The cache's key covers what a request's inputs hold, but not their shapes nor which outputs were asked for.
   if (config["response_cache"]["enable"].text() != "true" || config["output"].items().size() <= 1) return;
   throw Failure(
       "response_cache does not go with several outputs: whoever asks for one of them would get what "

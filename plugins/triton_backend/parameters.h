@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values of a configuration's parameters, which are strings.
+// Reads the values of a configuration's parameters, which are strings.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ constexpr const char* kPrefix = "padfree_";
 [[noreturn]] void refuseUnknownParameter(const std::string& name, const std::string& allowed);
 
 int64_t readNumber(const std::string& name, const std::string& value, int64_t least, int64_t most);
-// Whether the value is the first of the two that are allowed.
+// Whether the value is the first of the two allowed ones.
 bool readChoice(const std::string& name, const std::string& value, const char* yes, const char* no);
 inline bool readFlag(const std::string& name, const std::string& value) {
   return readChoice(name, value, "true", "false");
 }
-// The name of a file in the version's folder: it stays there, whoever wrote the configuration.
+// The name of a file in the version's folder; names that lead out of it are refused.
 const std::string& readFileName(const std::string& name, const std::string& value);
 
-// Throws Failure where the server's response cache would give answers that were not asked for.
+// Throws Failure if the server's response cache could give answers to other requests.
 void checkResponseCache(const Json& config);
 
 }  // namespace padfree

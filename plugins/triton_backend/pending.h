@@ -15,13 +15,13 @@ struct Piece;
 
 // A request for sequences, which runs in one piece or in several.
 //
-// One thread at a time answers. `pieces_left` is counted by the thread that cuts requests into runs, and afterwards by
-// the one that finishes runs.
+// Only one thread at a time may answer it. `pieces_left` is counted up by the thread that cuts requests into runs, and
+// afterwards counted down by the one that finishes runs.
 class Pending : public OpenRequest {
  public:
   using OpenRequest::OpenRequest;
 
-  // Copies the rows of a piece from a lane's outputs, where they begin at this token and this sequence.
+  // Copies the rows of a piece from a lane's outputs, in which they begin at this token and this sequence.
   void take(const Piece& piece, const Metadata& metadata, Lane& lane, int64_t token, int64_t sequence);
 
   RequestData data;

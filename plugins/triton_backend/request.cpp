@@ -20,7 +20,7 @@ void checkType(const Tensor& tensor, PadfreeType type) {
   }
 }
 
-// Where the values are; `to_host`: not on a device.
+// Where the values are; with `to_host`, they are copied to the host if they are on a device.
 Column locate(const Tensor& tensor, const Engine& engine, bool to_host) {
   Column column;
   if (tensor.buffers == 1) {
@@ -54,7 +54,7 @@ void checkShape(const Tensor& tensor, const Input& input, const RequestData& dat
   std::vector<int64_t> wanted = {data.sequences};
   if (input.role == Input::Role::kTokens) wanted.push_back(data.width);
   wanted.insert(wanted.end(), input.trailing.begin(), input.trailing.end());
-  // A number per sequence comes as a row of one.
+  // A single number per sequence comes as a row of one.
   if (input.role == Input::Role::kPerSequence && input.trailing.empty()) wanted.push_back(1);
   if (tensor.shape == wanted) return;
   const char* each = input.role == Input::Role::kTokens ? "token" : "sequence";
@@ -129,7 +129,7 @@ RequestData readRequest(TRITONBACKEND_Request* request, const Metadata& metadata
   RequestData data;
   readSize(*found, metadata, data);
   checkType(*found, ids.type);
-  checkBytes(*found, sizeOf(ids.type));  // before anything is made of that size
+  checkBytes(*found, sizeOf(ids.type));  // before anything is allocated for that size
   readSeqLens(find(tensors, kSeqLens), engine, data);
   checkLengths(data.seq_lens, metadata);
   readColumns(tensors, metadata, engine, data);

@@ -14,21 +14,21 @@ namespace padfree {
 struct Column {
   const char* data = nullptr;  // null: zeros
   bool on_device = false;
-  std::vector<char> owned;  // what data points to, where the server has the tensor in several pieces
+  std::vector<char> owned;  // what data points to if it is a copy: of several pieces, or of device memory
 };
 
-// What a request brings: n sequences in rows of `width` tokens, of which the first seq_lens[i] count.
+// The content of a request: sequences in rows of `width` tokens, of which the first seq_lens[i] count.
 struct RequestData {
   int64_t sequences = 0;
   int64_t width = 0;
   std::vector<int32_t> seq_lens;
   std::vector<Column> columns;  // one for every input of the metadata
   std::vector<size_t> wanted;   // outputs, by their number in the metadata
-  std::vector<bool> on_device;  // of those: the caller has device memory for them
+  std::vector<bool> on_device;  // for each of these: whether the caller has device memory for it
 };
 
-// Reads and checks a request. Throws Failure where it does not fit the model, with a message for its caller. Buffers
-// stay the server's, until the request is released.
+// Reads and checks a request. Throws Failure, with a message for the caller, if it does not fit the model. Buffers
+// belong to the server and last until the request is released.
 RequestData readRequest(TRITONBACKEND_Request* request, const Metadata& metadata, const Engine& engine);
 
 }  // namespace padfree

@@ -7,7 +7,7 @@
 namespace padfree {
 namespace {
 
-// Where an input of the run is filled next, in host memory; what is on a device is copied there by the lane.
+// Where an input of the run is filled next, in host memory; values on a device are copied by the lane instead.
 struct Target {
   Lane& lane;
   size_t input;

@@ -17,7 +17,7 @@ namespace padfree {
 struct Piece {
   std::shared_ptr<Pending> pending;
   size_t first, last;
-  bool is_skipped = false;  // nobody waits for it any more
+  bool is_skipped = false;  // its request was cancelled or has failed
 };
 
 struct Run {
@@ -31,10 +31,10 @@ struct Budget {
   int64_t tokens, sequences;
 };
 
-// Cuts the sequences of requests, in their order, into runs that are as large as the budget allows.
+// Divides the sequences of requests, in their order, into runs that are as large as the budget allows.
 std::vector<Run> cut(const std::vector<std::shared_ptr<Pending>>& requests, const Budget& budget);
 
-// Leaves out what was cancelled since its request's first run began. False where nothing is left.
+// Skips later pieces of requests that were cancelled or have failed in the meantime. Returns false if nothing is left.
 bool skipCancelled(Run& run);
 
 // Puts a run on a lane: packs its pieces into the lane's memory and starts it.

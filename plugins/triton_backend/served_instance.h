@@ -7,12 +7,12 @@
 
 namespace padfree {
 
-// An instance of a model, whatever it serves.
+// An instance of a model of either kind.
 class ServedInstance {
  public:
   virtual ~ServedInstance() = default;
 
-  // Answers the requests, now or soon. Returns when the instance can begin with others.
+  // Answers the requests, now or soon. Returns when the instance is ready for further ones.
   virtual void execute(TRITONBACKEND_Request** requests, uint32_t count) = 0;
 };
 

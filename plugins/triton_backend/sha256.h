@@ -11,7 +11,7 @@ namespace padfree {
 class Sha256 {
  public:
   void add(const void* bytes, size_t size);
-  // Of everything that was added, in hexadecimal; then nothing can be added any more.
+  // The digest of everything that was added, in hexadecimal; afterwards nothing more can be added.
   std::string digest();
 
  private:

@@ -34,13 +34,13 @@ TensorPiece pieceOf(const Tensor& tensor, uint32_t index);
 
 std::string toText(const std::vector<int64_t>& shape);
 
-// Throws Failure where the tensor has not as many bytes as its shape says.
+// Throws Failure if the tensor's size in bytes does not match its shape.
 void checkBytes(const Tensor& tensor, int64_t item_bytes);
 
 // Copies from device memory: to, from, bytes.
 using DeviceReader = std::function<void(char*, const char*, int64_t)>;
 
-// All values in one place.
+// All values of a tensor, copied to one place in host memory.
 std::vector<char> gather(const Tensor& tensor, const DeviceReader& read);
 
 }  // namespace padfree

@@ -38,7 +38,7 @@ TextModel::TextModel(std::shared_ptr<const Backend> backend, const std::string& 
   if (settings_.prompt.empty()) return;
   const auto count =
       tokenizer_.encode(settings_.prompt, nullptr, {settings_.max_length, settings_.keeps_end}).ids.size();
-  prompt_tokens_ = static_cast<int32_t>(count - (tokenizer_.tokensBehind() > 0 ? 1 : 0));  // without what ends it
+  prompt_tokens_ = static_cast<int32_t>(count - (tokenizer_.tokensBehind() > 0 ? 1 : 0));  // without the final token
 }
 
 std::vector<EncodedText> TextModel::encode(const TextRequest& request) const {
@@ -76,7 +76,7 @@ void TextInstance::execute(TRITONBACKEND_Request** requests, uint32_t count) {
     request->fail(*failure);
     answer(*request, {});
   }
-  // Large ones last: the others do not wait for them.
+  // Large ones last, so that the others do not wait for them.
   std::stable_sort(waiting.begin(), waiting.end(),
                    [](const Waiting& one, const Waiting& other) { return one.texts.bytes < other.texts.bytes; });
   for (const Waiting& one : waiting) serve(one);

@@ -11,10 +11,11 @@
 
 namespace padfree {
 
-// A model that makes token ids of texts, for an encoder behind it in an ensemble. It has no plan, and needs no GPU.
+// A model that turns texts into token ids, for the encoder that follows it in an ensemble. It has no plan and needs no
+// GPU.
 class TextModel {
  public:
-  // folder: the version's. Throws Failure where files and configuration do not go together.
+  // folder: that of the version. Throws Failure if files and configuration do not fit together.
   TextModel(std::shared_ptr<const Backend> backend, const std::string& folder, std::string version, const Json& config);
 
   const Backend& backend() const { return *backend_; }
@@ -23,7 +24,7 @@ class TextModel {
   const TextSettings& settings() const { return settings_; }
   int32_t promptTokens() const { return prompt_tokens_; }  // at the beginning of every text
 
-  // Throws Failure where a text is too long and must not be cut.
+  // Throws Failure if a text is too long and must not be cut.
   std::vector<EncodedText> encode(const TextRequest& request) const;
 
  private:
@@ -34,7 +35,7 @@ class TextModel {
   int32_t prompt_tokens_ = 0;
 };
 
-// Answers in the server's thread.
+// An instance of such a model, which answers in the server's thread.
 class TextInstance : public ServedInstance {
  public:
   TextInstance(std::shared_ptr<TextModel> model, TRITONBACKEND_ModelInstance* handle);

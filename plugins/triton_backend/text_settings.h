@@ -8,8 +8,8 @@
 
 namespace padfree {
 
-// What the configuration of a model says that makes token ids of texts: the parameters of the Python backend's model of
-// the same tensors (runtime/triton/parameters.py).
+// The configuration of a model that turns texts into token ids. Its parameters are those of the Python backend's model
+// with the same tensors (runtime/triton/parameters.py).
 struct TextSettings {
   std::string tokenizer;
   int64_t max_length = 0;
@@ -24,11 +24,11 @@ struct TextSettings {
   std::string ids = "input_ids", types = "token_type_ids", positions = "position_ids", prompt_length = "prompt_length";
 };
 
-// A configuration is of such a model where it names a tokenizer.
+// Whether a configuration is that of such a model: it names a tokenizer.
 bool isOfTexts(const Json& config);
 
-// Throws Failure where a parameter is unknown or missing, has a value that is not allowed, or where an output is none
-// that such a model has.
+// Throws Failure if a parameter is unknown or missing or has a value that is not allowed, or if there is an output that
+// such a model does not have.
 TextSettings readTextSettings(const Json& config);
 
 }  // namespace padfree

@@ -22,7 +22,7 @@ std::string nameText(const std::string& name) {
   return "'" + name + "'";
 }
 
-// A tensor's values in host memory: the server's, or a copy of its pieces.
+// A tensor's values in host memory: the server's buffer, or a copy of its pieces.
 struct Values {
   std::string_view view;
   std::vector<char> owned;
@@ -42,7 +42,7 @@ struct Values {
   }
 };
 
-// The strings of a tensor, each of which stands behind its size.
+// The strings of a tensor, each of which follows its size.
 std::vector<std::string_view> readStrings(const Tensor& tensor, std::string_view values) {
   const std::string name = nameText(tensor.name);
   if (tensor.shape.size() != 2 || tensor.shape[1] != 1 || tensor.shape[0] < 1) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What requests for token ids bring, and what their answers hold.
+// The tensors of requests for token ids, and of their answers.
 #pragma once
 
 #include <string>
@@ -13,10 +13,10 @@ namespace padfree {
 
 struct TextRequest {
   std::vector<std::u32string> texts;
-  std::vector<std::u32string> pairs;  // the second texts; none: there are no pairs
+  std::vector<std::u32string> pairs;  // the second texts; empty: there are no pairs
   std::vector<bool> may_be_cut;
-  std::vector<std::string> wanted;  // outputs
-  size_t bytes = 0;                 // of all texts
+  std::vector<std::string> wanted;  // names of outputs
+  size_t bytes = 0;                 // in all texts
 };
 
 // Reads and checks a request. Throws Failure, with a message for its caller.
@@ -25,7 +25,7 @@ TextRequest readTexts(TRITONBACKEND_Request* request, const TextSettings& settin
 bool isTextOutput(const std::string& name, const TextSettings& settings);
 std::string textOutputs(const TextSettings& settings);  // for messages
 
-// Puts the wanted outputs into the request's response.
+// Adds the wanted outputs to the request's response.
 void writeTexts(OpenRequest& request, const std::vector<std::string>& wanted, const std::vector<EncodedText>& texts,
                 const TextSettings& settings, int32_t prompt_tokens);
 

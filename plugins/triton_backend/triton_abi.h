@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the backend uses of Triton's C interfaces, beside what the batching library uses; its header says where they
-// come from. Pointers that a function gives belong to the server, unless a function that deletes them stands here.
+// What the backend uses of Triton's C interfaces, in addition to what the batching library uses, whose header names the
+// source. Pointers that a function returns belong to the server, unless a function that deletes them is declared here.
 #pragma once
 
 #include "triton_batching/triton_abi.h"
@@ -17,7 +17,7 @@ struct TRITONBACKEND_Output;
 struct TRITONBACKEND_Response;
 
 constexpr uint32_t kTritonApiMajor = 1;
-constexpr uint32_t kTritonApiMinor = 16;  // the first whose requests say that they were cancelled (23.10)
+constexpr uint32_t kTritonApiMinor = 16;  // the first whose requests say whether they were cancelled (23.10)
 
 constexpr TRITONSERVER_Error_Code TRITONSERVER_ERROR_UNAVAILABLE = 4;
 constexpr TRITONSERVER_Error_Code TRITONSERVER_ERROR_UNSUPPORTED = 5;
@@ -111,7 +111,7 @@ TRITONSERVER_Error* TRITONBACKEND_RequestOutputBufferProperties(TRITONBACKEND_Re
                                                                 size_t* bytes, TRITONSERVER_MemoryType* memory_type,
                                                                 int64_t* memory_id);
 TRITONSERVER_Error* TRITONBACKEND_RequestRelease(TRITONBACKEND_Request* request, uint32_t flags);
-// memory_type, memory_id: in, what the caller would like; out, what it is.
+// memory_type, memory_id: in, what the caller would like; out, what the buffer is.
 TRITONSERVER_Error* TRITONBACKEND_InputBuffer(TRITONBACKEND_Input* input, uint32_t index, const void** buffer,
                                               uint64_t* bytes, TRITONSERVER_MemoryType* memory_type,
                                               int64_t* memory_id);
@@ -122,11 +122,11 @@ TRITONSERVER_Error* TRITONBACKEND_ResponseOutput(TRITONBACKEND_Response* respons
                                                  uint32_t dims_count);
 TRITONSERVER_Error* TRITONBACKEND_OutputBuffer(TRITONBACKEND_Output* output, void** buffer, uint64_t bytes,
                                                TRITONSERVER_MemoryType* memory_type, int64_t* memory_id);
-// Takes the response, sent or not; error: the request's, or null. It stays the caller's.
+// Takes over the response, whether it can be sent or not. error: the request's, or null; it stays the caller's.
 TRITONSERVER_Error* TRITONBACKEND_ResponseSend(TRITONBACKEND_Response* response, uint32_t flags,
                                                TRITONSERVER_Error* error);
 
-// What this library gives the server.
+// What this library provides to the server.
 #pragma GCC visibility push(default)
 TRITONSERVER_Error* TRITONBACKEND_Initialize(TRITONBACKEND_Backend* backend);
 TRITONSERVER_Error* TRITONBACKEND_Finalize(TRITONBACKEND_Backend* backend);

@@ -11,7 +11,7 @@
 namespace padfree {
 namespace {
 
-// Buffers of callers are not aligned: a shared memory region may begin anywhere.
+// Buffers of callers need not be aligned: a shared memory region may begin anywhere.
 template <class Number>
 Number load(const char* values, int64_t index) {
   Number number;
@@ -27,7 +27,8 @@ std::string where(const Input& input, int64_t sequence, int64_t index) {
   return text + ", position " + std::to_string(index / numbers);
 }
 
-// Values of 0..limit-1: seen as unsigned, negative ones are the largest. Without branches, so that it is vectorised.
+// Whether all values are in 0..limit-1: taken as unsigned, negative ones are the largest. It has no branches, so that
+// it is vectorised.
 bool areBelow(const char* values, int64_t count, uint32_t limit) {
   uint32_t largest = 0;
   for (int64_t i = 0; i < count; ++i) largest = std::max(largest, load<uint32_t>(values, i));

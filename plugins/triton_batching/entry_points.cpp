@@ -12,7 +12,7 @@
 namespace padfree {
 namespace {
 
-// What the server knows as a batcher (one per model) and as each of its batches.
+// What the server holds as a batcher (one per model) and as each of its batches.
 struct Batcher {
   explicit Batcher(Settings&& model_settings)
       : settings(std::move(model_settings)), budget(settings.max_tokens, settings.delays) {}
@@ -49,7 +49,7 @@ TRITONSERVER_Error* countTokens(TRITONBACKEND_Request* request, const std::strin
   if (error != nullptr) return error;
   tokens = 1;
   for (uint32_t i = 0; i < dims_count; ++i) {
-    // Servers before 25.05 let shapes pass whose product overflows, or that are negative: more than any budget.
+    // Servers before 25.05 accept shapes that are negative or whose product overflows: these exceed any budget.
     if (shape[i] < 0 || __builtin_mul_overflow(tokens, static_cast<uint64_t>(shape[i]), &tokens)) {
       tokens = UINT64_MAX;
       return nullptr;
@@ -73,7 +73,7 @@ TRITONSERVER_Error* TRITONBACKEND_ModelBatcherInitialize(TRITONBACKEND_Batcher**
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelBatcherFinalize(TRITONBACKEND_Batcher* batcher) {
-  delete reinterpret_cast<padfree::Batcher*>(batcher);  // null where the model failed to load
+  delete reinterpret_cast<padfree::Batcher*>(batcher);  // null if the model failed to load
   return nullptr;
 }
 
@@ -85,8 +85,8 @@ TRITONSERVER_Error* TRITONBACKEND_ModelBatchInitialize(const TRITONBACKEND_Batch
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelBatchIncludeRequest(TRITONBACKEND_Request* request, void* batch, bool* include) {
-  // A request that cannot be judged goes through, for the model to answer: refused, it would stay in the queue for
-  // ever.
+  // A request that cannot be judged is let through for the model to answer: refused, it would stay in the queue
+  // forever.
   *include = true;
   auto* batcher = static_cast<padfree::Batcher*>(batch);
   uint64_t tokens = 0;

@@ -36,7 +36,7 @@ class JsonReader {
 
  private:
   static constexpr char kEnd = '\0';
-  static constexpr int kDeepest = 100;  // a stack's worth; configurations have about 5
+  static constexpr int kDeepest = 100;  // far from overflowing the stack; configurations have about 5 levels
 
   [[noreturn]] void fail() const {
     throw std::invalid_argument("the model configuration is no JSON at character " + std::to_string(position_));
@@ -47,7 +47,7 @@ class JsonReader {
     return text_[position_++];
   }
 
-  // The next character that is no white space.
+  // The next character that is not white space.
   char peek() {
     while (position_ < text_.size() && std::string_view(" \t\r\n").find(text_[position_]) != std::string_view::npos)
       ++position_;
@@ -119,7 +119,7 @@ class JsonReader {
     }
   }
 
-  // Four hexadecimal digits, as UTF-8. (Halves of surrogate pairs stay apart: no name that is compared has any.)
+  // Four hexadecimal digits, as UTF-8. (Surrogate pairs are not joined: no name that is compared contains any.)
   void appendUtf8(std::string& characters) {
     unsigned code = 0;
     for (int i = 0; i < 4; ++i) {

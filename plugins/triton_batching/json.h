@@ -9,10 +9,10 @@
 
 namespace padfree {
 
-// A JSON value, for reading a model's configuration, and for completing it.
+// A JSON value, for reading and completing a model's configuration.
 class Json {
  public:
-  // Throws std::invalid_argument where the text is no JSON.
+  // Throws std::invalid_argument if the text is not JSON.
   static Json parse(std::string_view text);
 
   static Json object();
@@ -21,7 +21,7 @@ class Json {
   static Json number(int64_t value);
   static Json literal(std::string_view literal_text);  // true, false, null
 
-  // An object's member, or an empty value where there is none.
+  // An object's member, or an empty value if there is none.
   const Json& operator[](std::string_view name) const;
   // An array's values; none for anything else.
   const std::vector<Json>& items() const { return items_; }
@@ -31,16 +31,16 @@ class Json {
   // An object's members; none for anything else.
   const std::vector<std::pair<std::string, Json>>& members() const { return members_; }
 
-  // Adds a member to an object, in place of one of that name, or a value to an array.
+  // Adds a member to an object, replacing one with that name.
   void set(std::string_view name, Json value);
   void append(Json value) { items_.push_back(std::move(value)); }
-  // The value as it would be parsed.
+  // The value as JSON text.
   std::string toText() const;
 
  private:
   friend class JsonReader;
 
-  enum class Kind { kLiteral, kString, kArray, kObject };  // literal: a number, true, false or null
+  enum class Kind { kLiteral, kString, kArray, kObject };  // kLiteral: a number, true, false or null
 
   std::string text_;
   std::vector<Json> items_;

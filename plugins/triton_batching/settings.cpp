@@ -12,7 +12,7 @@ constexpr const char* kMaxTokens = "padfree_max_tokens";
   throw std::invalid_argument("padfree: model '" + model + "': " + reason);
 }
 
-// 0 for text that is no decimal number, or none of 64 bits.
+// Returns 0 for text that is not a decimal number of at most 64 bits.
 uint64_t readCount(const std::string& text) {
   uint64_t count = 0;
   for (const char c : text) {
@@ -29,7 +29,7 @@ std::string findRaggedInput(const Json& config) {
   return "";
 }
 
-// The cache's key is what a request's inputs hold: not their shapes, and not which outputs were asked for
+// The cache's key covers what a request's inputs hold, but not their shapes nor which outputs were asked for
 // (core/src/cache_manager.cc, HashInputs).
 void checkResponseCache(const Json& config, const std::string& model) {
   const size_t outputs = config["output"].items().size();
@@ -70,14 +70,14 @@ Settings readSettings(const Json& config) {
   if (!batching.isObject()) {
     refuse(model, "a token budget needs dynamic batching; add dynamic_batching { } to config.pbtxt");
   }
-  // The core cuts batches at preferred sizes, and joins waiting ones, without asking.
+  // The core sends batches of preferred sizes, and joins waiting ones, without asking.
   for (const Json& size : batching["preferred_batch_size"].items()) {
     if (size.text() != config["max_batch_size"].text()) {
       refuse(model, "preferred_batch_size " + size.text() + " does not go with a token budget; leave it out");
     }
   }
   settings.delays = readCount(batching["max_queue_delay_microseconds"].text()) > 0;
-  // TokenBudget could not tell then which requests of an unsent batch are still there.
+  // With these, TokenBudget could not tell which requests of an unsent batch still exist.
   if (settings.delays &&
       (hasTimeouts(batching["default_queue_policy"]) || readCount(batching["priority_levels"].text()) > 0)) {
     refuse(model,

@@ -8,15 +8,15 @@
 
 namespace padfree {
 
-// What a model's configuration says about its batches.
+// What a model's configuration says about batches.
 struct Settings {
-  std::string input;    // its elements are the tokens
-  uint64_t max_tokens;  // of a batch, over all its requests
+  std::string input;    // the input whose elements are the tokens
+  uint64_t max_tokens;  // in a batch, over all its requests
   bool delays;          // a batch may wait for more requests before it is sent
 };
 
-// Reads the configuration (version 1, completed by the core). Throws std::invalid_argument where it does not go with a
-// token budget: the message says what to change.
+// Reads the configuration (version 1, completed by the core). Throws std::invalid_argument if it is not compatible with
+// a token budget: the message says what to change.
 Settings readSettings(const Json& config);
 
 }  // namespace padfree

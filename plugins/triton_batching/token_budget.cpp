@@ -33,7 +33,8 @@ void TokenBudget::beginRound(const void* payload) {
     has_taken_ = false;
     last_round_.clear();
   } else if (delays_) {
-    // What the round before left unsettled goes: it asked about nothing, so the clients of all in the queue have gone.
+    // A round that is still unsettled is dropped: the round after it asked about no request, so the clients of all
+    // requests in the queue have gone.
     std::swap(last_round_, round_);
   } else {
     take(round_);
@@ -42,7 +43,7 @@ void TokenBudget::beginRound(const void* payload) {
 }
 
 void TokenBudget::settleLastRound(TRITONBACKEND_Request* next) {
-  // All of them are there still: this round found them in the queue, or they wait in the batch.
+  // All of them still exist: either this round found them in the queue, or they wait in the batch.
   const auto& list = last_round_.list;
   const bool comes_again = std::find(list.begin(), list.end(), next) != list.end();
   if (!comes_again && !std::all_of(list.begin(), list.end(), isCancelled)) take(last_round_);

@@ -13,12 +13,12 @@ namespace padfree {
 // The core forms a batch in rounds (DynamicBatchScheduler::GetDynamicBatch, core/src/dynamic_batch_scheduler.cc). A
 // round begins with ModelBatchInitialize and asks about the queue's requests, first to last, until one is refused; then
 // the core either takes the round's requests out of the queue into the batch (the "payload"), or leaves them there,
-// until the queue delay is over, and asks about them again. A batch that no instance has begun with grows by further
-// rounds. The core tells neither which of the two it did, nor what a batch holds already; that is worked out here:
+// until the queue delay is over, and asks about them again. A batch that no instance has started grows by further
+// rounds. The core reports neither which of the two it did, nor what a batch holds already; both are worked out here:
 // - the address that ModelBatchInitialize is given lies in the payload, and a payload is never followed by itself;
-// - without a queue delay every round is taken;
+// - without a queue delay, every round is taken;
 // - with one, a round was left if one of its requests comes again, and taken if none does and its clients still wait.
-// Only the scheduler's thread calls this. Nothing is allocated a batch: the core does not always finalize.
+// Only the scheduler's thread calls this. Nothing is allocated per batch: the core does not always finalize batches.
 class TokenBudget {
  public:
   TokenBudget(uint64_t max_tokens, bool delays) : max_tokens_(max_tokens), delays_(delays) {}
@@ -27,7 +27,7 @@ class TokenBudget {
   void beginRound(const void* payload);
 
   // Whether the queue's next request joins the batch. A request above the budget gets a batch of its own, where the
-  // engine answers with its error: refusing it would hold up the queue for ever.
+  // engine answers with its error: refusing it would block the queue forever.
   bool include(TRITONBACKEND_Request* request, uint64_t tokens);
 
  private:
@@ -47,7 +47,7 @@ class TokenBudget {
   const void* payload_ = nullptr;
   uint64_t taken_tokens_ = 0;
   bool has_taken_ = false;
-  Requests last_round_;  // not known yet whether they were taken
+  Requests last_round_;  // it is not known yet whether these were taken
   Requests round_;
 };
 

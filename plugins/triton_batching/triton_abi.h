@@ -34,12 +34,12 @@ TRITONSERVER_Error* TRITONBACKEND_ModelConfig(TRITONBACKEND_Model* model, uint32
 TRITONSERVER_Error* TRITONBACKEND_RequestInput(TRITONBACKEND_Request* request, const char* name,
                                                TRITONBACKEND_Input** input);
 TRITONSERVER_Error* TRITONBACKEND_RequestIsCancelled(TRITONBACKEND_Request* request, bool* is_cancelled);
-// The shape has the batch dimension in front. What is not wanted may be null.
+// The shape begins with the batch dimension. Pointers to what is not wanted may be null.
 TRITONSERVER_Error* TRITONBACKEND_InputProperties(TRITONBACKEND_Input* input, const char** name,
                                                   TRITONSERVER_DataType* type, const int64_t** shape,
                                                   uint32_t* dims_count, uint64_t* byte_size, uint32_t* buffer_count);
 
-// What this library gives the server.
+// What this library provides to the server.
 #pragma GCC visibility push(default)
 TRITONSERVER_Error* TRITONBACKEND_ModelBatcherInitialize(TRITONBACKEND_Batcher** batcher, TRITONBACKEND_Model* model);
 TRITONSERVER_Error* TRITONBACKEND_ModelBatcherFinalize(TRITONBACKEND_Batcher* batcher);
