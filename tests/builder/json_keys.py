@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the keys of the commands' JSON mean, for docs/reference/json.md.
+"""The meanings of the keys in the commands' JSON, for docs/reference/json.md.
 
 A key inside a list is written `inputs[].name`, and `*` stands for any name, such as an output's.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference/json.md, written from what the commands print about a small model.
+"""Writes docs/reference/json.md from what the commands print about a small model.
 
 python -m tests.builder.json_page      writes it again
 """
@@ -27,7 +27,7 @@ from tests.support.pages import ROOT
 
 DOCUMENT = ROOT / "docs" / "reference" / "json.md"
 FROZEN_PLAN = ROOT / "tests" / "frozen" / "files" / "plan.json"
-"""The metadata of a plan, which only a GPU makes."""
+"""The metadata of a plan, which only a machine with a GPU can make."""
 HEAD = """# The JSON of the commands
 
 This page lists the keys of all JSON that commands write, for people whose programs read it. Keys stay when padfree
@@ -61,7 +61,7 @@ NULLABLE = {
 
 @dataclass(frozen=True)
 class Section:
-    """One kind of JSON: its heading, what writes it, the meaning of its keys, and values that commands wrote."""
+    """One kind of JSON: its heading, the text about it, the meanings of its keys, and values that commands wrote."""
 
     title: str
     about: str
@@ -70,7 +70,7 @@ class Section:
 
 
 def types(value: Any, named: set[str], key: str = "") -> Iterator[tuple[str, str]]:
-    """Keys of a value, and the types of what they hold; objects in `named` have names for keys."""
+    """Keys of a value, and the types of their values; the keys of objects in `named` are names."""
     if isinstance(value, dict) and key in named:
         for item in value.values():
             yield f"{key}.*", TYPES[type(item).__name__]
@@ -100,7 +100,7 @@ def table(section: Section) -> list[str]:
 
 
 def show_types(key: str, kinds: set[str]) -> str:
-    """The types of a key in a cell: those of numbers are one, and null comes last."""
+    """The types of a key as shown in a cell: "number" includes "int", and null comes last."""
     if "number" in kinds:
         kinds = kinds - {"int"}
     if key in NULLABLE:
@@ -123,12 +123,12 @@ def run(command: str) -> str:
 
 
 def lines(path: str) -> list[Any]:
-    """Values of JSON lines."""
+    """The values in a file of JSON lines."""
     return [json.loads(line) for line in Path(path).read_text("utf-8").splitlines()]
 
 
 def sections() -> list[Section]:
-    """All kinds, from commands that run in the current folder."""
+    """All sections, from commands that run in the current folder."""
     shutil.copy(DEMO_DATA / "bert_tiny.onnx", "model.onnx")
     shutil.copy(DEMO_DATA / "tokenizer.json", "tokenizer.json")
     Path("texts.txt").write_text("a cat\nrain today\n", encoding="utf-8")
@@ -179,7 +179,7 @@ def sections() -> list[Section]:
 
 
 def read(path: str) -> str:
-    """Text of a file."""
+    """The text of a file."""
     return Path(path).read_text("utf-8")
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference/options.md, written from the command line's own parser.
+"""Writes docs/reference/options.md from the command line's own parser.
 
-python -m tests.builder.options_page      writes it anew
+python -m tests.builder.options_page      writes it again
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def commands() -> dict[str, argparse.ArgumentParser]:
 
 
 def cell(text: str) -> str:
-    """Text inside a table: `|` starts no cell, and words in <> are no tags."""
+    """Text for a table's cell, on one line, with `|` and `<` escaped."""
     return re.sub(r"\s+", " ", text).replace("|", "\\|").replace("<", "&lt;").strip()
 
 
@@ -63,7 +63,7 @@ def describe(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 
 def rows(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """A row per argument, but `--help`."""
+    """A row for every argument except `--help`."""
     for group in parser._action_groups:
         for action in group._group_actions:
             if action.help != argparse.SUPPRESS and "--help" not in action.option_strings:

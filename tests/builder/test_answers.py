@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`padfree run -o answers.jsonl`: what padfree.Model says of the same texts, a line each."""
+"""`padfree run -o answers.jsonl` writes what padfree.Model gives for the same texts, one per line."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def test_models_of_vectors_take_the_text_of_a_row(metadata: Metadata, tmp_path: 
 
 
 def test_files_may_begin_with_a_mark_of_utf8(metadata: Metadata, tmp_path: Path) -> None:
-    """As Windows' editors write it."""
+    """Editors on Windows write one."""
     path = tmp_path / "batch.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"input_ids": [1, 2]}\r\n')
     assert as_lists(read_batch(path, metadata))["input_ids"] == [[1, 2]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calibration data from files, and the commands around fp8: what comes of them, and what is refused and why."""
+"""Calibration data from files, and the commands around fp8: their results, and what is refused and why."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def metadata(model: Path) -> Metadata:
 
 @pytest.fixture(scope="module")
 def fp8(model: Path) -> Path:
-    """The model as `padfree optimize --precision fp8` writes it."""
+    """The model, as `padfree optimize --precision fp8` writes it."""
     path, data = model.with_name("fp8.onnx"), ids(model.with_name("ids.jsonl"), (60, 7, 33))
     command = ["optimize", str(model), "-o", str(path), "--precision", "fp8", "--calibrate", str(data), "--no-verify"]
     assert main(command) == 0
@@ -58,7 +58,7 @@ def fp8(model: Path) -> Path:
 
 
 def test_batches_are_whole_sequences(metadata: Metadata, tmp_path: Path) -> None:
-    """Empty ones are left out, and the tokens of all are those of the file."""
+    """Empty sequences are left out, and all tokens of the file are there."""
     file = ids(tmp_path / "ids.jsonl")
     batches = calibration_batches(Calibration(file), metadata, tmp_path / "model.onnx")
     assert [feeds["seq_lens"].tolist() for feeds in batches] == [[500, 3, 512, 512, 512], [10]]

@@ -94,7 +94,7 @@ def test_the_reports_schema_is_the_documented_one(packed: Path) -> None:
             (kind,) = wanted - {"null"}
             assert isinstance(value, TYPES[kind]), f"{path} is {value!r}, documented as {kind}"
             assert not (kind != "bool" and isinstance(value, bool)), path
-    # What a model without islands, misses and excluded ids does not show.
+    # Keys that a model without islands, misses and excluded ids does not show.
     rest = {"islands[].node", "islands[].reason", "passes[].missed[].node", "passes[].missed[].reason"}
     assert set(table) - seen == {*rest, "excluded_ids.*"}
 
@@ -229,7 +229,7 @@ def test_outputs_that_are_the_same_for_every_batch_are_shown(tmp_path: Path, cap
 
 
 def paths_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where everything is in a JSON value; of lists the first two."""
+    """The paths of everything in a JSON value, with only the first two elements of lists."""
     if path:
         yield path
     inside = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()

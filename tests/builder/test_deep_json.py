@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON that goes deeper than Python calls, or has numbers of thousands of digits: one clear error everywhere."""
+"""JSON deeper than Python's recursion limit, or with numbers of thousands of digits: one clear error everywhere."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No command destroys what is the user's: outputs that are inputs, other outputs, devices, or files of others."""
+"""No command destroys the user's files: outputs may not be inputs, other outputs, devices, or others' files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """Everything below a folder, links as what they lead to."""
+    """The content of every file below a folder, or the target if it is a link."""
     return {
         str(path.relative_to(folder)): str(path.readlink()).encode() if path.is_symlink() else path.read_bytes()
         for path in folder.rglob("*")
@@ -36,7 +36,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def folder_of_results(tmp_path: Path, packed_model: ModelWriter, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder: an export with torch's data file, a rewritten model, and all that commands read."""
+    """The working folder: an export with torch's data file, a rewritten model, and everything that commands read."""
     monkeypatch.chdir(tmp_path)
     model = load_model(MODEL)
     onnx.save_model(model, "model.onnx", save_as_external_data=True, location="model.onnx.data", size_threshold=0)
@@ -129,7 +129,7 @@ def test_a_folder_of_scripts_of_others(folder_of_results: Path, capsys: Capture)
 
 
 def test_data_files_of_others_stay(folder_of_results: Path) -> None:
-    """PyTorch's default name for weights is the model's followed by ".data"; others name theirs as they like."""
+    """PyTorch names a file of weights after the model, followed by ".data"; other programs use any names."""
     Path("pipe").unlink()
     others = {
         "new.onnx.0123456789abcdef.data": b"of the right form, and nothing refers to it",
@@ -184,7 +184,7 @@ def test_a_plans_metadata_is_replaced_by_its_own_kind(tmp_path: Path) -> None:
 
 
 def test_a_cache_of_links(tmp_path: Path) -> None:
-    """Model hubs keep files under digests and link to them: the weights of a model are found through its link."""
+    """Model hubs keep files under digests and link to them; a model's weights are found beside the link."""
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshot"
     blobs.mkdir()
     snapshot.mkdir()

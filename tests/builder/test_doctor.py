@@ -22,7 +22,7 @@ from tests.support.libraries import write_library
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Stands for padfree.runtime.gpu.cuda on a machine with one H200 and a driver for CUDA 12.8."""
+    """A stand-in for padfree.runtime.gpu.cuda on a machine with one H200 and a driver for CUDA 12.8."""
     module = SimpleNamespace(
         device_count=lambda: 1,
         open_device=lambda _index: Device(0, "NVIDIA H200", 9, 0),
@@ -62,7 +62,7 @@ def test_a_gpu_that_cuda_cannot_use_is_a_problem(cuda: SimpleNamespace, monkeypa
 def test_packages_help_only_where_a_gpu_may_be(
     is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are 2 GB, which nobody without a GPU should fetch to hear so."""
+    """They take 2 GB; nobody should download them only to be told that there is no GPU."""
     control = tmp_path / "nvidiactl"
     monkeypatch.setattr(gpu_files, "DEVICE_FILES", (control,))
     monkeypatch.setattr(doctor, "_nvidia_smi", lambda _fields: "")
@@ -165,7 +165,7 @@ def test_a_library_that_tensorrt_refuses_is_a_problem(
 
 
 def test_the_table_of_words_is_looked_for_where_padfree_is_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PADFREE_LIBRARY may name a plugin library that stands alone."""
+    """PADFREE_LIBRARY may name a plugin library that has no other libraries beside it."""
     alone, installed = tmp_path / "alone/libpadfree.so", tmp_path / "installed/libpadfree_text.so"
     alone.parent.mkdir()
     alone.touch()
@@ -210,7 +210,7 @@ def test_engines_need_all_of_it() -> None:
 
 
 def test_nothing_is_imported_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose numpy.py somebody may have put there; what PYTHONPATH names is imported still."""
+    """It may hold a file such as numpy.py; folders that PYTHONPATH names still count."""
     here, named = tmp_path / "here", tmp_path / "named"
     for folder in (here, named):
         folder.mkdir()

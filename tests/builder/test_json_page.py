@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference/json.md has the keys that commands write, and every key has a meaning."""
+"""docs/reference/json.md lists the keys that commands write, and every key has a meaning."""
 
 from __future__ import annotations
 

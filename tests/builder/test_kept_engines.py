@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""padfree.Model on a machine with a GPU: engines are built once, kept, and found again by what they were made of."""
+"""padfree.Model on a machine with a GPU: engines are built once, kept, and found again by what they were made from."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_an_engine_is_built_once(
 def test_what_it_was_made_of_tells_engines_apart(
     builder: type[FakeBuilder], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Content of files, options, versions, library and GPU; not the time of files, nor what is no part of the model."""
+    """The files' content, options, versions, library and GPU count; files' times and files outside the model do not."""
     cache = tmp_path / "cache"
     plans = [plan_of(folder, cache)]
     copied = tmp_path / "copy" / "encoder"
@@ -138,7 +138,7 @@ def test_where_nothing_can_be_kept(
 
 
 class Session:
-    """Notes what would run."""
+    """Raises an error that names what would run."""
 
     def __init__(self, path: Path, **_: Any) -> None:
         raise SessionError(f"opened {path.name} beside {path.parent.name}")

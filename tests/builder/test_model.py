@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""padfree.Model: what it says of texts, beside the exported model in onnxruntime, the command line and transformers."""
+"""padfree.Model gives the answers of the exported model in onnxruntime, the command line and transformers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def embedder(folder: Path) -> Iterator[padfree.Model]:
 
 
 def means(texts: Sequence[str]) -> Array:
-    """What the exported encoder gives for every text alone, pooled."""
+    """The mean of the exported encoder's rows, for every text alone."""
     session, encoder = ort.InferenceSession(str(ENCODER)), Tokenizer.from_file(str(TOKENIZER))
     encoder.no_padding()
     encoder.enable_truncation(9)
@@ -225,7 +225,7 @@ def test_taggers_give_words_with_positions(tagger: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["bytes", "metaspace"])
 def test_words_of_tokens_that_hold_spaces(kind: str) -> None:
-    """RoBERTa's tokens and XLM-RoBERTa's begin with the space ahead of their word; places leave it out."""
+    """RoBERTa's and XLM-RoBERTa's tokens begin with the space before their word; positions leave it out."""
     text = "Ada Lovelace  lived in\u00a0Londonderry \u2013 caf\u00e9"
     tokenizer = Tokenizer(models.BPE() if kind == "bytes" else models.Unigram())
     split = pre_tokenizers.ByteLevel(add_prefix_space=False) if kind == "bytes" else pre_tokenizers.Metaspace()
@@ -291,7 +291,7 @@ def test_async_forms_give_the_same(embedder: padfree.Model) -> None:
 
 
 def test_async_forms_leave_the_loop_free(embedder: padfree.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one waits for a run, others go on."""
+    """While one task waits for a run, others continue."""
     run, released = embedder.session.run_ragged, threading.Event()
 
     def slow(*arguments: Any, **options: Any) -> Any:
@@ -302,7 +302,7 @@ def test_async_forms_leave_the_loop_free(embedder: padfree.Model, monkeypatch: p
 
     async def beside() -> Array:
         under_way = asyncio.create_task(embedder.encode_async(TEXTS))
-        await asyncio.sleep(0.05)  # comes back only if the loop is free
+        await asyncio.sleep(0.05)  # returns only if the loop is free
         assert not under_way.done()
         released.set()
         return await under_way
@@ -311,7 +311,7 @@ def test_async_forms_leave_the_loop_free(embedder: padfree.Model, monkeypatch: p
 
 
 def test_examples_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name without an owner is one of sentence-transformers."""
+    """A name without an owner belongs to sentence-transformers."""
     asked: list[str] = []
     monkeypatch.setattr(location, "download", lambda name, *_: asked.append(name) or folder)
     results = doctest.testmod(model_module)
@@ -330,7 +330,7 @@ def test_problems_are_part_of_the_metadata(tmp_path: Path) -> None:
 def test_a_terminal_shows_how_far_a_model_is_that_is_made(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Elsewhere, as in a service or a notebook, nothing is said."""
+    """Elsewhere, as in a service or a notebook, nothing is printed."""
     with padfree.Model(folder):
         assert capsys.readouterr() == ("", "")
     shown = io.StringIO()

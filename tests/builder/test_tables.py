@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts in the columns of CSV and parquet files: what `padfree run` gives for them is what it gives for the texts."""
+"""`padfree run` gives the same for texts in columns of CSV and parquet files as for the texts themselves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOME = ["the cat", "a dog runs over my house", 'one, with "quotes"', "two\nlines
 
 
 def write_csv(path: Path, columns: dict[str, list[str]]) -> Path:
-    """As spreadsheets write it: every field in quotes."""
+    """Writes CSV as spreadsheets do, with every field in quotes."""
     rows = [list(columns), *zip(*columns.values(), strict=True)]
     lines = [",".join('"' + field.replace('"', '""') + '"' for field in row) for row in rows]
     path.with_suffix(".csv").write_text("\n".join(lines) + "\n", encoding="utf-8-sig")
@@ -28,7 +28,7 @@ def write_csv(path: Path, columns: dict[str, list[str]]) -> Path:
 
 
 def write_parquet(path: Path, columns: dict[str, list[str]]) -> Path:
-    """As pandas writes it."""
+    """Writes parquet as pandas does."""
     pa = pytest.importorskip("pyarrow")
     pytest.importorskip("pyarrow.parquet").write_table(pa.table(columns), path.with_suffix(".parquet"))
     return path.with_suffix(".parquet")

@@ -16,7 +16,7 @@ LISTS = Path(__file__).parent / "tensorrt_api"
 VERSIONS = ("10.6.0", "10.15.1", "11.2.1")
 MODULES = ("trt", "self._trt", "tensorrt")
 
-# Expressions that hold TensorRT objects, by file; objects of TensorRT have no types of their own in Python.
+# Expressions that hold TensorRT objects, by file: the source does not show their types.
 OBJECTS = {
     "builder/engine/engine_builder.py": {
         "self._builder": "Builder",
@@ -42,7 +42,7 @@ OBJECTS = {
 
 
 def text_of(node: ast.expr) -> str | None:
-    """An expression of names, attributes and calls as text, without the calls' arguments."""
+    """An expression of names, attributes and calls as text, without the calls' arguments; None for any other."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -55,7 +55,7 @@ def text_of(node: ast.expr) -> str | None:
 
 
 def used_names(source: str, objects: dict[str, str]) -> set[str]:
-    """The names of TensorRT's module that a file uses: Class, Class.member, function."""
+    """The names of TensorRT's module that source code uses: Class, Class.member, function."""
     results = set()
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Attribute) or node.attr.startswith("__"):
@@ -75,7 +75,7 @@ def used_names(source: str, objects: dict[str, str]) -> set[str]:
 
 
 def all_used_names() -> dict[str, set[str]]:
-    """TensorRT names by the file that uses them."""
+    """The names of TensorRT that each file uses."""
     files = sorted(path for folder in ("builder", "runtime") for path in (ROOT / folder).rglob("*.py"))
     names = {
         (key := str(path.relative_to(ROOT))): used_names(path.read_text(encoding="utf-8"), OBJECTS.get(key, {}))

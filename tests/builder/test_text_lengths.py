@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lengths of texts in a model's tokens, and the padding that they would cost."""
+"""Lengths of texts in a model's tokens, and the padding that they would need."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LENGTHS = (5, 12, 3, 3, 22, 72)
 
 
 def padded_share(lengths: list[int], batch: int) -> float:
-    """By making the batches."""
+    """The share of padding, computed by making the batches."""
     slots = kept = 0
     for at in range(0, len(lengths), batch):
         part = lengths[at : at + batch]
@@ -102,12 +102,12 @@ def test_the_picture_shows_what_was_counted(tmp_path: Path, capsys: Capture) -> 
         assert word in shown, shown
     assert f"{len(SOME)} texts, the longest {max(lengths)} tokens" in shown
     for colour in (text_plot.TEXT, text_plot.BAR, text_plot.COME, text_plot.SORTED):
-        assert 1.05 / (luminance(colour) + 0.05) >= 4.5  # WCAG's contrast, on white
+        assert 1.05 / (luminance(colour) + 0.05) >= 4.5  # the contrast that WCAG asks for, on white
         assert colour in content
 
 
 def luminance(colour: str) -> float:
-    """Of sRGB, as WCAG 2 has it."""
+    """The relative luminance of an sRGB colour, as WCAG 2 defines it."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
@@ -116,7 +116,7 @@ def luminance(colour: str) -> float:
 def test_a_picture_is_refused_before_any_work(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text("a\n", encoding="utf-8")
-    missing = ["inspect", str(tmp_path / "missing.onnx"), "--plot"]  # which would be found next
+    missing = ["inspect", str(tmp_path / "missing.onnx"), "--plot"]  # the missing file would be the next error
     assert main([*missing, str(tmp_path / "x.svg")]) == 1
     assert "pass --texts FILE, or leave --plot out" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "matplotlib.backend_bases", None)

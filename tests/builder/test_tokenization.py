@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tokenizer and a model that do not belong together are refused before they give numbers."""
+"""A tokenizer and a model that do not belong together are refused before they give any answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ModelWriter = Callable[..., Path]
 
 
 def write(folder: Path, first: tuple[str, ...] = BERT, *, size: int = 98, added: int = 0, second_type: int = 1) -> Path:
-    """A tokenizer.json of `size` words and `added` tokens, which frames texts as BERT and RoBERTa do."""
+    """Writes a tokenizer.json of `size` words and `added` tokens, which frames texts as BERT or RoBERTa does."""
     words = [*first, *(f"word{number}" for number in range(size - len(first)))]
     begin, end = ("[CLS]", "[SEP]") if "[CLS]" in first else ("<s>", "</s>")
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="word0"))
@@ -133,7 +133,7 @@ def test_folders_tell_of_missing_token_types_where_pairs_need_them(
 
 
 def test_ids_that_the_model_takes_for_padding(describe: Describe, tmp_path: Path) -> None:
-    """RoBERTa counts positions over tokens that are not its padding token, 1; BERT's tokenizer pads with 0."""
+    """RoBERTa does not count its padding token, 1, in positions; BERT's tokenizer pads with 0."""
     load_tokenizer(write(tmp_path, ROBERTA, second_type=0), describe(excluded=(1,)))
     with pytest.raises(BuildError, match="the tokenizer pads with 0, the model takes 1 for padding"):
         load_tokenizer(write(tmp_path), describe(excluded=(1,)))
@@ -141,7 +141,7 @@ def test_ids_that_the_model_takes_for_padding(describe: Describe, tmp_path: Path
         with pytest.raises(BuildError, match=f"the tokenizer's '{token}' is {excluded}, .* takes for padding"):
             load_tokenizer(write(tmp_path, ROBERTA), describe(excluded=(excluded,)))
     unusual = write(tmp_path, ("<s>", "nothing", "</s>"), second_type=0)
-    load_tokenizer(unusual, describe(excluded=(1,)))  # which of its tokens pads cannot be told
+    load_tokenizer(unusual, describe(excluded=(1,)))  # it is unknown which of its tokens is for padding
     padded = Tokenizer.from_file(str(unusual))
     padded.enable_padding(pad_id=7, pad_token="word4")
     padded.save(str(unusual))
@@ -150,7 +150,7 @@ def test_ids_that_the_model_takes_for_padding(describe: Describe, tmp_path: Path
 
 
 def test_a_vocabulary_with_two_usual_padding_tokens(describe: Describe, tmp_path: Path) -> None:
-    """MPNet's has BERT's words after its own special tokens, and pads with its own; files need not say with which."""
+    """MPNet's has BERT's words after its own special tokens and pads with one of its own; files need not say which."""
     file = write(tmp_path, ROBERTA, second_type=0)
     tokenizer = Tokenizer.from_file(str(file))
     tokenizer.add_special_tokens(["[PAD]"])
@@ -162,7 +162,7 @@ def test_a_vocabulary_with_two_usual_padding_tokens(describe: Describe, tmp_path
 
 def test_token_types_that_the_model_does_not_have(describe: Describe, tmp_path: Path) -> None:
     load_tokenizer(write(tmp_path, ROBERTA, second_type=0), describe(types=1), pairs=True)
-    load_tokenizer(write(tmp_path), describe(types=1))  # texts alone have type 0
+    load_tokenizer(write(tmp_path), describe(types=1))  # single texts have type 0
     words = r"gives pairs of texts the type 1, the model's 'token_type_ids' takes 0\.\.0"
     with pytest.raises(BuildError, match=words):
         load_tokenizer(write(tmp_path), describe(types=1), pairs=True)

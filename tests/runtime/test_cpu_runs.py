@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches on a CPU are cut so that one long text does not make a grid of all the short ones."""
+"""Batches on a CPU are cut so that one long text does not pad all short ones to its length."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from padfree.runtime.onnx_backend import OnnxBackend
 from tests.support.folders import ENCODER, VOCABULARY
 
 SAME = 2e-5
-"""float32, in products of other shapes."""
+"""The tolerance for float32, with products of other shapes."""
 SKEWED = [5, 40, 0, 3, 90, 7, 1, 0, 12, 40, 2]
 
 
@@ -41,7 +41,7 @@ def slots_of(run: Mapping[str, Any]) -> int:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
-    """What onnxruntime was given."""
+    """The feeds that onnxruntime was given."""
     seen: list[Mapping[str, Any]] = []
     once = OnnxBackend._run_once
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that take embeddings [B, S, N] instead of ids: packed they are float32 [T, N]."""
+"""Models that take embeddings [B, S, N] instead of ids: packed, the embeddings are float32 [T, N]."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_empty_sequences(session: Session) -> None:
     ],
 )
 def test_what_are_no_embeddings(session: Session, row: Any, reason: str) -> None:
-    """Numbers that are not finite would spoil the sequences beside them, whose weights for them are 0."""
+    """Numbers that are not finite would spoil other sequences, even though those have the weight 0 for them."""
     with pytest.raises(SessionError, match=reason):
         session.run([row])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RoBERTa counts positions by ids: packed, a padding id inside a sequence would move all positions after it."""
+"""RoBERTa counts positions by ids: in a packed model, a padding id in a sequence would shift all later positions."""
 
 from __future__ import annotations
 

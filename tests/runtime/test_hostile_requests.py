@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever arrays a request holds, it is read or refused with a reason, and so is its neighbour."""
+"""Whatever arrays a request holds, it is read or refused with a reason, and so is the request next to it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LIKELY = st.fixed_dictionaries({"input_ids": INTEGERS | HOSTILE}, optional={"seq
 
 
 def metadata() -> Metadata:
-    """Of a model with ids below 100 and 16 positions."""
+    """The metadata of a model with ids below 100 and 16 positions."""
     inputs = [
         {"name": "input_ids", "role": "tokens", "limit": 100, "dtype": "int32"},
         {"name": "token_type_ids", "role": "tokens", "limit": 2, "dtype": "int32"},

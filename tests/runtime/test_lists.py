@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of lists of ids alone: read in one go, or as every other one, with the same outcome."""
+"""Requests of nothing but lists of ids have the same outcome if read all at once as if read like all others."""
 
 from __future__ import annotations
 

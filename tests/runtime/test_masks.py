@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions fill padding with what the model's mask takes for it, and know models that have none."""
+"""Sessions fill padding with the values that the model's mask recognises, and know models without a mask."""
 
 from __future__ import annotations
 

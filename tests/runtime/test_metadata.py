@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metadata is checked once, types and ranges, where it is read: later code can rely on it."""
+"""Types and ranges in metadata are checked once, when it is read, so that later code can rely on them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans: metadata beside them, whole or damaged files, other machines. None of it needs TensorRT or a GPU."""
+"""Plans: metadata beside them, whole or damaged files, other machines; all without TensorRT or a GPU."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_a_sequence_beyond_the_profile_is_refused(plan: PlanWriter) -> None:
 
 
 class RecordingBackend:
-    """Stands where an engine would: computes the packed model's outputs and keeps what it was given."""
+    """A stand-in for an engine: computes the packed model's outputs and records its inputs."""
 
     def __init__(self) -> None:
         self.runs: list[list[int]] = []
@@ -193,7 +193,7 @@ class RecordingBackend:
         return {"hidden": pairs, "lengths": feeds["seq_lens"][:, None].astype(np.float32)}
 
     def start(self, feeds: dict[str, Any], *, patient: bool = True, **options: Any) -> Any:
-        """A run, unless another one is under way and the caller is not patient."""
+        """Starts a run, unless all contexts are in use and the caller is not patient."""
         if self.under_way == self.contexts and not patient:
             return None
         assert self.under_way < self.contexts, "waits for a context while it holds one: for ever"
@@ -208,7 +208,7 @@ class RecordingBackend:
         self.under_way -= 1
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Does nothing, as there is nothing to free."""
 
 
 def plan_session(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Session, RecordingBackend]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token inputs of a request: lists of integers take a way of their own, which must tell what the other one tells."""
+"""Token inputs of a request: lists of integers are read by code of their own, with the outcome of the general code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def outcome(rows: list[Any]) -> Any:
 
 
 def by_arrays(rows: list[Any], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The same without the way for lists."""
+    """The outcome without the code for lists."""
     with monkeypatch.context() as changed:
         changed.setattr(rows_module, "pack_lists", lambda _rows: None)
         return outcome(rows)

@@ -84,7 +84,7 @@ def test_single_requests_and_groups_share_runs(
         for future, row in zip(futures, wanted, strict=True):
             np.testing.assert_allclose(future.result()["vector"], row["vector"], atol=2e-5)
         assert_right(group.result(), wanted)
-        assert not np.allclose(other.result()["vector"], wanted[0]["vector"], atol=1e-3)  # no answer of the cache
+        assert not np.allclose(other.result()["vector"], wanted[0]["vector"], atol=1e-3)  # not an answer from the cache
 
 
 def test_batches_are_cut_joined_and_chosen_from(session: Session, ids: list[np.ndarray]) -> None:
@@ -152,7 +152,7 @@ def test_engines_get_a_profile_for_them(session: Session) -> None:
 
 
 def test_a_file_from_the_disk_says_the_same(tmp_path: Path) -> None:
-    """The roles are in the metadata, for whoever opens the file."""
+    """The inputs' roles are in the metadata of the file."""
     save_model(rewrite(with_rows(), verify=False).model, tmp_path / "model.onnx")
     with Session(tmp_path / "model.onnx") as session:
         assert [item.name for item in session.metadata.sequence_inputs()] == [*ROWS]

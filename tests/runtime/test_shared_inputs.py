@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to models with inputs that they have once for a whole batch, beside the original on each sequence alone."""
+"""Models with inputs that a whole batch shares give what the original gives for each sequence alone."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def typed_metadata(result: RewriteResult) -> Metadata:
 
 
 def draw(name: str) -> list[dict[str, np.ndarray]]:
-    """Sequences for the original of this name, by its inputs' names."""
+    """Random sequences for the original of this name; each has its values by the inputs' names."""
     rng = np.random.default_rng(5)
     inputs = [value.name for value in load_model(FOLDER / f"{name}.onnx").graph.input]
 
@@ -62,7 +62,7 @@ def draw(name: str) -> list[dict[str, np.ndarray]]:
 
 
 def as_callers_give_it(requests: list[dict[str, np.ndarray]], filler: int = 0) -> dict[str, np.ndarray]:
-    """What a caller of NVIDIA's engines passes."""
+    """The inputs as a caller of NVIDIA's engines passes them."""
     ids = np.concatenate([row["input_ids"] for row in requests])
     types = np.concatenate([row.get("token_type_ids", np.zeros_like(row["input_ids"])) for row in requests])
     return {

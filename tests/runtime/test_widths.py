@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs with several numbers a token, as LayoutLM's boxes have: [T, N] and [B, S, N]."""
+"""Inputs with several numbers per token, such as LayoutLM's boxes: [T, N] and [B, S, N]."""
 
 from __future__ import annotations
 

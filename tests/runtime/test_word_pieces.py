@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens that are looked up word by word are those of the library."""
+"""Looking tokens up word by word gives the tokens of the library."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_all_is_forgotten_before_it_is_too_much(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture(scope="module", params=["compiled", "python"])
 def many(request: pytest.FixtureRequest) -> tuple[Tokenizer, WordPieces]:
-    """Where many texts are looked up at a time, in libpadfree_text.so and without it."""
+    """The library's tokenizer, and word pieces that look up many texts at a time, in libpadfree_text.so or not."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "python":
             patch.setattr(word_pieces, "open_library", lambda: None)
@@ -133,7 +133,7 @@ def many(request: pytest.FixtureRequest) -> tuple[Tokenizer, WordPieces]:
 def looked_up(
     library: Tokenizer, pieces: WordPieces, texts: Sequence[Text], most: int | None
 ) -> tuple[list[list[int]], list[list[int]], int]:
-    """Ids and types of every row, those that are left made by the library; and how many are left."""
+    """Ids and types of every row, and how many rows the look-up left out; the library makes those."""
     library.no_truncation()
     if most is not None:
         library.enable_truncation(most)

@@ -98,7 +98,7 @@ def test_the_error_is_the_worst_columns() -> None:
 
 
 def fake(answer: float, log: list[str], name: str, time_ms: float = 20.0) -> Callable[[Setup], Contender]:
-    """A contender that answers one number and takes a time of its own."""
+    """A contender that answers one number and takes the given time."""
 
     def way(runs: int) -> list[float]:
         log.append(name)
@@ -317,7 +317,7 @@ def test_a_batch_counts_its_tokens() -> None:
 
 
 def test_fp8_is_measured_beside_peers_in_half_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Scales come from the measured batch; the answers are off by what 3 bits cost, and not by more."""
+    """Scales come from the measured batch; the answers are off by what 3 bits cost, and by no more."""
     out = tmp_path / "out.jsonl"
     command = ["bench", str(EXPORTED), "--cpu", "--batch", "3", "--seq-len", "16", "--precision", "fp8"]
     assert main([*command, "--json", str(out)]) == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Versions of packages, which are looked up one by one."""
+"""Versions of packages are looked up one by one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_versions_are_those_of_all_that_is_installed() -> None:
 
 
 def test_nothing_else_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The metadata of all packages take a second to read."""
+    """Reading the metadata of all packages takes a second."""
 
     def refuse() -> None:
         raise AssertionError("all are read")

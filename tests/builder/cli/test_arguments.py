@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of other tools and misspelt ones are answered with options that exist."""
+"""Options of other tools and misspelt options are answered with options that exist."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_answers(given: str, answer: str, capsys: Capture) -> None:
 
 
 def test_what_is_ours_stays_ours() -> None:
-    """--dtype of embed is the result's; beginnings of options are taken, and words after -- are no options."""
+    """embed's --dtype is that of the result; options may be abbreviated, and words after -- are not options."""
     words = ["embed", "m.plan", "--input", "a", "-o", "b", "--dtype", "float16", "--max-tok", "9"]
     arguments = make_parser().parse_args(words)
     assert (arguments.dtype, arguments.max_tokens) == ("float16", 9)
@@ -84,7 +84,7 @@ def test_how_a_model_is_made_is_said_to_those_that_make_it(command: str, option:
 
 
 def test_files_are_named_for_what_is_in_them(tmp_path: Path, capsys: Capture) -> None:
-    """A session tells a plan and an .onnx file by the name; the file would be refused a step later."""
+    """A session tells plans and .onnx files apart by their names; the file would be refused a step later."""
     for command, given, named in (("optimize", "m.plan", "m.onnx"), ("build", "m.onnx", "m.plan")):
         assert main([command, str(BERT), "-o", str(tmp_path / given)]) == 1
         assert f"name it {named}, or make" in capsys.readouterr().err

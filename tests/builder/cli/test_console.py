@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What models, files and plugins are called reaches the terminal as text: no escapes, no markup."""
+"""Names of models, files and plugins reach the terminal as text: no escapes, no markup."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def control_letters(text: str) -> list[str]:
-    """Letters that a terminal would do something for."""
+    """Characters that a terminal would act on."""
     return [letter for letter in text if not letter.isprintable() and letter != "\n"]
 
 
@@ -79,7 +79,7 @@ def test_a_message_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_names_of_files_and_outputs(
     packed_model: ModelWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file that says what it likes of itself: inspect shows it, or refuses it by name."""
+    """A file whose metadata hold escapes: inspect shows them as text, or refuses the file by name."""
     path = packed_model()
     model = onnx.load(str(path))
     (entry,) = (item for item in model.metadata_props if item.key == "padfree")

@@ -16,12 +16,12 @@ from tests.support.folders import write_folder
 
 ModelWriter = Callable[..., Path]
 WITHOUT_RIGHTS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
-"""Root, whom permissions bind like anybody else."""
+"""Runs a command as root without the right to ignore permissions."""
 PERMISSIONS = "check its permissions, and those of its folders"
 
 
 def padfree(folder: Path, *arguments: object, prefix: Sequence[str] = (), shell: str = "") -> tuple[int, str]:
-    """The exit code and stderr of a command, whose outputs `shell` may lead elsewhere."""
+    """The exit code and stderr of a command, whose output `shell` may redirect."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [*prefix, sys.executable, "-m", "padfree", *map(str, arguments)]
     if shell:
@@ -33,7 +33,7 @@ def padfree(folder: Path, *arguments: object, prefix: Sequence[str] = (), shell:
 
 @pytest.fixture
 def bound() -> Sequence[str]:
-    """What makes a command one whom permissions bind."""
+    """The prefix of a command that makes permissions apply to it."""
     if os.geteuid():
         return ()
     if shutil.which(WITHOUT_RIGHTS[0]) is None:

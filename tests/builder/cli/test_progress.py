@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`run`, `optimize` and `build` say where they stand: bars on a terminal, lines elsewhere, nothing with --quiet."""
+"""`run`, `optimize` and `build` show their progress: bars on a terminal, lines elsewhere, nothing with --quiet."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_run_tells_of_every_batch(
     rows = [int(match[1]) for match in message if match is not None]
     assert len(rows) == len(message), lines
     assert rows == sorted(rows)
-    if output == "out.npz":  # windows change no answer
+    if output == "out.npz":  # chunks change no answer
         with np.load(tmp_path / output) as parts, np.load(tmp_path / f"whole-{output}") as whole:
             assert set(parts) == set(whole)
             for name in whole:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`padfree run` on models that read a number of every sequence: columns of rows with texts, with ids, and in .npz."""
+"""`padfree run` on models that read a number per sequence: columns of rows with texts, with ids, and in .npz."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(model: Path, source: Path, *options: str) -> tuple[int, Path]:
 
 
 def lines(first: list[dict[str, object]]) -> str:
-    """JSON lines with the values of ROWS beside what each has."""
+    """JSON lines: the given objects, each with its values from ROWS added."""
     rows = [{name: values[at].tolist() for name, values in ROWS.items()} for at in range(len(TEXTS))]
     return "".join(json.dumps({**one, **row}) + "\n" for one, row in zip(first, rows, strict=True))
 
@@ -42,7 +42,7 @@ def ids_of(tokenizer: Path) -> list[np.ndarray]:
 
 
 def assert_right(output: Path, tokenizer: Path, *, ahead: int = 0) -> None:
-    """The vectors are those of TEXTS, after as many others as are `ahead`."""
+    """Checks that the vectors are those of TEXTS, after `ahead` others."""
     wanted = alone(with_rows(), ids_of(tokenizer), ROWS)
     with np.load(output) as actual:
         np.testing.assert_allclose(actual["vector"][ahead:], [row["vector"] for row in wanted], atol=2e-5)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`padfree serve` takes every argument from the environment, too; the command line wins, and errors name variables."""
+"""`padfree serve` also takes every argument from the environment; the command line wins, and errors name variables."""
 
 from __future__ import annotations
 

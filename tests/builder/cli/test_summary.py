@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What optimize, build and inspect end with: a few lines, whose last one is a command that works as printed."""
+"""What optimize, build and inspect end with: a few lines, the last of which is a command that works as printed."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from tests.support.folders import write_folder
 
 Capture = pytest.CaptureFixture[str]
 MOST_LINES, WIDTH = 8, 80
-INCOMPLETE = "bert_relkey_tf4_p160_ts17"  # attention that stays padded for four reasons, and a mask that is no fp16
+INCOMPLETE = "bert_relkey_tf4_p160_ts17"  # attention that stays padded for four reasons, a mask beyond fp16
 LONG = ("passes", "roofline", "GEMMs")
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands name files as a user does, in the folder where they are."""
+    """Commands name files as a user does, relative to the folder that they run in."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(DEMO_DATA / "bert_tiny.onnx", "model.onnx")
 
 
 def lines_of(capsys: Capture, *command: str) -> dict[str, str]:
-    """Runs a command, and gives the lines that it prints by what they are about, after checking their form."""
+    """Runs a command, checks the form of the lines that it prints, and returns them by their labels."""
     assert main([*command]) == 0
     output = capsys.readouterr().out
     lines = output.splitlines()
@@ -49,7 +49,7 @@ def lines_of(capsys: Capture, *command: str) -> dict[str, str]:
 
 
 def run_as_printed(line: str) -> None:
-    """Runs a line that was printed, as a shell does."""
+    """Runs a printed line as a shell does."""
     name, *arguments = shlex.split(line)
     assert name == "padfree"
     assert main(arguments) == 0
@@ -84,7 +84,7 @@ def test_the_errors_are_those_that_were_measured(capsys: Capture) -> None:
     assert set(measured["errors"]) == set(half["errors"]) == names
     assert (measured["allowed"], half["allowed"]) == (RELATIVE_TOLERANCE, LARGEST_ERRORS["bf16"])
     assert 0 < max(measured["errors"].values()) < RELATIVE_TOLERANCE
-    assert 1e-3 < max(half["errors"].values()) < LARGEST_ERRORS["bf16"]  # 8 bits of a number
+    assert 1e-3 < max(half["errors"].values()) < LARGEST_ERRORS["bf16"]  # bf16 has 8 significant bits
     assert f"{max(half['errors'].values()):.1e}" in actual["errors"]
     unverified = lines_of(capsys, "optimize", "model.onnx", "-o", "packed.onnx", "--no-verify")
     assert unverified["errors"] == "not measured: the original was not compared"
@@ -160,7 +160,7 @@ def test_texts_on_the_command_line(capsys: Capture) -> None:
 
 
 def test_no_model_has_more_than_eight_lines(packed_metadata: dict[str, Any]) -> None:
-    """What build prints of a model that has everything there is a line for; four more lines are build's own."""
+    """What build prints for a model that has something for every line; four more lines are build's own."""
     coverage = {**packed_metadata["coverage"], "notes": ["'types' is read by nothing"], "right_padded_only": True}
     metadata = {
         **packed_metadata,
@@ -188,7 +188,7 @@ def test_verbose_tells_where_the_time_went(capsys: Capture, monkeypatch: pytest.
 
 
 def table_of(output: str) -> dict[str, float]:
-    """Seconds by phase, of what --verbose prints."""
+    """Seconds by phase, as --verbose prints them."""
     lines = output[output.index("where the time went") :].splitlines()
     rows = [line.strip("│ ").split("│") for line in lines[: lines.index(next(x for x in lines if x[:1] == "└"))]]
     return {row[0].strip(): float(row[1]) for row in rows[4:]}

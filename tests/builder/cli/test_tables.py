@@ -21,7 +21,7 @@ FRAME = "┏┃┡│└"
 
 
 def check_tables(text: str) -> None:
-    """Every line of a table has one width, of at most 80; no row has part of a word that begins in the one above."""
+    """Checks that no line of a table is wider than 80 columns and that no word of a heading is broken."""
     lines = [line for line in text.splitlines() if line and line[0] in FRAME]
     assert lines
     assert max(map(len, lines)) <= COLUMNS, max(lines, key=len)
@@ -36,7 +36,7 @@ COLUMN_WORDS = (
     "replaced missed reason node texts in a as they come sorted by length text phase seconds holds where time",
 )
 WORDS = {word for line in COLUMN_WORDS for word in line.split()}
-"""What columns are called."""
+"""Words of the columns' headings."""
 
 
 def test_the_demo_with_engines() -> None:

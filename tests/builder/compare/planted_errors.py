@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A BERT of four small layers, what it is rewritten to, and errors planted in that."""
+"""A BERT of four small layers, its rewritten model, and errors planted in the latter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Change = Callable[[ModelProto], None]
 
 
 def write_original(path: Path, change: Change | None = None, *, width: int = 32) -> Path:
-    """An exported model with three outputs, two of them with a row a token."""
+    """Writes an exported model with three outputs, two of which have a row per token."""
     model = bert_model(LAYERS, width, 4, 2 * width, vocab_size=60, max_positions=48)
     norms = [node for node in model.graph.node if node.op_type == "LayerNormalization"]
     model.graph.node.append(helper.make_node("Identity", [norms[6].output[0]], [MIDDLE_OUTPUT], name="middle"))
@@ -38,7 +38,7 @@ def _rewrite(original: Path, **options: str) -> ModelProto:
 
 
 def write_rewritten(original: Path, path: Path, change: Change | None = None, **options: str) -> Path:
-    """What the original is rewritten to, with a change."""
+    """Writes the rewritten original, with a change."""
     model = ModelProto()
     model.CopyFrom(_rewrite(original, **options))
     if change is not None:
@@ -64,12 +64,12 @@ def weight_of_layer_3(model: ModelProto) -> None:
     name = "encoder.layer.3.output.dense.MatMul"
     tensor = next(item for item in model.graph.initializer if item.name == name)
     values = numpy_helper.to_array(tensor).copy()
-    values[5, ::2] += 0.2  # all of the row would shift every number alike, which the norm takes back
+    values[5, ::2] += 0.2  # a change of the whole row would shift all numbers alike, which the norm undoes
     tensor.CopyFrom(numpy_helper.from_array(values, name))
 
 
 def swap_outputs(model: ModelProto, other: str = MIDDLE_OUTPUT) -> None:
-    """The last layer's result under the name of another output, and the other way round."""
+    """The last layer's result has the name of another output, and the other way round."""
     renamed = {"last_hidden_state": other, other: "last_hidden_state"}
     for node in model.graph.node:
         for names in (node.input, node.output):
@@ -116,7 +116,7 @@ def drop_token_types(model: ModelProto) -> None:
 
 
 def drop_mask_packed(model: ModelProto) -> None:
-    """Attention in layer 2 takes all sequences for one."""
+    """Attention in layer 2 takes all sequences for a single one."""
     first = nodes_of(model, "PadfreeSchedule")[0]
     whole = helper.make_node("ReduceSum", [first.input[0]], ["all_tokens"], name="all_tokens", keepdims=1)
     schedule = NodeProto()
@@ -149,14 +149,14 @@ def drop_mask_padded(model: ModelProto) -> None:
 
 
 def wrong_scale_in_last_layer(model: ModelProto) -> None:
-    """The last layer's scores are scaled by half as much again."""
+    """The last layer's scale of scores is 1.5 times as large."""
     node = nodes_of(model, "PadfreeAttention")[-1]
     scale = next(item.f for item in node.attribute if item.name == "scale")
     set_attribute(node, "scale", 1.5 * scale)
 
 
 def large_numbers_in_layer_3(model: ModelProto) -> None:
-    """The inner activations of layer 3 are beyond fp16, and the outer product makes them small again (an original)."""
+    """Activations inside layer 3 are beyond fp16, and its output product makes them small again; for originals."""
     for name, factor in (("intermediate.dense", 3e4), ("output.dense", 1 / 3e4)):
         weight = next(item for item in model.graph.initializer if item.name == f"encoder.layer.3.{name}.MatMul")
         values = numpy_helper.to_array(weight) * np.float32(factor)

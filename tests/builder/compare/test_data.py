@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What models are compared on: generated batches, texts, token files, Polygraphy's files and loader scripts."""
+"""The data of comparisons: generated batches, texts, token files, Polygraphy's files and loader scripts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exported files of all families against what they are rewritten to: exact to 1e-5 in fp32."""
+"""Exported files of all families against their rewritten files: equal to within 1e-5 in fp32."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tests.support.families import all_cases
 from tests.support.rewritings import Rewritings
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
-# test_families.py compares all forms of BERT, which differ in opset, mask and activation; most are alike to
-# `padfree compare`, and so are files of one exporter and family whose attention is written in two ways.
+# test_families.py compares all forms of BERT, which differ in opset, mask and activation. To `padfree compare` most of
+# them are alike, and so are two files of one exporter and family that differ in how attention is written.
 FORMS = sorted(case.path for case in all_cases() if case.activation and not case.static)
 TWINS = {path.with_stem(path.stem.replace("_sdpa", "_eager")) for path in FIXTURES.rglob("*_sdpa.onnx")}
 LEFT_OUT = {*FORMS} - {*FORMS[::8]} | TWINS
 FILES = [path for path in sorted(FIXTURES.rglob("*.onnx")) if path not in LEFT_OUT]
-HALF_OUTPUTS = 1e-2  # outputs of half precision originals are rounded at the end, to 11 or 8 bits
+HALF_OUTPUTS = 1e-2  # outputs of half-precision originals are rounded at the end, to 11 or 8 bits
 EXACT = 1e-5
 LOOSER = {
-    "t5": 5e-5,  # it does not scale its attention scores: large ones make small differences larger
+    "t5": 5e-5,  # does not scale its attention scores: large scores make small differences larger
     "modernbert_token_classification": 2e-5,  # logits of up to 3, where others are below 1
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bisecting engines: the graph that is built with more outputs, run here in onnxruntime in the engine's place."""
+"""Bisecting engines: the graph that is built with more outputs runs here in onnxruntime instead of as an engine."""
 
 from __future__ import annotations
 
@@ -70,17 +70,17 @@ def test_a_planted_error_is_found_in_the_engines_graph(folder: Path) -> None:
     assert actual.first.operator == "PadfreeAttention"
     assert actual.first.node.startswith("PadfreeAttention_3")
     assert actual.kind == "wrong numbers"
-    # A sequence alone is run in the engines that are there.
+    # Running a single sequence needs no further engines.
     assert len(built) == -(-len(actual.trace) // CHUNK)
 
 
 def test_folded_norms_are_between_the_tensors_that_agree(tmp_path: Path) -> None:
-    """64 wide, so that norms are folded: sums and moments have no origin, and what is left agrees with its own."""
+    """64 wide, so that norms are folded: sums and moments have no origin; all other tensors agree with theirs."""
     planted_errors.write_original(tmp_path / "original.onnx", width=64)
     actual, _ = departure(tmp_path, None, passed=False)
     assert actual.first is None, actual.verdict
     operators = [item.operator for item in actual.trace]
-    assert operators.count("PadfreeLayerNorm") == 2  # those of outputs
+    assert operators.count("PadfreeLayerNorm") == 2  # the norms of outputs
     assert operators.count("PadfreeLinear") == planted_errors.LAYERS  # the activations
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparisons of models whose padding is told by ids, by levels, by an inverted mask, or by nothing."""
+"""Comparisons of models that recognise padding by ids, by levels, by an inverted mask, or not at all."""
 
 from __future__ import annotations
 

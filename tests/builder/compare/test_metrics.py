@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of rows whose differences are known: overall, by length class, and where the worst are."""
+"""Errors of rows whose differences are known: overall, by length class, and where the worst ones are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from padfree.onnx_tools.verification.agreement import measure
 
 LENGTHS = np.asarray([1, 3, 20])
 BATCH = ComparedBatch("ragged", {}, np.arange(20) < LENGTHS[:, None])
-WANTED = np.tile(np.asarray([3.0, 4.0], np.float32), (24, 1))  # rows of length 5
+WANTED = np.tile(np.asarray([3.0, 4.0], np.float32), (24, 1))  # rows of norm 5
 SCALE = measure([WANTED])
 TOKENS, SEQUENCES = ("B", "S"), ("B",)
 
@@ -22,7 +22,7 @@ def test_errors_are_parts_of_the_outputs_size() -> None:
     actual[2] = [3.0, 4.5]  # request 1, position 1
     actual[10] = [-4.0, 3.0]  # request 2, position 6: turned by a right angle
     result = output_errors("y", [BATCH], [WANTED], [actual], SCALE, TOKENS)
-    assert result.scale == pytest.approx(12.5**0.5)  # each column is measured by itself, here in the units 3 and 4
+    assert result.scale == pytest.approx(12.5**0.5)  # the sizes of the columns, 3 and 4, are measured separately
     assert list(result.classes) == ["1", "2-16", "17-64"]
     assert [errors.rows for errors in result.classes.values()] == [1, 3, 20]
     assert result.classes["1"].absolute == 0.0
@@ -54,7 +54,7 @@ def test_numbers_that_are_not_finite_never_agree(value: float) -> None:
     result = output_errors("y", [BATCH], [WANTED], [actual], SCALE, TOKENS)
     assert result.not_finite == 1
     assert not result.total.within(Tolerance(1e30, 1e30))
-    both = output_errors("y", [BATCH], [actual], [actual], SCALE, TOKENS)  # where the original's is not finite either
+    both = output_errors("y", [BATCH], [actual], [actual], SCALE, TOKENS)  # the original's number is not finite either
     assert both.not_finite == 0
     assert both.total.within(Tolerance(1e-30, 1e-30))
 

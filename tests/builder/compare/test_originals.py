@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Originals as exporters write them: small constants in data files, and sequences that they are too short for."""
+"""Originals as exporters write them: small constants in data files, and sequences longer than they take."""
 
 from __future__ import annotations
 

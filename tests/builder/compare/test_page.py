@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTML report: what it says, that it needs no network, and what a real browser shows of it."""
+"""The HTML report: what it says, that it needs no network, and what a real browser shows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 class Page(HTMLParser):
-    """Texts of table rows by the table's id or class, the verdict, and every other element's name."""
+    """The verdict, the cells of table rows by the table's id or class, and the elements with their attributes."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ def colours(content: str, *, dark: bool) -> dict[str, str]:
 
 
 def luminance(colour: str) -> float:
-    """Of sRGB, as WCAG 2 has it."""
+    """The relative luminance of an sRGB colour, as WCAG 2 defines it."""
     digits = colour[1:] if len(colour) == 7 else "".join(2 * letter for letter in colour[1:])
     parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
@@ -132,7 +132,7 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_everything_stands_out(page: Path, *, dark: bool) -> None:
-    """Text has 4.5 : 1 as WCAG asks for, and lines of plots 3 : 1."""
+    """Text has a contrast of 4.5 : 1, as WCAG asks for, and lines of plots have 3 : 1."""
     palette = colours(page.read_text(), dark=dark)
     assert (luminance(palette["page"]) < 0.1) == dark
     for name, least in {

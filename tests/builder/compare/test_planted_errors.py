@@ -22,7 +22,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compare(original: Path, model: Path, *options: str) -> tuple[int, dict[str, Any]]:
-    """Exit code, and the one runner's report."""
+    """The exit code and the report of the only runner."""
     report = model.with_suffix(".report.json")
     code = main(["compare", str(original), str(model), "--max-seq-len", "40", "--json", str(report), *options])
     content = json.loads(report.read_text())

@@ -46,7 +46,7 @@ def test_polygraphy_run_finds_what_is_the_same_and_what_is_not(tmp_path: Path, i
 
 
 def test_polygraphy_agrees_on_a_quantised_file(tmp_path: Path) -> None:
-    """Its onnxruntime multiplies by weights of int8 in integers, which give other results: it gets a float file."""
+    """Polygraphy gets a float file: its onnxruntime would multiply int8 weights in integers, with other results."""
     original, folder = tmp_path / "original.onnx", tmp_path / "polygraphy"
     save_model(Quantizer("int8", "stored").apply(bert_model(1, 64, 2, 128, 50, 32)), original)
     assert main(["compare", str(original), "--max-seq-len", "20", "--emit-polygraphy", str(folder)]) == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised originals: compared without the rounding of activations, whose cost is told; weights are the file's."""
+"""Quantised originals are compared without rounding activations, the cost of which is reported; weights stay."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FILES = {
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_rounding_of_activations_is_told_apart(tmp_path: Path, original: ModelProto, name: str) -> None:
-    """fp32's tolerance holds, of weights that onnxruntime dequantises."""
+    """fp32's tolerance holds with weights that onnxruntime dequantises."""
     make, kind = FILES[name]
     quantizer = make()
     code, report = compare(tmp_path, quantizer.apply(original))
@@ -58,7 +58,7 @@ def test_the_rounding_of_activations_is_told_apart(tmp_path: Path, original: Mod
 
 
 def test_weights_are_those_of_the_file(tmp_path: Path, original: ModelProto) -> None:
-    """A rewritten float model is another one: its weights are not rounded."""
+    """A rewritten float model is a different model: its weights are not rounded."""
     source = Quantizer("int8", "rounded").apply(original)
     code, report = compare(tmp_path, source, rewrite(original).model)
     assert code == 1
@@ -66,7 +66,7 @@ def test_weights_are_those_of_the_file(tmp_path: Path, original: ModelProto) -> 
 
 
 def test_weights_alone_need_no_note(tmp_path: Path, original: ModelProto) -> None:
-    """onnxruntime computes what the file says, not products of integers."""
+    """onnxruntime computes what the file says, and no products of integers."""
     source = TorchQuantizer("int8", rounds=False).apply(original)
     code, report = compare(tmp_path, source)
     assert (code, report["notes"]) == (0, [])
@@ -77,7 +77,7 @@ def test_weights_alone_need_no_note(tmp_path: Path, original: ModelProto) -> Non
 
 
 def test_a_file_that_gives_no_numbers_is_told(tmp_path: Path, original: ModelProto) -> None:
-    """Scales of activations are not needed to rewrite it; after the one that is changed no Softmax hides NaN."""
+    """Rewriting does not need the scales of activations; no Softmax after the changed scale hides NaN."""
     source = Quantizer("int8", "stored").apply(original)
     node = [node for node in source.graph.node if node.op_type == "QuantizeLinear"][-1]
     scale = next(item for item in source.graph.initializer if item.name == node.input[1])
@@ -89,7 +89,7 @@ def test_a_file_that_gives_no_numbers_is_told(tmp_path: Path, original: ModelPro
 
 @pytest.mark.parametrize("name", [*FILES, "weights alone"])
 def test_polygraphy_gets_a_float_file(tmp_path: Path, original: ModelProto, name: str) -> None:
-    """Its onnxruntime would multiply in integers, and knows no node of TensorRT's."""
+    """Polygraphy's onnxruntime would multiply in integers, and it does not know TensorRT's nodes."""
     path, folder = tmp_path / "model.onnx", tmp_path / "polygraphy"
     quantizer = TorchQuantizer("e4m3", rounds=False) if name == "weights alone" else FILES[name][0]()
     save_model(quantizer.apply(original), path)

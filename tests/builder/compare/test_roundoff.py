@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Differences that half precision explains, and those that it does not."""
+"""Differences that half precision explains, and differences that it does not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from padfree.onnx_tools.synthetic import bert_model
 
 from . import planted_errors
 
-# Only an engine can differ from its file, which takes a GPU: here another file runs in its place.
+# Only an engine can differ from its file, and engines need a GPU: here another file runs in place of the engine.
 CASES = {
     None: "fp16 loses too many digits in this model: in onnxruntime the same file is 0.00",
     planted_errors.wrong_scale_in_last_layer: "fp16 does not explain it: in onnxruntime the same file is 0.00",
@@ -49,7 +49,7 @@ def test_what_runs_is_held_against_the_file(tmp_path: Path, change: planted_erro
 
 
 def test_a_model_that_multiplies_rounding_errors_is_told_from_one_that_overflows(tmp_path: Path) -> None:
-    """The first needs another precision; what overflows stays float32, and the model passes."""
+    """The first needs another precision. In the second, the tensors that overflow stay in float32, and it passes."""
     model = bert_model(4, 256, 4, 1024, vocab_size=1000, max_positions=256)
     path, report = tmp_path / "model.onnx", tmp_path / "report.json"
     weights = {item.name: item for item in model.graph.initializer}

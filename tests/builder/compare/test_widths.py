@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparisons of models that take several numbers a token: LayoutLM's boxes, and embeddings instead of ids."""
+"""Comparisons of models that take several numbers per token: LayoutLM's boxes, and embeddings instead of ids."""
 
 from __future__ import annotations
 

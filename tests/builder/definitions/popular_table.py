@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/reference/popular-folders.md: what becomes of the fifty folders in tests/fixtures/popular_folders.json.
+"""Writes docs/reference/popular-folders.md: what padfree makes of the folders in tests/fixtures/popular_folders.json.
 
 python -m tests.builder.definitions.popular_table
 """
@@ -20,7 +20,7 @@ from tests.support.popular import FOLDERS, outcome
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "popular-folders.md"
 PRE_NORM = frozenset({"EuroBERT", "Gemma 3", "Llama", "Mistral", "ModernBERT", "Qwen2", "Qwen3", "T5"})
-"""Families in whose layers sums grow from the first to the last: fp16 may not hold them."""
+"""Families whose sums grow from layer to layer: fp16 may not hold them."""
 HEAD = """# Popular folders
 
 This page says what padfree makes of fifty popular encoders on the Hugging Face Hub, without torch and without the code
@@ -55,7 +55,7 @@ Downloads are millions per month, as stored pages of the hub had them in late 20
 
 
 def row(entry: Mapping[str, Any]) -> str:
-    """One folder's line."""
+    """One folder's row of the table."""
     downloads = "-" if entry["downloads"] is None else f"{entry['downloads']:g}"
     with tempfile.TemporaryDirectory() as scratch:
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole folders of sentence-transformers without torch: rows that transformers gave, pooled and worked on by numpy."""
+"""Whole folders of sentence-transformers without torch: rows from transformers, pooled and transformed in NumPy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KIND = "sentence_transformers.models"
 
 
 def write_chain(name: str, folder: Path, modules: list[tuple[str, Mapping[str, Any]]]) -> Path:
-    """A reference's folder with modules after the encoder."""
+    """Writes a reference's folder with modules after the encoder."""
     tiny_folders.write_reference(tiny_folders.read(name), folder)
     listed = [{"idx": 0, "name": "0", "path": "", "type": f"{KIND}.Transformer"}]
     for number, (module, settings) in enumerate(modules, 1):
@@ -35,7 +35,7 @@ def write_chain(name: str, folder: Path, modules: list[tuple[str, Mapping[str, A
 
 
 def vectors(folder: Path, packed: Path) -> list[npt.NDArray[np.float32]]:
-    """What `padfree optimize` and a session make of the requests."""
+    """The vectors that `padfree optimize` and a session give for the requests."""
     assert cli.main(["optimize", str(folder), "-o", str(packed)]) == 0
     with Session(packed) as session:
         return list(session.run([list(ids) for ids in tiny_folders.REQUESTS])["sentence_embedding"])
@@ -66,7 +66,7 @@ def test_dense_and_normalize(tmp_path: Path) -> None:
 @pytest.mark.needs_torch
 @pytest.mark.slow
 def test_vectors_are_those_of_sentence_transformers(tmp_path: Path) -> None:
-    """The library's own reading of such a folder, without its tokenizer."""
+    """The library's own modules, without its tokenizer, give the same vectors."""
     import torch
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
     from transformers import AutoModel

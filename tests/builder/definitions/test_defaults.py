@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What config.json does not say is what transformers takes: every default, and the shapes that follow of them."""
+"""Where config.json has no entry, the default is that of transformers."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from padfree.builder.definitions.model import Definition, Writing
 from padfree.builder.definitions.tensors import Tensors, Weight
 
 NAMES = {"nomic_bert": "attn.Wqkv", "gte": "attention.qkv_proj"}
-"""A part of a tensor's name, by which some families are told apart."""
+"""For families that are told apart by their tensors: a part of a tensor's name."""
 TYPES = ("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "eurobert", "gemma3_text",
          "gte", "llama", "mistral", "modernbert", "mpnet", "nomic_bert", "qwen2", "qwen3", "roberta",
          "xlm-roberta")  # fmt: skip
 NOT_OF_TRANSFORMERS = frozenset(
     {
-        # Names of the hub's files, which transformers reads under its own.
+        # Names in files of the hub, which transformers reads under names of its own.
         "activation_function", "global_rope_theta", "local_rope_theta", "mlp_fc1_bias", "mlp_fc2_bias", "qkv_proj_bias",
         "rotary_emb_base", "rope_theta", "rope_local_base_freq", "global_attn_every_n_layers", "sliding_window_pattern",
         "moe_every_n_layers", "moe_top_k", "num_experts",
         "lora_adaptations", "lora_alpha", "lora_rank",
-        # What classes take of a configuration that may not have it.
+        # Entries that classes read from a configuration that may lack them.
         "embedding_size", "share_att_key", "norm_rel_ebd", "conv_kernel_size", "is_causal", "head_dim",
     }
 )  # fmt: skip
 _RELATIVE = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
 SAID = {"deberta": _RELATIVE, "deberta-v2": _RELATIVE}
-"""Entries without which there is no definition."""
+"""Entries that a definition requires."""
 DERIVED = frozenset({"layer_types", "num_key_value_heads", "head_dim", "rope_type"})
-"""Of which None means what the definition's default says."""
+"""Entries for which None in transformers means the definition's default."""
 
 
 class RecordingKeys(Keys):
-    """Keys that keep which defaults were taken."""
+    """Keys that record the defaults that were used."""
 
     def __init__(self, model_type: str) -> None:
         super().__init__(Path("config.json"), {"model_type": model_type, **SAID.get(model_type, {})})
@@ -57,7 +57,7 @@ class AnyTensors(Tensors):
         return self
 
     def __contains__(self, name: str) -> bool:
-        return name.endswith("mlp.fc11.weight")  # of nomic's, whose networks are gated
+        return name.endswith("mlp.fc11.weight")  # a tensor of nomic's models, whose feed-forward networks are gated
 
     def take(self, name: str, *shape: int) -> Weight:
         return Weight(name, shape, Path("model.safetensors"), "F32", 0)

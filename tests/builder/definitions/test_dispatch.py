@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing is guessed: entries and tensors that no definition knows, and folders whose files do not belong together."""
+"""Nothing is guessed about unknown entries and tensors, or about folders whose files do not belong together."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BERT = tiny_folders.read("bert")
 
 
 def folder(path: Path, config: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]] = BERT.tensors) -> Path:
-    """A BERT's folder with other entries; None leaves one out."""
+    """Writes a BERT's folder with other entries; None leaves an entry out."""
     result = {key: value for key, value in {**BERT.config, **config}.items() if value is not None}
     write_json(path / "config.json", result)
     write_tensors(path / "model.safetensors", {name: tiny_folders.draw(name, shape) for name, shape in tensors.items()})
@@ -83,7 +83,7 @@ def test_layers_that_config_does_not_mention(tmp_path: Path) -> None:
 )
 def test_files_that_do_not_belong_together(config: Mapping[str, Any], wanted: str, tmp_path: Path) -> None:
     path = folder(tmp_path, config)
-    if not wanted:  # the default of transformers is that of the weights
+    if not wanted:  # transformers' default fits the weights
         assert write_defined(read_folder(path)).name == "BERT"
         return
     with pytest.raises(BuildError, match=wanted) as caught, source.opened(path):
@@ -122,7 +122,7 @@ def test_numbers_of_another_type(tmp_path: Path) -> None:
 
 
 def shards(path: Path, count: int) -> list[Path]:
-    """The weights of BERT in parts."""
+    """Writes BERT's folder with its weights in several files."""
     folder(path, {})
     (path / "model.safetensors").unlink()
     listed = sorted(BERT.tensors)

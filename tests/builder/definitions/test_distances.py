@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buckets of distances and slopes: those of transformers' own functions, at every distance."""
+"""Buckets of distances and slopes are those of transformers' own functions, at every distance."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_buckets_of_deberta(count: int, furthest: int) -> None:
 
 
 def test_buckets_end_where_they_say() -> None:
-    """What is made of them reads the last ones at the furthest distance: nothing changes beyond."""
+    """From some distance on, every bucket is the last one: tables need no entries beyond it."""
     far = two_sided_buckets(DISTANCES, *MPNET)
     assert set(far[DISTANCES <= -128]) == {15}
     assert set(far[DISTANCES >= 128]) == {31}

@@ -30,7 +30,7 @@ MOST_LETTERS = 1000
 
 
 def change_entries(config: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
-    """One to three entries are others, or gone."""
+    """The entries with one to three of them changed or gone."""
     result = dict(config)
     for name in rng.sample(sorted(result), rng.randint(1, 3)):
         if rng.random() < 0.25:
@@ -41,7 +41,7 @@ def change_entries(config: Mapping[str, Any], rng: random.Random) -> dict[str, A
 
 
 def reshape(tensors: Mapping[str, tuple[int, ...]], rng: random.Random) -> dict[str, tuple[int, ...]]:
-    """Sometimes a tensor is gone, transposed, longer, of another rank, or has another name."""
+    """The shapes; sometimes one is gone, transposed, longer, of another rank, or has another name."""
     result = dict(tensors)
     if rng.random() < 0.5:
         return result
@@ -55,7 +55,7 @@ def reshape(tensors: Mapping[str, tuple[int, ...]], rng: random.Random) -> dict[
 
 
 def outcome(folder: Path) -> str:
-    """What becomes of a folder; what is raised is a line that tells of it."""
+    """The family that was written, or the error's class, after checking that the error is one short line."""
     try:
         return write_defined(read_folder(folder)).name
     except (BuildError, NotDefinedError) as error:

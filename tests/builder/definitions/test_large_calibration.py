@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fp8 calibration of models whose weights are too many to be held: layer by layer, with the scales of one session."""
+"""fp8 calibration of models whose weights do not fit into memory: part by part, with the scales of one session."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support import tiny_folders
 
 
 def make_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every model is a large one, whose parts have a few weights each."""
+    """Makes every model count as large, in parts of a few weights each."""
     for module in (graph, rounding):
         monkeypatch.setattr(module, "LARGE_MODEL_BYTES", 0)
     for module in (graph, graph_io, constants):
@@ -51,7 +51,7 @@ def calibrate(folder: Path, storage: Storage) -> Model:
 def test_scales_and_losses_are_those_of_one_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = quantization_of(calibrate(tmp_path / "model", Storage.MEMORY))
     make_large(monkeypatch)
-    monkeypatch.setattr(losses, "_TENSORS_AT_ONCE", 1)  # would be a run of all parts for each tensor
+    monkeypatch.setattr(losses, "_TENSORS_AT_ONCE", 1)  # would mean one run of all parts per tensor
     runs = list[int]()
     each = staged_session.StagedSession.each
 

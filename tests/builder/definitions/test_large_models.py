@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that are too many to be held in float32: read when they are needed, and models that run part by part.
+"""Weights that would not fit into memory in float32 are read when they are needed, and models run part by part.
 
 Tiny models are taken for large ones.
 """
@@ -41,7 +41,7 @@ NAMES = (
     "nomic_experts",
     "jinav3_hub_query",
 )
-HALF = (  # of the type that the weights have, and of another one
+HALF = (  # in the type of the weights, and in another one
     ("bert_bfloat16", "bf16"),
     ("bert_bfloat16", "fp16"),
     ("bert_float16", "fp16"),
@@ -54,7 +54,7 @@ HALF = (  # of the type that the weights have, and of another one
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every model is a large one, whose parts have a few weights each."""
+    """Makes every model count as large, in parts of a few weights each."""
     for module in (graph, rounding):
         monkeypatch.setattr(module, "LARGE_MODEL_BYTES", 0)
     for module in (graph, graph_io, constants):
@@ -190,7 +190,7 @@ def test_deferred_weights_know_their_sizes(tmp_path: Path, large: None) -> None:
 
 @pytest.mark.parametrize("name", ["roberta", "qwen3_bfloat16"])
 def test_fp8_is_that_of_small_models(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Scales come from the model that runs part by part; the e4m3 numbers are those of the files."""
+    """Scales come from the model that runs part by part; the e4m3 numbers come from the files."""
     ids = tmp_path / "ids.jsonl"
     ids.write_text("\n".join(json.dumps({"input_ids": list(row)}) for row in tiny_folders.REQUESTS), "utf-8")
 

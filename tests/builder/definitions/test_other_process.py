@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder that is prepared for TensorRT by another process, as `padfree build` does it, with its files mapped."""
+"""A folder is prepared for TensorRT by another process, with its files mapped, as in `padfree build`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_another_process_prepares_the_same_model(name: str, tmp_path: Path) -> N
     options = BuildOptions("packed", "fp32", strict=True, verify=False, linear="tensorrt", norms="separate")
     with opened(folder, lazily=True) as source:
         assert source.unmade is not None
-        assert not source.unmade.exports  # torch is not waited for
+        assert not source.unmade.exports  # nothing waits for torch
         with preparing(source.unmade, options, lambda: None) as wait:
             result = wait()
     assert result.content is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Definitions that no other code was compared with say so, on the screen and in the report; others do not."""
+"""Definitions that were compared with no other code say so, on the screen and in the report; others do not."""
 
 from __future__ import annotations
 

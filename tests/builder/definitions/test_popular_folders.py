@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folders as the hub has them: every entry of their config.json and every name of a tensor, at tiny sizes.
 
-tests/fixtures/popular_folders.json was made of public copies of config.json and code that reads the weights, and by
-make_popular.py; docs/reference/popular-folders.md has the table of it.
+tests/fixtures/popular_folders.json was made from public copies of config.json and of code that reads the weights;
+make_popular.py adds types that transformers knows. docs/reference/popular-folders.md shows it as a table.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights are read one after the other into the same memory: what was read before stays as it was."""
+"""Weights are read one after the other into the same memory, and those that were read before keep their values."""
 
 from __future__ import annotations
 

@@ -22,10 +22,10 @@ from padfree.runtime import Session, SessionError
 
 from tests.support import tiny_folders
 
-TOLERANCE = 1e-5  # of the largest number of an answer; orders of sums differ
+TOLERANCE = 1e-5  # relative to the largest number of an answer; sums are added up in other orders
 SAME_WHATEVER = ("old_norms", "float16", "three_types", "own_names", "old_entries", "gelu_fast", "gelu_tanh",
                  "dynamic")  # fmt: skip
-"""Parts of names of references that are others in how weights are written, not in what is computed."""
+"""Parts of the names of references that differ in how weights are written, not in what is computed."""
 
 
 def family(name: str) -> str:
@@ -33,7 +33,7 @@ def family(name: str) -> str:
 
 
 def by_worth(names: Sequence[str]) -> list[Any]:
-    """Names as parameters; of a family all but the first are slow, as rewriting takes longer than the rest."""
+    """Names as parameters; all but the first of a family are marked slow, as rewriting takes most of the time."""
     first = {family(name): name for name in sorted(names, reverse=True)}
     return [pytest.param(name, marks=[] if first[family(name)] == name else [pytest.mark.slow]) for name in names]
 
@@ -73,7 +73,7 @@ def test_padded_graph(name: str, tmp_path: Path) -> None:
 def test_packed_answers_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     reference = tiny_folders.read(name)
     original = write(name, tmp_path / "model")
-    by_id = tiny_folders.padding_of(reference) is not None  # looks for ids of padding, in a part that stays padded
+    by_id = tiny_folders.padding_of(reference) is not None  # a part that stays padded looks for padding ids
     rewritten = rewrite_model(original, RewriteOptions(strict=not by_id, verify=by_id))
     save_model(finish(rewritten.model, rewritten.precision), tmp_path / "packed.onnx")
     request: Any = [list(ids) for ids in tiny_folders.REQUESTS]
@@ -89,7 +89,7 @@ def test_packed_answers_are_those_of_transformers(name: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("name", "longest"), [("llama_longrope", 12), ("llama_dynamic", 40)])
 def test_texts_for_which_frequencies_would_be_others_are_refused(name: str, longest: int, tmp_path: Path) -> None:
-    """Those of transformers depend on the longest text of a batch there."""
+    """Beyond that length, transformers' frequencies depend on the longest text of a batch."""
     original = write(name, tmp_path / "model")
     rewritten = rewrite_model(original, RewriteOptions(strict=True, verify=False))
     save_model(finish(rewritten.model, rewritten.precision), tmp_path / "packed.onnx")
@@ -110,7 +110,7 @@ def test_weights_are_the_same_where_files_are_mapped(name: str, tmp_path: Path) 
     "name", [name for name in tiny_folders.names() if not any(part in name for part in SAME_WHATEVER)]
 )
 def test_every_key_matters(name: str) -> None:
-    """A reference for a value of a key tells it from the other values: its answers are others."""
+    """References that differ in the value of a key have different answers."""
     mine = tiny_folders.read(name)
     for other in map(tiny_folders.read, tiny_folders.names()):
         alike = other.name != name and set(other.outputs) == set(mine.outputs) and family(other.name) == family(name)

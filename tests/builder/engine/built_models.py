@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small encoder, as passes of a build are tested with, and onnxruntime's results."""
+"""A small encoder for tests of a build's passes, and onnxruntime's results."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def of(model: onnx.ModelProto, operator: str) -> list[onnx.NodeProto]:
 
 
 def run_feeds(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """All outputs."""
+    """All outputs for these feeds, in onnxruntime."""
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return list(session.run(None, dict(feeds)))
 
 
 def run(model: onnx.ModelProto, seq_lens: Sequence[int] = (3, 9, 1)) -> list[np.ndarray]:
-    """All outputs of a packed model, of random ids in sequences of these lengths."""
+    """All outputs of a packed model for random ids in sequences of these lengths."""
     rng = np.random.default_rng(0)
     names = [value.name for value in model.graph.input if value.name != "seq_lens"]
     feeds = {name: rng.integers(0, 2, sum(seq_lens)).astype(np.int32) for name in names}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything about a build that comes before and after TensorRT."""
+"""Everything in a build that comes before and after TensorRT."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_cuda_is_not_started_without_its_bindings(monkeypatch: pytest.MonkeyPatc
 
 
 def test_cuda_starts_in_a_thread_that_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is wrong with it is no matter there."""
+    """Errors in that thread do not matter."""
     started, may_go = list[tuple[int, str]](), threading.Event()
 
     def open_device(device: int) -> None:
@@ -86,7 +86,7 @@ def test_cuda_starts_in_a_thread_that_imports_nothing(monkeypatch: pytest.Monkey
 
 
 def refuse_in(thread: threading.Thread, real: Callable[..., Any]) -> Callable[..., Any]:
-    """An __import__ that a thread may not call."""
+    """An __import__ that the given thread may not call."""
 
     def imports(*arguments: Any, **named: Any) -> Any:
         assert threading.current_thread() is not thread
@@ -111,7 +111,7 @@ def test_everything_missing_is_named_at_once(monkeypatch: pytest.MonkeyPatch) ->
 
         return raise_it
 
-    monkeypatch.setattr(build, "no_gpu", lambda: "")  # otherwise it is named alone: nothing else would help
+    monkeypatch.setattr(build, "no_gpu", lambda: "")  # else the error would name the missing GPU alone
     monkeypatch.setattr(build, "import_tensorrt", refuse("no TensorRT; pip install it"))
     monkeypatch.setattr(build, "open_gpu", refuse("no GPU; buy one"))
     monkeypatch.setattr(build.plugin_library, "find", refuse("no library; apt-get install g++"))
@@ -177,7 +177,7 @@ def test_files_that_are_no_models(tmp_path: Path, capsys: Capture, content: byte
 def test_what_the_machine_lacks_is_said_before_a_model_is_rewritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    """And what is wrong with the file before that."""
+    """Errors in the file are reported even earlier."""
     model, broken = BERT, tmp_path / "broken.onnx"
     broken.write_bytes(model.read_bytes()[:100_000])
     missing = SessionError("TensorRT is not installed")

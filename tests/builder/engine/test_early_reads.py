@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attention and embeddings may read while the kernel ahead of them runs."""
+"""What attention and embeddings may read while the kernel before them runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.samples import PLAIN_ATTENTION, PLAIN_EMBEDDING, PLAIN_NORM
 
 
 def early(model: onnx.ModelProto) -> list[object]:
-    """What embeddings and attention have, in order."""
+    """The attributes `early_ids` of embeddings and `early_lengths` of attention, in order."""
     check_nodes(model)
     names = {"PadfreeEmbedding": "early_ids", "PadfreeAttention": "early_lengths"}
     nodes = [node for node in padfree_nodes(model.graph) if node.op_type in names]
@@ -23,7 +23,7 @@ def early(model: onnx.ModelProto) -> list[object]:
 
 @pytest.mark.parametrize(("interface", "first"), [("packed", 0), ("padded", 1)])
 def test_every_layer_of_an_encoder_reads_lengths_early(interface: str, first: int) -> None:
-    """In the packed interface the embedding makes the lengths, and at first no kernel of padfree's follows it."""
+    """The packed interface's embedding makes the lengths; the first attention follows no kernel of padfree's."""
     model = rewrite(synthetic.bert_model(2, 64, 2, 128, 100), interface=interface, precision="fp16").model
     assert early(model) == [0, 0, 0]
     parsed = for_parser(model, 512)
@@ -31,7 +31,7 @@ def test_every_layer_of_an_encoder_reads_lengths_early(interface: str, first: in
 
 
 def attention_of(nodes: list[onnx.NodeProto], qkv: str, cu_seqlens: str) -> onnx.ModelProto:
-    """An attention node alone over inputs x [T, 24] and cu [B+1], and what comes ahead of it."""
+    """A model of one attention node, after the given nodes, with inputs x [T, 24] and cu [B+1]."""
     own = {"head_size": 8, "scale": 1.0, "num_heads": 1, "num_kv_heads": 1}
     attention = make_node("PadfreeAttention", [qkv, cu_seqlens], ["y"], name="a", **{**PLAIN_ATTENTION, **own})
     inputs = [
@@ -94,7 +94,7 @@ def test_only_where_another_kernel_stands_between(name: str) -> None:
 
 @pytest.mark.parametrize(("of_lengths", "expected"), [("ids", 1), ("x", 0)])
 def test_ids_are_early_where_lengths_are_made_after_them(of_lengths: str, expected: int) -> None:
-    """A schedule is given ids for their number; one that is given another tensor may run ahead of what makes ids."""
+    """A schedule reads only the number of ids; one that takes another tensor may run before the ids are made."""
     flags = {"has_extent": 0, "has_positions": 1, "has_tasks": 0, "num_heads": 1}
     nodes = [
         helper.make_node("Abs", ["x"], ["ids"]),

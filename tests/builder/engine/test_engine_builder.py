@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What EngineBuilder asks of TensorRT, and what it makes of the answers. The stand-in records calls and keeps types."""
+"""What EngineBuilder asks of TensorRT and does with the answers, with a stand-in that records calls."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_the_parts_of_a_build_are_timed(trt: TensorRT, model: onnx.ModelProto) -
 def test_weights_that_do_not_fit_are_refused_before_the_build(
     trt: TensorRT, model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, is_apart: bool
 ) -> None:
-    """With both sizes, and before TensorRT reads anything; the weights may lie outside of the message."""
+    """The error names both sizes, before TensorRT reads anything; the weights may lie outside of the message."""
     weight = helper.make_tensor("w", TensorProto.FLOAT, [1024], bytes(4096), raw=True)
     model.graph.initializer.append(weight)
     content = memoryview(model.SerializeToString()) if is_apart else None
@@ -225,7 +225,7 @@ def test_a_failed_build_repeats_what_tensorrt_said(trt: TensorRT, model: onnx.Mo
 
 
 def test_a_failed_build_says_what_failed_first(trt: TensorRT, model: onnx.ModelProto) -> None:
-    """TensorRT's last word is that configurePlugin failed; why it did, the plugin said before."""
+    """TensorRT's last message is that configurePlugin failed; the plugin said why in an earlier one."""
     trt.plan = None
     trt.says = ["PadfreeLinear 'up': cannot be measured", "something else", "configurePlugin failed"]
     with pytest.raises(BuildError, match=r": PadfreeLinear 'up': cannot be measured; then configurePlugin failed"):

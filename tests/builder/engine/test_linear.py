@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose GEMMs an engine uses: what the option means on which GPU and for which model."""
+"""Whose GEMMs an engine uses: what the option means, by GPU and model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOPPER, ADA = Device(0, "NVIDIA H200", 9, 0), Device(0, "NVIDIA L4", 8, 9)
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, onnx.ModelProto]:
-    """The same model as `padfree optimize --linear` writes it, by the option's value."""
+    """The same model, as `padfree optimize --linear` writes it for each value of the option."""
     folder = tmp_path_factory.mktemp("linear")
     command = ["optimize", str(DEMO_DATA / "bert_tiny.onnx"), "--precision", "fp16", "--no-verify"]
     for value in LINEAR[1:]:
@@ -54,7 +54,7 @@ def test_norms_are_folded_or_not(models: dict[str, onnx.ModelProto]) -> None:
     separate = apply_linear("padfree", Model(plain), norms="separate").proto
     layers = plugins(plain)["PadfreeAttention"]
     norms = {name: plugins(model)["PadfreeLayerNorm"] for name, model in {**models, "separate": separate}.items()}
-    # The last one is read by something else than a product.
+    # The last norm is not read by a product.
     assert norms == {"tensorrt": 2 * layers, "separate": 2 * layers, "padfree": 1}
     assert [norms_of(model) for model in (plain, separate, models["padfree"])] == ["separate", "separate", "folded"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file that keeps PadfreeLinear's measurements between builds; the library is played."""
+"""The file that keeps PadfreeLinear's measurements between builds, with a stand-in for the library."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABLES = b"768 768 0 1 0 0 0 0 1 1 8192 8192 0\n"
 
 
 class Library:
-    """The two functions of the library."""
+    """A stand-in for the library's two functions."""
 
     def __init__(self) -> None:
         self.taken: dict[int, bytes] = {}
@@ -41,7 +41,7 @@ class Library:
 
 
 class Function:
-    """A foreign function, which has types."""
+    """A stand-in for a foreign function: argtypes and restype can be set on it."""
 
     def __init__(self, call: Any) -> None:
         self.__call = call

@@ -172,7 +172,7 @@ def test_parser_errors_name_node_operator_and_next_step() -> None:
 
 @pytest.mark.parametrize("interface", ["packed", "padded"])
 def test_heads_that_no_kernel_takes(interface: str) -> None:
-    """The rewritten file has them, and runs in onnxruntime: HIDDEN of 16 in heads of 4 and of 8."""
+    """16 columns in heads of 4 or of 8: the file is rewritten either way, but engines refuse heads of 4."""
     for heads, refused in ((4, True), (2, False)):
         b = EncoderBuilder()
         b.op("Identity", b.layer(b.embedding(), b.padding_mask(), heads), output="hidden")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TensorRT's parser refuses is said otherwise, and stays the same."""
+"""What TensorRT's parser refuses is written with other operators, and computes the same."""
 
 from __future__ import annotations
 

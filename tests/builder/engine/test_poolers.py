@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Poolers that the last norm makes beside its rows."""
+"""The last norm also gives the first tokens' rows, for poolers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .built_models import bert, of, run
 
 SEQ_LENS = (3, 9, 1, 0)
 UNROUNDED = 2e-3
-"""What results may differ by that are not rounded to fp16 on their way."""
+"""The tolerance for results that are no longer rounded to fp16 in between."""
 
 
 def rewrite_model() -> onnx.ModelProto:
@@ -27,7 +27,7 @@ def last_norm(model: onnx.ModelProto) -> onnx.NodeProto:
 
 
 def unfuse(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A model whose last norm adds nothing, as after a GEMM that adds: a node adds its residual."""
+    """The model with a last norm that adds nothing, as after a GEMM that adds: Add nodes before it do."""
     norm = last_norm(model)
     names = [name for name in ("bias", "residual") if node_attributes(norm)[f"has_{name}"]]
     sums, x = [], norm.input[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pooling that norms its rows and gives float32 by itself."""
+"""Pooling that normalizes its rows and gives float32 by itself."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def embedding(
     norm: dict[str, int | float | str] | None = None,
     pool: dict[str, int | float | str] | None = None,
 ) -> onnx.ModelProto:
-    """A norm of rows, their mean, divided by its length, in float32."""
+    """A norm of rows, and their mean, divided by its length, in float32."""
     rng, kind = np.random.default_rng(0), helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     norm = {**PLAIN_NORM, "has_beta": 1, **(norm or {})}
     added = [name for name in ("bias", "residual") if norm[f"has_{name}"]]
@@ -56,7 +56,7 @@ def embedding(
 def pool_of_normed_rows(
     pool: dict[str, int | float | str], norm: dict[str, int | float | str] | None = None
 ) -> onnx.ModelProto:
-    """The pool of rows, their norm and a cast to float32."""
+    """A pool of rows, the norm of its results, and a cast to float32."""
     model = embedding(norm=norm, pool={"normalize": 0, **pool})
     normed, pooled, _ = model.graph.node
     pooled.input[0], pooled.output[0] = "x", "taken"
@@ -91,7 +91,7 @@ def test_a_pool_takes_norm_and_cast(rms: int, mode: str) -> None:
 @pytest.mark.parametrize("rms", [0, 1])
 @pytest.mark.parametrize("mode", ["first", "last", "each"])
 def test_a_pool_of_rows_takes_the_norm_after_it(rms: int, mode: str) -> None:
-    """An empty sequence has zeros then, where the norm of zeros is beta."""
+    """An empty sequence then gives zeros; without the merge it gave the norm of zeros, which is beta."""
     model, rows = pool_of_normed_rows({"mode": mode}, {"rms": rms, "epsilon": 0.25}), 3 if mode == "each" else 9
     expected = run(model, rows)
     merge_pools(model)
@@ -127,7 +127,7 @@ def test_a_norm_after_a_pool_stays_where_it_is_none_of_a_row(options: dict[str, 
 
 
 def test_a_pool_takes_one_norm() -> None:
-    """Of a norm before a pool and one after it, the first; rows that something else reads keep theirs."""
+    """A pool between two norms takes the one before it; rows that are also read elsewhere keep their norm."""
     model = pool_of_normed_rows({"mode": "first"})
     model.graph.node.insert(0, make_node("PadfreeLayerNorm", ["z", "gamma"], ["x"], **PLAIN_NORM))
     model.graph.input[0].name = "z"
@@ -193,7 +193,7 @@ def test_an_encoder_that_gives_vectors_ends_in_one_kernel(mode: str, tmp_path: P
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_pools_of_first_tokens_take_the_norms_that_are_left(normalize: bool, tmp_path: Path) -> None:
-    """The norm of the last layer's sum comes after its pool, the last norm before its pool."""
+    """The norm of the last layer's sum follows its pool, and the last norm precedes its own pool."""
     path = tmp_path / "encoder.onnx"
     onnx.save(synthetic.bert_model(2, 64, 2, 128, vocab_size=100), str(path))
     with opened(path, HeadOptions(("cls",), normalize=normalize)) as source:

@@ -148,7 +148,7 @@ def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 def sizes_of_files_in_memory() -> list[int]:
-    """Those that this process has open."""
+    """The sizes of the files in memory that this process has open."""
     sizes = []
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -221,7 +221,7 @@ def test_the_process_ends_with_the_context(children: list[subprocess.Popen[bytes
 
 
 def test_temporary_files_of_the_process_end_with_the_context(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Models beyond 2 GB lie in files while they are checked, and a process that is killed removes none."""
+    """Models beyond 2 GB lie in files while they are checked, and a process that is killed does not remove them."""
     said = tmp_path / "said"
     child = f"""
 import os, tempfile, time
@@ -249,7 +249,7 @@ def test_it_works_without_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_shows_nothing_of_the_other_process(tmp_path: Path, number: signal.Signals) -> None:
-    """A terminal sends it to both processes; one of them speaks, and the other one has ended when it has."""
+    """A terminal sends the signal to both processes; only one prints, and the other has ended by the time it ends."""
     code = """
 import pathlib, signal, subprocess, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
@@ -326,7 +326,7 @@ def test_an_export_is_in_the_account(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_large", [True, False])
 def test_memory_of_large_models_is_given_back(is_large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process keeps what it has freed, which is faster, but for weights that come and go."""
+    """The process keeps freed memory, which is faster, except where large weights come and go."""
     folder = tiny_folders.write_reference(tiny_folders.read("bert"), tmp_path / "model")
     monkeypatch.setattr(preparation_process, "LARGE_MODEL_BYTES", 0 if is_large else 1 << 30)
     with opened(folder, lazily=True) as source:

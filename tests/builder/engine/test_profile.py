@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles: defaults, what contradicts the model or itself, and the shapes that follow."""
+"""Profiles: defaults, contradictions with the model or within a profile, and the shapes that follow."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_shape_input_takes_the_tokens_of_a_whole_request(packed_metadata: di
 
 
 def test_shapes_of_padded_inputs(padded: Metadata) -> None:
-    """Lengths instead of a mask are one number per sequence there, too."""
+    """Lengths that replace a mask are one number per sequence here, too."""
     assert shape_ranges(padded, Profile(1, 1, 1, 8, 512)) == [
         ShapeRange("input_ids", (1, 1), (8, 512), (8, 512)),
         ShapeRange("token_type_ids", (1, 1), (8, 512), (8, 512)),

@@ -11,7 +11,7 @@ from rich.console import Console
 
 
 class ProgressMonitor:
-    """Stands for TensorRT's base class, which has no behaviour of its own."""
+    """A stand-in for TensorRT's base class, which has no behaviour of its own."""
 
 
 def test_phases_nest_and_disappear() -> None:

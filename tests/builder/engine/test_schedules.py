@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules that embeddings make beside their rows."""
+"""Schedules that embeddings make in addition to their rows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_an_encoders_embedding_makes_the_schedule(max_seq_len: int) -> None:
     "change", ["has_extent", "has_positions", "ids after the schedule", "positions", "two readers"]
 )
 def test_what_makes_more_or_comes_late_stays(change: str) -> None:
-    """A second embedding of the same offsets has a schedule no more that it could merge with."""
+    """Where two embeddings read one schedule, only the first can take it over."""
     model = without_functions(rewrite_model())
     (schedule,), (embedding,) = of(model, "PadfreeSchedule"), of(model, "PadfreeEmbedding")
     nodes = model.graph.node
@@ -79,7 +79,7 @@ def test_what_makes_more_or_comes_late_stays(change: str) -> None:
 
 
 def test_the_padded_interface_keeps_its_schedule() -> None:
-    """Ids are packed by what it makes."""
+    """Packing the ids needs the schedule's results."""
     result = for_parser(rewrite_model("padded"), 512)
     assert len(of(result, "PadfreeSchedule")) == 1
     assert [node_attributes(node)["schedules"] for node in of(result, "PadfreeEmbedding")] == [0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products and convolutions with an axis of one: the same numbers, from operands of two."""
+"""Products and convolutions with an axis of size 1: the same numbers, from operands padded to size 2."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_padded_attention_gives_the_same(family: str, length: int, rewritings: R
 
 
 def test_matmuls_of_half_precision_are_found() -> None:
-    """Conversion casts operands, and lists no shapes of what it casts."""
+    """Conversion casts operands, and lists no shapes for the results of its casts."""
     model = rewrite(
         FAMILIES / "modernbert_torchscript_sdpa.onnx", interface="padded", precision="fp16", verify=False
     ).model

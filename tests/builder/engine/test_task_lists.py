@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which engines do without the task lists of the Hopper attention kernel."""
+"""Which engines do without the Hopper attention kernel's task lists."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAYER = {**PLAIN_ATTENTION, "head_size": 8, "scale": 1.0}
 
 
 def two_layers() -> onnx.ModelProto:
-    """Attention of 2 heads and then of 4, whose list a second schedule makes, and one layer that never had a list."""
+    """Attention of 2 heads, of 4 heads with a list from a second schedule, and a layer that never had a list."""
 
     def attention(name: str, qkv: str, lists: list[str], heads: int) -> onnx.NodeProto:
         inputs = [qkv, "sums", *lists]

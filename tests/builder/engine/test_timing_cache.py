@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The timing cache: where it lies, and that a bad one costs time only."""
+"""The timing cache: where it lies, and that a bad one costs nothing but time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Cache:
 
 
 class Config:
-    """Takes empty caches and those that start with "good", as TensorRT takes its own version's and GPU's."""
+    """Takes empty caches and those that start with "good", as TensorRT takes those of its version and GPU."""
 
     def __init__(self, refusal: Exception | None = None) -> None:
         self.cache: Cache | None = None
@@ -32,7 +32,7 @@ class Config:
         if content.startswith(b"raise") and self.refusal:
             raise self.refusal
         if content.startswith(b"emptied"):
-            return Cache(b"")  # as TensorRT 10.6 answers any bytes that are none of its own
+            return Cache(b"")  # as TensorRT 10.6 does with any bytes that it did not write
         return None if content.startswith(b"null") else Cache(content)
 
     def set_timing_cache(self, cache: Cache, ignore_mismatch: bool) -> bool:
@@ -48,7 +48,7 @@ class Config:
 
 @pytest.fixture(autouse=True)
 def propagated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command line's tests switch propagation off, which caplog needs."""
+    """Switches on the propagation that caplog needs and that the command line's tests switch off."""
     monkeypatch.setattr(logging.getLogger("padfree"), "propagate", True)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outputs in float32 that a norm in half precision gives by itself."""
+"""A norm in half precision gives outputs in float32 by itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from padfree.onnx_tools.operators import check_nodes, node_attributes, padfree_n
 from .built_models import bert, of, run
 
 UNROUNDED = 1e-3
-"""What a pooler's results may differ: onnxruntime does not round what goes from float32 to fp16 and back."""
+"""The tolerance for a pooler's results: onnxruntime does not round between float32, fp16 and float32."""
 
 
 def without(model: onnx.ModelProto, output: str) -> onnx.ModelProto:
@@ -64,6 +64,6 @@ def test_rows_in_half_precision_stay_where_others_read_them(change: str) -> None
 
 @pytest.mark.parametrize("options", [{"precision": "fp32"}, {"precision": "fp16", "interface": "padded"}], ids=str)
 def test_others_are_left_alone(options: dict[str, str]) -> None:
-    """In fp32 nothing is cast, and in the padded interface what is cast are slots."""
+    """In fp32 nothing is cast, and in the padded interface the casts are of slots."""
     rewritten = for_parser(rewrite(bert(), **options).model, 512)  # type: ignore[arg-type]
     assert {node_attributes(node)["results"] for node in of(rewritten, "PadfreeLayerNorm")} == {"act"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`padfree doctor --plan`: the check of a plan repeated from what its metadata keeps; engines are onnxruntime's."""
+"""`padfree doctor --plan` repeats the check of a plan from its metadata; here the engines run in onnxruntime."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Change = Callable[[onnx.ModelProto], None]
 
 
 class CpuSession:
-    """In the place of a Session; `change` is what became of the kernels since the plan was built."""
+    """A stand-in for Session; `change` is a change of the kernels since the plan was built."""
 
     change: Change | None = None
 

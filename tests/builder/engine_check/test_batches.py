@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The batches of a check: what models and profiles allow, whatever these are."""
+"""The batches of a check stay within whatever models and profiles allow."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_kinds_of_batches() -> None:
 
 def test_large_models_and_wide_outputs_get_fewer_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     model = bert_model(1, 64, 2, 128, 50, 64)
-    products = 4 * 64 * 64 + 2 * 64 * 128 + 64 * 64  # of attention, the layer and the pooler
+    products = 4 * 64 * 64 + 2 * 64 * 128 + 64 * 64  # of attention, the feed-forward network and the pooler
     assert multiplied_weights(rewrite(model, verify=False).model) == products
     metadata = read_metadata(rewrite(model, verify=False).model)
     tokens = _most_tokens(Model(rewrite(model, verify=False).model), metadata)
@@ -85,7 +85,7 @@ def test_large_models_and_wide_outputs_get_fewer_tokens(monkeypatch: pytest.Monk
     "case", [case for case in families.all_cases() if not case.static][::11], ids=lambda case: case.name
 )
 def test_onnxruntime_answers_for_every_family(case: Any, interface: str, rewritings: Rewritings) -> None:
-    """Ids that models look for, masks that are ids, several outputs, parts that stay padded."""
+    """Among them are ids that models look for, masks that are ids, several outputs, and parts that stay padded."""
     try:
         model = rewritings.of_case(case, interface).model
     except RewriteError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds check their engines: right ones are written with their errors, wrong ones are not written at all.
+"""Builds check their engines: correct ones are written with their errors, wrong ones are not written at all.
 
 Engines are what TensorRT's parser would get, in onnxruntime (cpu_engines.py), with tensors rounded as on a GPU.
 """
@@ -31,26 +31,26 @@ from tests.support.sequence_models import with_rows, with_shared
 EXPORTED = DEMO_DATA / "bert_tiny.onnx"
 LIMITS: dict[str, Any] = {"max_batch": 8, "max_seq_len": 64, "timing_cache": None}
 WORST = {"fp32": 1e-5, "fp16": 1e-2, "bf16": 8e-2}
-"""What these engines, which are right, keep: a twentieth of what is allowed."""
+"""The bounds that these correct engines keep: a twentieth of what is allowed."""
 PADDED_FP16 = "--interface padded --precision fp16"
 Capture = pytest.CaptureFixture[str]
 
 
 def double_scale(model: onnx.ModelProto) -> None:
-    """As a broken attention kernel: the last layer's scores are twice as large."""
+    """A broken attention kernel: the last layer's scores are twice as large."""
     node = [node for node in padfree_nodes(model.graph) if node.op_type == "PadfreeAttention"][-1]
     next(item for item in node.attribute if item.name == "scale").f *= 2
 
 
 def own_token_alone(model: onnx.ModelProto) -> None:
-    """As an attention kernel that loses count: every query sees its own key and no other."""
+    """An attention kernel with wrong offsets: every query sees its own key and no other."""
     node = next(node for node in padfree_nodes(model.graph) if node.op_type == "PadfreeAttention")
     next(item for item in node.attribute if item.name == "window_left").i = 0
     next(item for item in node.attribute if item.name == "window_right").i = 0
 
 
 def no_residual(model: onnx.ModelProto) -> None:
-    """As a broken norm kernel: it adds its input twice instead of the residual."""
+    """A broken norm kernel: it adds its input twice instead of the residual."""
     node = [node for node in padfree_nodes(model.graph) if node.op_type == "PadfreeLayerNorm"][-1]
     node.input[1] = node.input[0]
 
@@ -80,7 +80,7 @@ def test_right_engines_are_written_with_their_errors(
 
 
 def test_the_answers_are_the_originals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the reference is made of: here is the exported file itself, sequence by sequence."""
+    """Independent of how the reference is made, the exported file itself runs here, sequence by sequence."""
     use_cpu_engines(monkeypatch)
     metadata = build_engine(EXPORTED, tmp_path / "model.plan", precision="bf16", **LIMITS)
     original = ort.InferenceSession(str(EXPORTED), providers=["CPUExecutionProvider"])
@@ -168,7 +168,7 @@ def test_commands_are_those_that_make_the_same_graph(
 
 
 def test_a_message_is_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models in memory are prepared in this process."""
+    """Models that are given in memory are prepared in this process."""
     model = onnx.load(str(EXPORTED))
     use_cpu_engines(monkeypatch)
     assert build_engine(model, tmp_path / "model.plan", precision="fp16", **LIMITS)["check"]["outputs"]
@@ -214,7 +214,7 @@ def test_the_commands_table_and_refusal(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("interface", ["packed", "padded"])
 def test_rows_of_sequences_and_whole_numbers(interface: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inputs and outputs with a row for every sequence, one of them of integers."""
+    """The model has inputs and outputs with a row for every sequence, and one output is of integers."""
     use_cpu_engines(monkeypatch)
     limits = {**LIMITS, "max_seq_len": 32}
     check = build_engine(with_rows(), tmp_path / "model.plan", interface=interface, precision="fp16", **limits)["check"]
@@ -225,7 +225,7 @@ def test_rows_of_sequences_and_whole_numbers(interface: str, tmp_path: Path, mon
 
 @pytest.mark.parametrize("interface", ["packed", "padded"])
 def test_values_of_a_whole_batch(interface: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every batch has one value of each for all of its sequences."""
+    """All sequences of a batch have the same values."""
     use_cpu_engines(monkeypatch)
     limits = {**LIMITS, "max_seq_len": 32}
     build_engine(with_shared(), tmp_path / "model.plan", interface=interface, precision="fp16", **limits)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check refuses: what broken kernels do to some rows or to all of them, and not what precisions lose."""
+"""A check refuses what broken kernels do to some or all rows, and not what precisions lose."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BATCH = CheckedBatch("mixed", {}, np.arange(max(LENGTHS)) < np.asarray(LENGTHS)[
 
 
 def right() -> Array:
-    """Rows with much in common, as trained models give them, and columns of other sizes."""
+    """Rows with much in common, as trained models give them, and with columns of different sizes."""
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((sum(LENGTHS), 96)) + 0.7 * rng.standard_normal(96)
     return (rows * np.exp(rng.standard_normal(96))).astype(np.float32)
@@ -51,17 +51,17 @@ def zero_row(rows: Array) -> None:
 
 
 def other_row(rows: Array) -> None:
-    """Another token's row."""
+    """A row that belongs to another token."""
     rows[300] = rows[301]
 
 
 def tile(rows: Array) -> None:
-    """The last columns of a tile of rows are those of another part of the reduction."""
+    """In a tile of rows, the last columns lack a part of the reduction."""
     rows[256:384, 64:] *= 0.5
 
 
 def swapped_sequences(rows: Array) -> None:
-    """Offsets that are one too large."""
+    """All rows are off by one, as with offsets that are one too large."""
     rows[:] = np.roll(rows, 1, axis=0)
 
 
@@ -92,7 +92,7 @@ def test_numbers_that_are_not_finite() -> None:
 
 
 def test_a_single_number_near_zero_may_change_its_sign() -> None:
-    """The cosine of one number is its sign, which says nothing of a number that is small beside the others."""
+    """The cosine of one number is its sign, which says nothing if the number is much smaller than the others."""
     wanted = np.asarray([[1e-4], [1.0], [-0.8]], np.float32)
     actual = wanted + np.float32(-2e-4)
     assert check(actual, BOUNDS["fp16"], wanted, VECTORS).problem == ""
@@ -139,7 +139,7 @@ def test_what_is_allowed_follows_what_rounding_costs() -> None:
 
 
 def rounded_answers(model: Model, precision: str, feeds: Any) -> Array:
-    """Those that onnxruntime gives with every tensor rounded, as an engine rounds."""
+    """The answers of onnxruntime with every tensor rounded, as an engine rounds."""
     return ranges.run(with_rounding(model, precision), feeds, ["last_hidden_state"])[0]
 
 
@@ -153,7 +153,7 @@ def six_layers(precision: str) -> Model:
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("layer", [0, 3, 5])
 def test_one_gemm_of_one_layer_that_is_off_by_a_fifth(precision: str, layer: int) -> None:
-    """The answers of GEMMs with folded norms, which round elsewhere, are right."""
+    """The answers of GEMMs with folded norms, which round in other places, are still correct."""
     actual, exact = six_layers(precision), six_layers("fp32")
     metadata = parse_metadata(read_metadata(actual.proto, ValueError), "test")
     batch = next(item for item in make_batches(metadata, PROFILE, most_tokens=1000) if item.name == "mixed")

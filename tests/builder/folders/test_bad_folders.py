@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders that cannot be used: every one is refused in one paragraph that says why and what to do."""
+"""Folders that cannot be used are each refused in one paragraph that says why and what to do."""
 
 from __future__ import annotations
 

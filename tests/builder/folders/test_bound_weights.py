@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs that were exported without weights get them where they lie, and compute what they did with them."""
+"""Weights are bound to graphs that were exported without them; the results are those with weights as inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROWS, INNER, WIDTH = 5, 192, 256  # 196 KB: a weight that stays outside of the m
 
 
 def graph(perm: list[int] | None = None, *, also_read: bool = False) -> ModelProto:
-    """y = x w^T + b, with the weights as inputs; with `also_read` w is an output, too."""
+    """y = x w^T + b, with the weights as inputs; with `also_read`, w is an output, too."""
     shapes = {"x": [ROWS, INNER], "w": [WIDTH, INNER], "b": [WIDTH]}
     inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
     transposed = helper.make_node("Transpose", ["w"], ["wt"], **({} if perm is None else {"perm": perm}))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command takes a folder where it takes a model, and what is built of one keeps its tokenizer."""
+"""Every command that takes a model also takes a folder, and what is built from a folder keeps its tokenizer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = json.loads(capsys.readouterr().out)
     assert (shown["file"], shown["kind"]) == (str(folder), "original")
     assert [item["name"] for item in shown["outputs"]] == ["sentence_embedding"]
-    assert shown["coverage"]["costs"]["lengths"]["max"] == 32  # texts are cut there, though the model takes more
+    assert shown["coverage"]["costs"]["lengths"]["max"] == 32  # texts are cut at 32 tokens, though the model takes more
     text = shown["text"]
     assert len(text.pop("tokenizer_sha256")) == 64
     assert text == {
@@ -119,7 +119,7 @@ def test_a_plan_keeps_what_the_folder_says(folder: Path, tmp_path: Path) -> None
     write_plan(plan, built, raw, profile, cast(EngineBuilder, machine), {}, kept)
     metadata = open_plan(plan)
     reader = TextReader(plan, metadata)
-    assert reader.max_length == 16  # of the profile, which is below the folder's 32
+    assert reader.max_length == 16  # the profile's limit, which is below the folder's 32
     tokens = reader.read(["word " * 40, "a cat"], prompt_name="query")
     assert (tokens.cut, max(tokens.seq_lens)) == (1, 16)
     assert tokenizer_path(plan).read_bytes() == (folder / "tokenizer.json").read_bytes()

@@ -16,7 +16,7 @@ from padfree.runtime import Session
 from tests.support.folders import CONFIG, TOKENIZER, VOCABULARY, write_folder, write_safetensors
 from tests.support.popular import FOLDERS, write_entry
 
-TOLERANCE = 2e-5  # of numbers near 1, after two layers in float32
+TOLERANCE = 2e-5  # for numbers near 1, after two layers in float32
 SIZES = {
     "vocab_size": VOCABULARY,
     "hidden_size": 64,
@@ -45,7 +45,7 @@ FAMILIES = {
 
 
 def save(kind: str, folder: Path, **changes: Any) -> Any:
-    """A random model, as save_pretrained writes it, with the tokenizer beside it."""
+    """Saves a random model as save_pretrained writes it, with the tokenizer beside it."""
     import torch
     import transformers
 
@@ -59,7 +59,7 @@ def save(kind: str, folder: Path, **changes: Any) -> Any:
     model.save_pretrained(folder)
     if config.pad_token_id == 0:  # as the tokenizer pads
         (folder / "tokenizer.json").write_bytes(TOKENIZER.read_bytes())
-        settings = {"tokenizer_class": "PreTrainedTokenizerFast"}  # not one that the family's own class would make
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast"}  # the family's own class would make another one
         (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     return model
 
@@ -130,7 +130,7 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.needs_torch
 def test_weights_that_the_export_would_leave_out_are_refused(tmp_path: Path) -> None:
-    """A projection after BERT, which no class of transformers has: without it, the vectors would differ."""
+    """The folder has a projection after BERT, which no class of transformers has and the vectors need."""
     (entry,) = [item for item in FOLDERS if item["folder"] == "colbert-ir/colbertv2.0"]
     wanted = r"leaves out linear\.weight \(1 in all\) of its weights as AutoModel"
     with pytest.raises(BuildError, match=wanted), source.opened(write_entry(entry, tmp_path)):
@@ -158,13 +158,13 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     said: list[str] = []
     with pytest.raises(BuildError, match=wanted), source.opened(folder, say=said.append):
         pass
-    assert not [line for line in said if "exporting" in line]  # nothing is announced that cannot be done
+    assert not [line for line in said if "exporting" in line]  # an export that cannot run is not announced
 
 
 def test_no_engine_no_export(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where no engine can be built, nobody waits for an export first."""
+    """Where no engine can be built, that is said before any export."""
 
     def refuse(*_given: object, **_options: object) -> None:
         raise BuildError("engines cannot be built here")

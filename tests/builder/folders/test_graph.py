@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads in graphs of every version of the operators, in onnxruntime, against NumPy: any mask, and half precision."""
+"""Heads in graphs of every opset, in onnxruntime, against NumPy: any mask, and half precision."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MASKS = {
 
 
 def encoder(opset: int, dtype: int = TensorProto.FLOAT) -> ModelProto:
-    """Rows of a table."""
+    """A stand-in for an encoder, whose hidden states are rows of a table."""
     table = np.random.default_rng(SEED).standard_normal((ROWS, WIDTH), np.float32)
     values = table.astype(helper.tensor_dtype_to_np_dtype(dtype))
     graph = helper.make_graph(
@@ -48,7 +48,7 @@ def encoder(opset: int, dtype: int = TensorProto.FLOAT) -> ModelProto:
 
 
 def run(model: ModelProto, mask: Array) -> tuple[Array, Array]:
-    """The rows and what the head makes of them."""
+    """The rows, and the head's vectors."""
     onnx.checker.check_model(model, full_check=True)
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     names = ["last_hidden_state", "sentence_embedding"]

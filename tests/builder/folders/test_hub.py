@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is fetched of a repository, by huggingface_hub's own client, which asks a hub on this machine."""
+"""Which files of a repository are fetched, by huggingface_hub's own client from a stand-in hub on this machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ for name, revision in json.loads(sys.argv[1]):
 
 
 def ask(hub: FakeHub, home: Path, *calls: tuple[str, str], **more: str) -> list[Mapping[str, Any]]:
-    """What downloads give in a process of their own, one after the other."""
+    """The results of downloads, one after the other in a process of their own."""
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", **more}
     command = [sys.executable, "-c", CODE, json.dumps(calls)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -52,7 +52,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def sentence_model(folder: Path, name: str = "bert", path: str = "") -> dict[str, bytes]:
-    """A repository of sentence-transformers with all that such ones have besides."""
+    """A repository of sentence-transformers, including the files that padfree does not need."""
     tiny_folders.write_reference(tiny_folders.read(name), folder / path)
     settings = {"in_features": 16, "out_features": 12, "activation_function": "torch.nn.modules.activation.Tanh"}
     listed = [("", path, "Transformer"), ("1", "1_Pooling", "Pooling"), ("2", "2_Dense", "Dense")]
@@ -111,7 +111,7 @@ def test_what_the_hub_refuses_is_one_line(tmp_path: Path) -> None:
     with serving(FakeHub(repositories, gated={"a/gated"})) as hub:
         names = [*repositories, "a/nothing"]
         actual = ask(hub, tmp_path / "home", *((name, "") for name in names), ("a/bert", "v9"))
-        assert [name for name, _ in hub.served].count("model.safetensors") == 1  # of the one that is not refused
+        assert [name for name, _ in hub.served].count("model.safetensors") == 1  # that of a/bert alone
     errors = dict(zip([*names, "revision"], (item["error"] for item in actual), strict=True))
     for name, wanted in {
         "a/gated": "a/gated: is gated: accept its conditions on https://huggingface.co/a/gated, and put a token",
@@ -129,7 +129,7 @@ def test_what_the_hub_refuses_is_one_line(tmp_path: Path) -> None:
 
 def test_an_interrupted_file_goes_on_where_it_ended(tmp_path: Path) -> None:
     files = files_of(tiny_folders.write_reference(tiny_folders.read("bert"), tmp_path / "model"))
-    files["model.safetensors"] += bytes(45_000_000)  # the client keeps pieces of 10 MB
+    files["model.safetensors"] += bytes(45_000_000)  # the client keeps what it has, in pieces of 10 MB
     with serving(FakeHub({"a/bert": files}, breaks={"model.safetensors"})) as hub:
         (actual,) = ask(hub, tmp_path / "home", ("a/bert", ""))
     assert Path(actual["folder"], "model.safetensors").read_bytes() == files["model.safetensors"]

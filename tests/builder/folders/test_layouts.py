@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts that repositories have, of today's releases and of older ones."""
+"""The layouts of repositories, of today's releases and of older ones."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_lower_case_becomes_a_part_of_the_tokenizer(tmp_path: Path) -> None:
     assert actual is not None
     small, plain = actual.tokenizer(), Tokenizer.from_file(str(tokenizer))
     assert small.encode("THE Cat").ids == plain.encode("the cat").ids != plain.encode("THE Cat").ids
-    shutil.copy(TOKENIZER, folder / "tokenizer.json")  # writes texts small by itself
+    shutil.copy(TOKENIZER, folder / "tokenizer.json")  # lowercases texts by itself
     again = folder_tokenizer(read_folder(folder))
     assert again is not None
     assert again.content == TOKENIZER.read_bytes()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands are given as a model: repositories of the hub, and names and files that are no model."""
+"""Models as commands are given them: repositories of the hub, and names and files that are no model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_names_of_repositories() -> None:
 
 
 def test_commands_ask_for_a_revision_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that take a model, and padfree.Model."""
+    """All commands that take a model do, and so does padfree.Model."""
     pytest.importorskip("uvicorn")
     pytest.importorskip("pyarrow")
     asked: list[tuple[str, str]] = []
@@ -118,7 +118,7 @@ def test_plans_may_have_any_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["inspect", "build", "run", "serve"])
 @pytest.mark.parametrize("name", ["texts.txt", "texts.jsonl", "texts.parquet"])
 def test_data_are_no_model(command: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And no plan whose metadata are missing, which advised to write one over them."""
+    """Nor are they taken for plans whose metadata are missing: that error advised to build a plan over them."""
     if command == "serve":
         pytest.importorskip("uvicorn")
     path = tmp_path / name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trained models from their folders to vectors, beside sentence-transformers; opt-in (tests/support/real_models.py)."""
+"""Trained models give the vectors of sentence-transformers; opt-in (tests/support/real_models.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support import real_models
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.slow]
 TOLERANCE = 2e-6
-"""Of a vector of length 1, in float32."""
+"""The tolerance for a vector of length 1, in float32."""
 TEXTS = 40
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of sentence-transformers give sentence vectors: compared with NumPy on the encoder's own rows."""
+"""Folders of sentence-transformers give the sentence vectors that NumPy makes from the encoder's own rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXTS = (
     "",
     "rain, rain, and more of it: it rained the whole day and the night after it",
 )
-TOLERANCE = 2e-6  # of numbers near 1, after two layers in float32
+TOLERANCE = 2e-6  # for numbers near 1, after two layers in float32
 LEGACY = {"cls": "pooling_mode_cls_token", "lasttoken": "pooling_mode_lasttoken", "mean": "pooling_mode_mean_tokens",
           "max": "pooling_mode_max_tokens", "weightedmean": "pooling_mode_weightedmean_tokens",
           "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens"}  # fmt: skip
@@ -51,7 +51,7 @@ def rows_of(request: Mapping[str, list[list[int]]]) -> list[Array]:
 
 
 def vectors(folder: Path, tmp_path: Path, *options: str) -> tuple[Array, list[Array]]:
-    """What the packed model of a folder gives for TEXTS, and the rows that it is to be computed from."""
+    """The vectors that a folder's packed model gives for TEXTS, and the rows that they should come from."""
     packed = tmp_path / "packed.onnx"
     assert cli.main(["optimize", str(folder), "-o", str(packed), "--strict", *options]) == 0
     with Session(packed) as session:
@@ -151,7 +151,7 @@ def test_prompts_stand_in_front_of_texts(tmp_path: Path) -> None:
     [*((mode, "packed") for mode in POOLINGS), *((mode, "padded") for mode in ("cls", "weightedmean", "lasttoken"))],
 )
 def test_prompts_that_pooling_leaves_out(mode: str, interface: str, tmp_path: Path) -> None:
-    """Their tokens are read, and not pooled: those of the prompt by itself, but for [SEP]."""
+    """The encoder reads the prompt's tokens, [CLS] included, but they are not pooled."""
     settings = {"prompts": {"query": "a cat: ", "document": ""}, "default_prompt_name": "query"}
     modules = [("Pooling", {"pooling_mode": mode, "include_prompt": False}), ("Normalize", {})]
     folder = write_folder(tmp_path / "model", modules=modules, settings=settings)

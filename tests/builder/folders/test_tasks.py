@@ -26,7 +26,7 @@ EXPORTS = ROOT / "tests" / "fixtures" / "optimum"
 IDS, WIDTH, LABELS = 64, 16, 3
 SIZES = {"vocab_size": IDS, "hidden_size": WIDTH, "max_position_embeddings": 40}
 PAIRS = (("word1 word2", "word3"), ("word9", "word4 word5 word6 word7"))
-TOLERANCE = 2e-5  # of numbers near 1, after two layers in float32
+TOLERANCE = 2e-5  # for numbers near 1, after two layers in float32
 
 
 def folder_for(tmp_path: Path, export: str, config: Mapping[str, Any], **more: Any) -> Path:
@@ -42,7 +42,7 @@ def pack(folder: Path, tmp_path: Path, *options: str) -> Path:
 
 
 def original(export: str, request: Mapping[str, list[list[int]]], output: str) -> list[Array]:
-    """What the export itself gives for every row of a request, each alone."""
+    """The outputs of the export itself for every row of a request, each alone."""
     session = ort.InferenceSession(str(EXPORTS / export), providers=["CPUExecutionProvider"])
     results = []
     for ids, types in zip(request["input_ids"], request["token_type_ids"], strict=True):
@@ -57,7 +57,7 @@ def original(export: str, request: Mapping[str, list[list[int]]], output: str) -
     [
         ("torch.nn.modules.activation.Sigmoid", lambda x: 1 / (1 + np.exp(-x))),
         ("torch.nn.modules.linear.Identity", lambda x: x),
-        (None, lambda x: x),  # more labels than one
+        (None, lambda x: x),  # the default for several labels
     ],
 )
 def test_a_cross_encoder_gives_scores(activation: str | None, function: Any, tmp_path: Path) -> None:

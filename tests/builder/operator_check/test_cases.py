@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `padfree doctor --check` runs, and how it judges: onnxruntime in the GPU's place, right and broken."""
+"""What `padfree doctor --check` runs, and how it judges, with onnxruntime in place of a GPU, working and broken."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Change = Callable[[dict[str, np.ndarray]], None]
 
 
 class CpuRunner:
-    """Runs graphs in onnxruntime, with every tensor rounded as on a GPU; `change` is what a broken kernel does."""
+    """Runs graphs in onnxruntime, with every tensor rounded as on a GPU; `change` does what a broken kernel would."""
 
     def __init__(self, change: Change | None = None) -> None:
         self._change = change
@@ -96,13 +96,13 @@ def test_what_only_rounds_is_right() -> None:
     for result in results:
         assert result.relative is not None
         assert result.allowed is not None
-        assert result.relative <= result.allowed / 4, result  # room for sums in another order
+        assert result.relative <= result.allowed / 4, result  # leaves room for sums in another order
         assert result.floor_us
         assert result.time_us == 12.5
 
 
 def zero_row(outputs: dict[str, np.ndarray]) -> None:
-    """A token that no block wrote."""
+    """The row of a token that no block wrote."""
     outputs["out_0"] = outputs["out_0"].copy()
     outputs["out_0"][333] = 0
 
@@ -114,13 +114,13 @@ def other_column(outputs: dict[str, np.ndarray]) -> None:
 
 
 def not_finite(outputs: dict[str, np.ndarray]) -> None:
-    """A sequence without a maximum."""
+    """A number that is not finite, as from a sequence without a maximum."""
     outputs["out_0"] = outputs["out_0"].copy()
     outputs["out_0"][7, 3] = np.nan
 
 
 def filler(outputs: dict[str, np.ndarray]) -> None:
-    """What belongs to nobody."""
+    """A number that is not finite in a row of filler, which belongs to no sequence."""
     outputs["out_0"] = outputs["out_0"].copy()
     outputs["out_0"][-1] = np.nan
 
@@ -169,7 +169,7 @@ def test_what_is_refused_and_what_breaks() -> None:
 
 
 def test_references_are_right_in_float64() -> None:
-    """Beside NumPy, for attention, which has the most of its own."""
+    """Compared with NumPy, for attention, the operator with the most code of its own."""
     graph = next(item for item in cases_of("PadfreeAttention", "fp32") if item.variant == "bias by distance").make()
     model = graph.model()
     weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
@@ -199,7 +199,7 @@ def test_a_floor_is_what_takes_longer() -> None:
 
 
 def test_bytes_are_those_of_the_operator() -> None:
-    """Rows and offsets in, rows out: not the casts around it, and constants once."""
+    """Rows and offsets are read, and rows are written; the casts around the operator do not count."""
     graph = next(item for item in cases_of("PadfreePool", "bf16") if item.variant == "first").make()
     moved = reference_results(graph, graph.model()).moved_bytes
     assert moved == 2 * 768 * (graph.tokens + len(graph.lengths)) + 4 * (len(graph.lengths) + 1)

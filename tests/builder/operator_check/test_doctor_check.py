@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command around a check: its processes, its table, its JSON and its exit codes; without a GPU."""
+"""The command around a check: its processes, its table, its JSON and its exit codes, without a GPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ABSENT = CaseResult("PadfreeLinearFp8", "plain", "fp8", "not here", detail="need
 
 
 def use_process(monkeypatch: pytest.MonkeyPatch, code: str, count: int = 3) -> None:
-    """Lets a script be the process, and only so many cases there be."""
+    """Makes the process run this script, and reduces the cases to `count`."""
     cases = worker.all_cases()[:count]
     monkeypatch.setattr(worker, "all_cases", lambda: cases)
     tell = f"import json, os, sys\ndef tell(**what): print({MARK!r} + json.dumps(what), flush=True)\n"
@@ -61,7 +61,7 @@ for number in asked['cases']:
 
 
 def test_a_failed_run_ends_its_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As serve does where CUDA may be broken: the result is told, and the process ends."""
+    """A process whose CUDA may be broken reports its result and ends; another one runs the other cases."""
     use_process(monkeypatch, "done(asked['cases'][0]); sys.exit(1)")
     assert [result.operator for result in check_all(0, {})] == ["0", "1", "2"]
 
@@ -157,7 +157,7 @@ def test_without_what_it_needs(monkeypatch: pytest.MonkeyPatch, capsys: Capture)
 
 
 def test_the_process_is_this_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without TensorRT it cannot begin, and says why; nothing of the current folder is imported."""
+    """Without a GPU or TensorRT it says why it cannot begin; nothing is imported from the current folder."""
     (tmp_path / "numpy.py").write_text("raise SystemExit('planted')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any transformers model over packed tokens gives what it gives for a padded batch."""
+"""Any model of transformers gives the same for packed tokens as for a padded batch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MODELS = {
 
 
 def by_sequence(window: Window) -> Any:
-    """Attention inside sequences, one after the other, with repeated heads of keys: q, k, v [T, H, D]."""
+    """Attention for q, k, v [T, H, D], one sequence after the other; heads of keys and values are repeated."""
 
     def run(q: Any, k: Any, v: Any) -> Any:
         k, v = (item.repeat_interleave(q.shape[1] // k.shape[1], 1) for item in (k, v))
@@ -96,7 +96,7 @@ def test_packed_tokens_give_what_padded_ones_do(name: str) -> None:
 
 
 def test_models_with_biases_say_why_they_take_no_part() -> None:
-    """T5 adds a bias by distance: without it, the answers would be wrong."""
+    """T5 adds a bias by distance; without it the answers would be wrong."""
     config = transformers.T5Config(vocab_size=50, d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4)
     model = transformers.T5EncoderModel(config).eval()
     _, _, tokens = batch(0)

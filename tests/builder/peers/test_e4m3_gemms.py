@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peers with GEMMs in e4m3 by TensorRT: their files in onnxruntime, beside padfree's own in fp8."""
+"""Peers with GEMMs in e4m3 by TensorRT: their files in onnxruntime, compared with padfree's own in fp8."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from padfree.runtime import Session
 from padfree.runtime.feeds import split_outputs
 
 LAYERS, GEMMS = 2, 6
-LEAST_COSINE = 0.99  # to ours, which rounds the same factors, the weights with scales of other bits and norms folded
-LEAST_ERROR = 1e-2  # 3 bits cost 0.037 of a product, fp16 alone 1e-3 of an answer
-MOST_ERROR = 1.3  # times ours, of which it was 0.8 to 1.03
+LEAST_COSINE = 0.99  # ours rounds the same factors, but with other scales of weights and with folded norms
+LEAST_ERROR = 1e-2  # 3 bits cost 0.037 of a product, fp16 alone costs 1e-3 of an answer
+MOST_ERROR = 1.3  # times our error; measured: 0.8 to 1.03
 
 X, OUT, SIZE = "x", "out", 32
 
@@ -83,14 +83,14 @@ def test_the_packed_file_rounds_what_ours_does(setup: Setup, truth: Answers, our
 
 
 def weight_types(model: onnx.ModelProto) -> set[int]:
-    """Types of what DequantizeLinear reads from the file."""
+    """The types of the initializers that DequantizeLinear reads."""
     types = {item.name: item.data_type for item in model.graph.initializer}
     read = {node.input[0] for node in model.graph.node if node.op_type == "DequantizeLinear"}
     return {types[name] for name in read if name in types}
 
 
 def gemm(columns: int = SIZE, weight: float = 1e-6) -> onnx.ModelProto:
-    """x [T,32] by a weight whose numbers are that large, but for a feature of zeros."""
+    """x [T,32] times a weight with numbers of up to `weight`, except for one column of zeros."""
     values = np.random.default_rng(0).uniform(-weight, weight, (SIZE, columns)).astype(np.float16)
     values[:, 0] = 0
     graph = helper.make_graph(
@@ -105,7 +105,7 @@ def gemm(columns: int = SIZE, weight: float = 1e-6) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("size", [1e-6, 0.05, 3e4])
 def test_weights_of_any_size_keep_their_numbers(size: float) -> None:
-    """Scales of small ones are fp16's smallest numbers, which are rounded up: nothing is cut off."""
+    """The scales of small weights are among fp16's smallest numbers and are rounded up, so that nothing is cut off."""
     feeds = {X: np.eye(SIZE, dtype=np.float16)}
     model = gemm(weight=size)
     result = with_e4m3_gemms(model, {X: 2.0**-8}, attention=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The padded peer: what is read off an original model, and its conversion to fp16."""
+"""The padded peer: what is read from an original model, and its conversion to fp16."""
 
 from __future__ import annotations
 

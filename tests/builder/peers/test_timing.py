@@ -19,7 +19,7 @@ TIMING = Path(__file__).parents[3] / "builder" / "peers" / "timing.py"
 
 
 class Graph:
-    """Knows how often it ran, and nothing of what was captured, as the real one."""
+    """Counts its replays; like the real one, it does not keep what was captured alive."""
 
     def __init__(self) -> None:
         self.replays = 0
@@ -43,7 +43,7 @@ def timing(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
+    monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a reranker's folder or options: one line, and what to do."""
+"""Errors in a reranker's folder or options are one line, which says what to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ YES_NO = ("yes", "no")
 
 
 def write_changed(tmp_path: Path, name: str = "qwen3", file: str = "tokenizer_config.json", **entries: object) -> Path:
-    """A fixture's folder with other entries in one of its files; None takes an entry away."""
+    """Writes a fixture's folder with other entries in one of its files; None removes an entry."""
     folder = write_scorer(name, tmp_path / "model")
     said = json.loads((folder / file).read_text("utf-8")) | entries
     write_json(folder / file, {key: value for key, value in said.items() if value is not None})
@@ -79,7 +79,7 @@ def test_answers_that_are_no_token(tmp_path: Path, names: tuple[str, str]) -> No
 
 
 def test_a_known_reranker_whose_tokenizer_lacks_the_answer(tmp_path: Path) -> None:
-    """Nobody gave --scores: the message names the folder, not the option."""
+    """Without --scores, the message names the folder as the source of the answers."""
     folder = write_scorer("qwen3", tmp_path / "Qwen3-Reranker-0.6B")
     said = json.loads((folder / "tokenizer.json").read_text("utf-8"))
     model = said["model"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that generate text as rerankers: ids and scores are those that transformers makes as their cards say."""
+"""Generative models as rerankers: ids and scores are those of transformers, used as the model cards say."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.scorers import FOLDER, LIMIT, PAIRS, TEXT, read, write_scorer
 NAMES = sorted(path.name for path in FOLDER.iterdir())
 TOLERANCE = 1e-5
 FOLDERS = {"qwen3": "Qwen3-Reranker-0.6B", "qwen3_untied": "qwen3-reranker-4b", "gemma": "bge-reranker-v2-gemma"}
-"""What folders are called whose cards say how they are asked."""
+"""Folder names of known models: their cards give the template."""
 
 
 @pytest.fixture(scope="module", params=NAMES)

@@ -31,7 +31,7 @@ LENGTHS, BATCHES = (100, 500), (1, 10)
 
 
 def table(interface: str = "packed") -> CostTable:
-    """1 ms a run and 0.01 ms a token, from 100 tokens on."""
+    """Runs that cost 1 ms plus 0.01 ms per token, with a minimum of 100 tokens."""
     rows = tuple(tuple(1 + length * batch / 100 for batch in BATCHES) for length in LENGTHS)
     return CostTable(interface, LENGTHS, BATCHES, rows)
 
@@ -305,7 +305,7 @@ def test_costs_say_how_far_they_are(
     command = ["costs", str(packed_model()), "-o", str(tmp_path / "costs.json"), "--lengths", "4,16", "--repeats", "1"]
     assert main([*command, "--batches", "1,2"]) == 0
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 4 * (WARM_UP + 1)  # with one at the beginning, and none at the end
+    assert len(lines) == 4 * (WARM_UP + 1)  # including one at the beginning, but none at the end
     assert all(re.fullmatch(r"\d+ of 16 runs, [\d,]+ tokens/s(, 0:00:\d\d left)?", line) for line in lines)
     assert main([*command, "--batches", "1,2", "--quiet"]) == 0
     assert not capsys.readouterr().err

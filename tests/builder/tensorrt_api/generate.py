@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the names in TensorRT's Python bindings, one file a version: generate.py SETUP [VERSION ...].
+"""Writes the names in TensorRT's Python bindings, one file per version: generate.py SETUP [VERSION ...].
 
 SETUP is a program that installs the version given to it and prints, as its last line, the shell exports that make
 `import tensorrt` work. It needs no GPU.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tokenizer that the tiny models of these tests take: their tables have 100 rows."""
+"""A tokenizer for the tiny models of these tests, whose tables have 100 rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> Path:
-    """A folder with a tokenizer.json of 98 tokens, which marks texts as BERT's does."""
+    """A folder with a tokenizer.json of 98 tokens, which frames texts as BERT's does."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]

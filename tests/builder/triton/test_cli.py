@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`padfree triton`: what it prints, and errors of one paragraph that leave no folder."""
+"""`padfree triton`: what it prints, and errors of one paragraph, after which no folder is left."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_plan(write_plan: PlanWriter, tmp_path: Path, capsys: Capture) -> None
     assert (
         "the server of 24.11 has security holes through which callers can run code: serve with 25.07 or newer" in shown
     )
-    assert f"docker build -t bert-server {folder}" in shown  # image names are small
+    assert f"docker build -t bert-server {folder}" in shown  # image names are in lower case
     assert f"--gpus=all -p 8000:8000 -p 8001:8001 -p 8002:8002 -v {folder}:/models:ro bert-server" in shown
 
 
@@ -50,8 +50,8 @@ def test_an_onnx_file_with_texts(packed_model: ModelWriter, tmp_path: Path, caps
     assert main(command) == 0
     shown = capsys.readouterr().out
     assert [name for name in ("bert", "bert_tokenizer", "bert_text") if f"│ {name} " not in shown] == []
-    assert "docker run --rm --shm-size=1g -p" in shown  # no --gpus: it runs on the CPU
-    assert main(command) == 0  # again, in place
+    assert "docker run --rm --shm-size=1g -p" in shown  # no --gpus, as it runs on the CPU
+    assert main(command) == 0  # again, over the first one
 
 
 def test_a_server_of_ones_own(write_plan: PlanWriter, tmp_path: Path, capsys: Capture) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compiled tokenizer gives the ids of the tokenizers library, whatever the text."""
+"""A compiled tokenizer gives the ids of the tokenizers library for any text."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_texts_and_pairs(both: tuple[Tokenizer, CompiledTokenizer]) -> None:
 
 
 def test_every_character(both: tuple[Tokenizer, CompiledTokenizer]) -> None:
-    """Each between two letters, and behind marks that canonical order moves."""
+    """Each character is between two letters, and after marks that canonical order moves."""
     for start in range(0, 0x30000, 64):
         codes = [code for code in range(start, start + 64) if not 0xD800 <= code < 0xE000]
         assert_same(both, " ".join(f"a{chr(code)}b" for code in codes), "".join(f"\u302e{chr(code)}" for code in codes))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dockerfiles, and the archive that they unpack: everything that the server needs, and nothing else."""
+"""Dockerfiles, and the archive that they unpack, hold everything that the server needs and nothing else."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_python_backend_installs_the_plans_tensorrt(write_plan: PlanWriter, 
 def test_a_library_without_code_for_the_plans_gpu_is_not_packed(
     write_plan: PlanWriter, libraries: Path, tmp_path: Path, backend: str
 ) -> None:
-    """The GPU that counts is the plan's, whatever this machine has."""
+    """What counts is the plan's GPU, not this machine's."""
     plan = write_plan()
     write_library(libraries / "libpadfree.so", "80,100")
     match = r"model bert cannot run.*NVIDIA H200 \(compute capability 9\.0\) needs code for 90a"
@@ -138,7 +138,7 @@ def test_the_archive_is_all_of_padfree_that_a_model_imports(
     folder = write_repository(packed_model(), tmp_path / "models", ServingOptions("bert", tokenizer=tokenizer)).folder
     with tarfile.open(folder / "padfree.tar") as tar:
         tar.extractall(tmp_path / "opt", filter="data")
-    # The server's own module, of which importing needs the name alone.
+    # The server's own module: to import it, its name is enough.
     (tmp_path / "opt" / "triton_python_backend_utils.py").touch()
     script = (
         "import sys, padfree.runtime.triton.encoder, padfree.runtime.triton.tokenizer; "
@@ -146,10 +146,10 @@ def test_the_archive_is_all_of_padfree_that_a_model_imports(
     )
     path = os.pathsep.join([str(tmp_path / "opt"), sysconfig.get_path("purelib")])
     environment = {**os.environ, "PYTHONPATH": path}
-    command = [sys.executable, "-S", "-c", script]  # without what an editable install puts ahead of all paths
+    command = [sys.executable, "-S", "-c", script]  # -S leaves out what an editable install puts before all paths
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split()[0] == str(tmp_path / "opt" / "padfree")
-    # What the image of the tensorrt backend's tokenizer does not have.
+    # Packages that the image of the tensorrt backend's tokenizer does not have.
     assert not {"onnx", "onnxruntime", "tensorrt", "cuda", "tritonclient", "rich"} & set(done.stdout.split())
 
 

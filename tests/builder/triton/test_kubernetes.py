@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manifest for Kubernetes: its schemas take it, its commands are the image's, its times fit together."""
+"""The manifest for Kubernetes: schemas accept it, its commands are the image's, and its times fit together."""
 
 from __future__ import annotations
 

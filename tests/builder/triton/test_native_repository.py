@@ -49,7 +49,7 @@ model_warmup {
 
 
 def with_vocabulary(metadata: dict[str, Any], size: int) -> list[dict[str, Any]]:
-    """The inputs, with a table of so many ids."""
+    """The inputs, with a table of `size` ids."""
     return [{**item, "limit": size} if item["name"] == "input_ids" else item for item in metadata["inputs"]]
 
 
@@ -66,7 +66,7 @@ def test_every_field(write_plan: PlanWriter, tmp_path: Path) -> None:
 
 
 def test_instances_on_some_gpus(write_plan: PlanWriter, tmp_path: Path) -> None:
-    """One group: so many instances on each of them, and a server with all of them."""
+    """One group has the given instances on each GPU, and the server gets all GPUs up to the last of them."""
     folder = write(write_plan(), tmp_path / "models", instances=2, gpus=(1, 3))
     (group,) = read_text(folder / "bert" / "config.pbtxt").instance_group
     assert (group.count, list(group.gpus)) == (2, [1, 3])
@@ -92,7 +92,7 @@ def test_every_file_and_the_image(write_plan: PlanWriter, tmp_path: Path) -> Non
     dockerfile = (folder / "Dockerfile").read_text("utf-8")
     backends = "/opt/tritonserver/backends/padfree"
     assert f"RUN mkdir {backends} && ln -s /opt/padfree/lib/*.so {backends}/" in dockerfile
-    assert "pip3 install" not in dockerfile  # nothing of it runs in Python
+    assert "pip3 install" not in dockerfile  # nothing runs in Python
     assert "libnvinfer.so.10.6.0" in dockerfile
     assert "plugins=" not in dockerfile  # the engine library loads them
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The python backend's repository and the text ensemble: whole configurations against what is meant."""
+"""The python backend's repository and the text ensemble: whole configurations against the expected ones."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def same(actual: Any, expected: str) -> bool:
 
 
 def parameters(config: Any) -> dict[str, Any]:
-    """As the server hands them to a model."""
+    """The parameters as the server passes them to a model."""
     return {"parameters": {name: {"string_value": item.string_value} for name, item in config.parameters.items()}}
 
 
@@ -158,7 +158,7 @@ def test_a_plan_runs_on_gpus(write_plan: PlanWriter, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["python", "tensorrt"])
 def test_a_plan_runs_on_the_gpus_that_are_named(write_plan: PlanWriter, tmp_path: Path, backend: str) -> None:
-    for gpus, expected in (((0, 2), [0, 2]), (None, [])):  # without names the server takes all of its GPUs
+    for gpus, expected in (((0, 2), [0, 2]), (None, [])):  # where no GPUs are named, the server takes all of them
         options = ServingOptions("bert", backend=backend, server="24.11", gpus=gpus, instances=3)
         folder = write_repository(write_plan(), tmp_path / f"{gpus}", options).folder
         (group,) = configuration(folder, "bert").instance_group

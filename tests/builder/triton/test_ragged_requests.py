@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of several sequences in the tensorrt backend come back right, by the configuration that is written.
+"""With the written configuration, the tensorrt backend answers requests of several sequences correctly.
 
 The engine is the rewritten model in onnxruntime, its padded axis bounded as in an engine; tests/gpu has engines.
 """
@@ -38,7 +38,7 @@ TOLERANCE = 1e-5  # fp32 sums in another order
 
 @pytest.fixture(params=MODELS)
 def served(request: pytest.FixtureRequest, write_plan: PlanWriter, tmp_path: Path) -> tuple[RaggedBackend, Path]:
-    """The backend with a model's configuration, and the model's file."""
+    """The backend with a model's configuration, and the path of the model's file."""
     model = rewrite(MODELS[request.param], verify=False).model
     file = tmp_path / "packed.onnx"
     save_model(model, file)

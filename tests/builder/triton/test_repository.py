@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repositories of several models and versions: what is there stays, and a server may look at it meanwhile."""
+"""Repositories of several models and versions: what is there stays, and a server may read it meanwhile."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_first_model_stays_when_a_second_comes(write: Write) -> None:
     before = content(folder)
     write("second")
     assert content(folder / "first") == first
-    assert folder.stat().st_ino == inode  # what a container has mounted
+    assert folder.stat().st_ino == inode  # the folder that a container has mounted
     after = content(folder)
     assert {name for name in before if after[name] != before[name]} == {"Dockerfile", "kubernetes.yaml", "padfree.json"}
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -186,11 +186,11 @@ def test_the_image_serves_all_models(write: Write, packed_model: ModelWriter, to
     for package in ("tokenizers>=0.20", "onnxruntime>=1.20", "tensorrt==10.6.0.*", "cuda-python>=12.8"):
         assert f"'{package}'" in text
     assert "plugins=/opt/padfree/lib/libpadfree_register.so" in text
-    assert actual.server.release == "24.11"  # the repository's, though the newest would do
+    assert actual.server.release == "24.11"  # the repository's release, although the newest would do
     assert [needs.model for needs in actual.needs] == ["first", "second", "third"]
     assert actual.arguments == ("--backend-config=tensorrt,plugins=/opt/padfree/lib/libpadfree_register.so",)
     before = content(folder)
-    write("first")  # the last one written does not decide
+    write("first")  # which model was written last makes no difference
     assert content(folder) == before
 
 
@@ -232,7 +232,7 @@ def test_a_failure_on_the_way_changes_nothing(write: Write, monkeypatch: pytest.
             write_again()
             break
         assert content(folder) == before, number
-    assert number > 4  # the old version away, the new one, manifest and configuration
+    assert number > 4  # at least: the old version out; the new one, the manifest and the configuration in
     assert content(folder) != before
 
 
@@ -247,12 +247,12 @@ def test_a_full_disk(write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 def test_the_order_that_a_server_sees(write: Write, monkeypatch: pytest.MonkeyPatch, tokenizer: Path) -> None:
-    """Versions appear whole, under no number before; the configuration comes last, the ensemble's last of all."""
+    """Versions get their numbers once complete; configurations follow them, and the ensemble's comes last of all."""
     folder, seen = write(tokenizer=tokenizer).folder, []
     into = Moves.into
 
     def watch(self: Moves, staged: Path, path: Path) -> None:
-        assert staged.parent == path.parent  # one file system, and the folder's own inode
+        assert staged.parent == path.parent  # on the same file system, and the folder keeps its inode
         assert not staged.name[:1].isdigit()
         into(self, staged, path)
         seen.append(path.relative_to(folder).as_posix())
@@ -307,7 +307,7 @@ def test_folders_where_no_repository_can_be(packed_model: ModelWriter, tmp_path:
     for path, message in (*cases, (tmp_path / "no" / "models", "mkdir -p")):
         with pytest.raises(BuildError, match=message):
             write_repository(model, path, ServingOptions("bert"), overwrite=True)
-    (tmp_path / "models" / "bert").mkdir(parents=True)  # empty ones may be used
+    (tmp_path / "models" / "bert").mkdir(parents=True)  # an empty folder may be used
     write_repository(model, tmp_path / "models", ServingOptions("bert"))
     (tmp_path / "models" / "other").touch()
     with pytest.raises(BuildError, match="other is no folder; choose another --name"):

@@ -44,7 +44,7 @@ def test_the_encoder_and_the_ensemble_take_them(model: Path, tokenizer: Path, tm
 
 
 def _small(tokenizer: Path) -> str:
-    """The tokenizer with the 20 tokens that the model's table has rows for."""
+    """The tokenizer, reduced to the 20 tokens that the model's table has rows for."""
     content = json.loads((tokenizer / "tokenizer.json").read_text())
     vocabulary = content["model"]["vocab"]
     content["model"]["vocab"] = {word: number for word, number in vocabulary.items() if number < 20}

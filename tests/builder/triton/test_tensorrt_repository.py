@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensorrt backend's repository: the whole configuration against what is meant, field by field."""
+"""The tensorrt backend's repository: the whole configuration against the expected one, field by field."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytest.importorskip("tritonclient.grpc")
 
 PlanWriter = Callable[..., Path]
 
-# Two token inputs, one output with a row a token, one with a row a sequence.
+# Two token inputs, an output with a row per token, and one with a row per sequence.
 EXPECTED = """
 name: "bert"
 backend: "tensorrt"
@@ -109,7 +109,7 @@ def test_types_and_shapes_of_outputs(write_plan: PlanWriter, tmp_path: Path) -> 
         "weights": ("TYPE_FP32", [-1, 3], False),
         "kind": ("TYPE_INT64", [4, 5], False),
     }
-    # One entry a tensor, and none for what Triton cuts by itself.
+    # One entry per tensor, and none for tensors that Triton splits by itself.
     assert [list(item.target_name) for item in actual.batch_output] == [["hidden"], ["tags"]]
 
 
@@ -135,7 +135,7 @@ def test_outputs_that_triton_cannot_hand_out(
 
 def test_the_fullest_warm_up_fits_the_profile(write_plan: PlanWriter, tmp_path: Path) -> None:
     actual = configuration(write_plan(profile={"max_tokens": 20, "max_batch": 32}), tmp_path / "models")
-    assert actual.max_batch_size == 20  # the backend takes the smallest first dimension, and tokens have 20
+    assert actual.max_batch_size == 20  # the backend takes the smallest first dimension, which is the 20 of tokens
     sizes = [(sample.batch_size, list(sample.inputs["input_ids"].dims)) for sample in actual.model_warmup]
     assert sizes == [(1, [8]), (20, [1])]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays on the GPU, in and out, with memory of the host in their place."""
+"""Arrays on the GPU as inputs and results, with memory of the host in their place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HERE = 2  # the session's GPU
 
 
 class Interface:
-    """An array with `__cuda_array_interface__` alone, as PyCUDA's and Numba's."""
+    """An array with `__cuda_array_interface__` alone, like PyCUDA's and Numba's."""
 
     def __init__(self, **changes: Any) -> None:
         plain = {"shape": (6,), "typestr": "<i4", "data": (4096, False), "version": 3, "strides": None}
@@ -34,7 +34,7 @@ class Interface:
 
 
 class Capsule:
-    """An array with DLPack alone, as PyTorch's and CuPy's."""
+    """An array with DLPack alone, like PyTorch's and CuPy's."""
 
     def __init__(self, *, kind: int = dlpack.CUDA, **changes: Any) -> None:
         plain = {"shape": (6,), "dtype": "int32", "strides": (1,), "address": 4096}

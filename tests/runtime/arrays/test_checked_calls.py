@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls with all arrays on the GPU: which are known, and that nothing that differs passes for a known one."""
+"""Calls with all arrays on the GPU: which calls are known, and that no call that differs passes for a known one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packed requests with arrays on the GPU: what is checked without looking at them."""
+"""Packed requests with arrays on the GPU: what is checked without reading their values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENGINE = {
 
 
 class OnGPU:
-    """An array on a GPU: a shape, nothing to look at."""
+    """An array on a GPU: it has a shape, and no values to read."""
 
     def __init__(self, *shape: int) -> None:
         self.__cuda_array_interface__ = {"shape": shape, "typestr": "<i4", "data": (4096, False), "version": 3}
@@ -64,7 +64,7 @@ def test_everything_on_the_gpu(feeds_of: Any) -> None:
         "input_ids": (8,),
         "token_type_ids": (8,),
         "seq_lens": (2,),
-        "longest": (PROFILE["max_seq_len"],),  # the lengths are not looked at: the longest that may be
+        "longest": (PROFILE["max_seq_len"],),  # the lengths are not read, so this is the largest one allowed
     }
     assert reader.read == [(name, CallerStream(55)) for name in ("seq_lens", "input_ids", "token_type_ids")]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLPack capsules, with NumPy as the other library: what is read, what is made, and who keeps memory alive."""
+"""DLPack capsules, with NumPy as the other library: reading them, making them, and who keeps memory alive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CPU = 1
 
 
 class Owner:
-    """Memory that a capsule points to."""
+    """The owner of memory that a capsule points to."""
 
     def __init__(self, values: Any) -> None:
         self.values = values
@@ -25,7 +25,7 @@ class Owner:
 
 
 class Producer:
-    """What NumPy's from_dlpack takes."""
+    """An object that NumPy's from_dlpack takes."""
 
     def __init__(self, capsule: Any) -> None:
         self.capsule = capsule

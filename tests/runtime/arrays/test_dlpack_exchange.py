@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLPack's C functions, of a type that is made here and of PyTorch's."""
+"""DLPack's C functions, of a type that is made here and of PyTorch's tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_cha
 
 
 class Library:
-    """A type of arrays on a GPU, whose memory is the host's, with DLPack's C functions."""
+    """A library whose arrays claim to be on a GPU, with memory of the host, and have DLPack's C functions."""
 
     def __init__(self, *, major: int = MAJOR, fails: bool = False, stream: int = STREAM) -> None:
         self.fails, self.stream = fails, stream
@@ -121,7 +121,7 @@ def test_without_the_functions_there_is_the_capsule(broken: dict[str, Any]) -> N
     array = library.array(np.arange(6, dtype=np.int32))
     assert on_device(array)
     with pytest.raises(SessionError, match="GPU 9"):
-        read(array)  # a capsule's address is asked for
+        read(array)  # the array is asked for a capsule
     exchange_of_type.cache_clear()
 
 

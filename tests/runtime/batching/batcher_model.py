@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model behind the batchers of tests: they hold it up, slow it down and break it."""
+"""The model of the batchers in tests, which hold it up, slow it down and break it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy as np
 from padfree.runtime.batching import Batcher, Budget, FirstCome
 from padfree.runtime.plan_files import parse_metadata
 
-BREAKS = 66  # a run with this id in it fails
+BREAKS = 66  # a run with this id fails
 PATIENCE_S = 20.0  # tests that wait longer have failed
 
 
 class Model:
-    """Answers ids times ten; `gate` holds up runs with an id 1 in them, `delay_s` lets each take its time."""
+    """Answers ids times ten; `gate` holds up runs with an id 1 in them, and `delay_s` gives the seconds of each run."""
 
     def __init__(self, metadata: dict[str, Any]) -> None:
         self.metadata = parse_metadata(metadata, "test")

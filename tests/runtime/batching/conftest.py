@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model behind a batcher."""
+"""The model of a batcher."""
 
 from __future__ import annotations
 

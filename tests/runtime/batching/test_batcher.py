@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batcher in front of a model that tests hold up, slow down and break: who is answered, refused, cancelled, when."""
+"""Batcher over a model that tests hold up, slow down and break: who is answered, refused or cancelled, and when."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_an_answer_is_asked_for_once(model: Model) -> None:
 
 
 def test_the_cache_keeps_what_was_asked_for_last(model: Model) -> None:
-    with Batcher(model, first_come(), cache_bytes=1200) as batcher:  # two entries of 512 bytes and a little
+    with Batcher(model, first_come(), cache_bytes=1200) as batcher:  # two entries of a little more than 512 bytes each
         for ids in ([1], [2], [1], [3], [1], [2]):
             answer(batcher.submit(ids))
         assert batcher.stats.cache_bytes <= 1200

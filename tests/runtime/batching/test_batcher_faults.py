@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batcher where something breaks: nobody waits for ever, and the process ends as it should."""
+"""When something breaks in a Batcher, nobody waits for ever, and the process ends as it should."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOON_S = 0.1
 def test_a_deadline_needs_no_free_thread(model: Model, deadline_s: float) -> None:
     with Batcher(model, first_come(), runs=1) as batcher:
         running = held_up(model, batcher)
-        far = batcher.submit([2], deadline_s=1e12)  # further off than Python can wait
+        far = batcher.submit([2], deadline_s=1e12)  # longer than Python can wait
         near = batcher.submit([3], deadline_s=SOON_S)
         with pytest.raises(DeadlineError, match=r"within the 100\.0 ms"):
             near.result(PATIENCE_S)
@@ -58,7 +58,7 @@ def test_a_dead_model_costs_few_calls(model: Model) -> None:
         futures = [batcher.submit([BREAKS]) for _ in range(256)]
         model.gate.set()
         errors = [future.exception(PATIENCE_S) for future in futures]
-        assert len(model.runs) <= 1 + 8 + 2 * 8 + 1  # the run that held it up, one of each size, eight requests alone
+        assert len(model.runs) <= 1 + 8 + 2 * 8 + 1  # the run held up, one per size, requests alone
         assert sum(type(error) is RuntimeError for error in errors) == 8
         given_up = [str(error) for error in errors if isinstance(error, BatchingError)]
         assert len(given_up) == 248
@@ -68,7 +68,7 @@ def test_a_dead_model_costs_few_calls(model: Model) -> None:
 
 
 def test_neighbours_that_fail_leave_the_others_alone(model: Model) -> None:
-    """Twenty bad requests of one caller, in a row, among 256."""
+    """Twenty consecutive requests of 256 are bad."""
     with Batcher(model, first_come(), runs=1) as batcher:
         held_up(model, batcher)
         futures = [batcher.submit([BREAKS if 100 <= at < 120 else 5]) for at in range(256)]
@@ -187,7 +187,7 @@ def ran(program: str, file: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("after_s", [0.0, 0.01, 0.05])
 def test_a_process_ends_with_a_batcher_that_nobody_closed(model_file: Path, after_s: float) -> None:
-    """In the middle of runs; what waited fails, so that callbacks learn of it."""
+    """The process ends in the middle of runs; waiting requests fail, so that their callbacks are called."""
     done = ran(
         f"time.sleep({after_s})\n"
         "[future.add_done_callback(lambda f: sys.stdout.write(f'{f.exception()!r}\\n')) for future in futures]",

@@ -71,4 +71,4 @@ def test_padding_counts_with_the_longest_sequence_of_a_group() -> None:
     assert FirstCome(Budget(15, counts_padding=True)).decide(waiting, 1.0).run == [0]
     assert FirstCome(Budget(16, 3), max_delay_s=9.0).decide(waiting[:1], 1.0).run == [
         0
-    ]  # full: no company is waited for
+    ]  # full: it does not wait for others

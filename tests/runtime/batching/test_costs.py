@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cost tables: interpolation, monotony, runs of unequal lengths, and the file."""
+"""Cost tables: interpolation, monotonicity, runs of unequal lengths, and the file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Point = tuple[float, float]
 
 
 def linear(length: float, batch: float) -> float:
-    """Milliseconds of a model whose cost follows from the tokens."""
+    """The milliseconds of a model whose cost is linear in the tokens."""
     return 0.5 + length * batch / 1000
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients share a queue: who asks for little waits for little, and everybody gets as many tokens as the others."""
+"""Clients share a queue: those who ask for little wait little, and all get equally many tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Entry:
 
 
 class Simulation:
-    """A queue, and runs that take a token's time a token."""
+    """A queue, its runs, and the tokens that each client got."""
 
     def __init__(self, budget: int = PART) -> None:
         self.queue = RequestQueue[Entry](FairShare(Budget(budget)), max_requests=10**6, max_tokens=None)
@@ -64,7 +64,7 @@ def test_clients_that_always_wait_get_as_much_as_each_other() -> None:
     waiting: Counter[int] = Counter()
     for _ in range(6000):
         for client, size in sizes.items():
-            while waiting[client] < 2 * size:  # one request more than the one that is served
+            while waiting[client] < 2 * size:  # one request more than the one that is being served
                 simulation.ask(client, size)
                 waiting[client] += size
         for entry in simulation.run():

@@ -6,14 +6,14 @@ from __future__ import annotations
 import gc
 import threading
 from concurrent.futures import Future, wait
-from concurrent.futures import TimeoutError as FuturesTimeout  # Python 3.10 has two
+from concurrent.futures import TimeoutError as FuturesTimeout  # not yet the built-in one in Python 3.10
 
 import pytest
 from padfree.runtime.batching.future import Completion, LightFuture
 
 
 def test_it_has_what_the_standard_library_s_has() -> None:
-    """Its fields are set without the standard library, which may come to have others."""
+    """LightFuture sets its fields without the standard library's code, which may get others."""
     light, standard = vars(LightFuture()), vars(Future())
     assert isinstance(light.pop("_condition"), Completion)
     del standard["_condition"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Under overload as much is answered in time as one client alone gets, who is never refused.
+"""Under overload, as much is answered in time as for a single client, who is never refused.
 
 A run sleeps for as long as its tokens take at RATE, so that the figures are the queue's and not the machine's.
 """
@@ -25,9 +25,9 @@ GROUP, LENGTH, CLIENTS = 1000, 10, 8
 DEADLINE_S, SECONDS = 0.6, 2.0
 GOODPUT = 0.9
 ATTEMPTS = 3
-"""Other work on the machine holds answers up for longer than a deadline; it makes none come sooner."""
+"""Other work on the machine can delay answers beyond a deadline, but never makes them come sooner."""
 WAITING = 2
-"""Groups of the one client alone that wait at any time: the model never does."""
+"""Groups that the single client keeps waiting, so that the model never waits."""
 
 
 class Sleeping:
@@ -45,7 +45,7 @@ class Sleeping:
 
 
 class Load:
-    """Groups of tokens, and how many were answered in time."""
+    """Sends groups of tokens, and counts the tokens that were answered in time."""
 
     def __init__(self, batcher: Batcher) -> None:
         self.in_time = 0
@@ -79,7 +79,7 @@ class Load:
 
 
 def alone(batcher: Batcher) -> float:
-    """Tokens a second of a client who always has a group more in the queue."""
+    """Tokens per second for a single client, who always has another group in the queue."""
     load, room = Load(batcher), threading.Semaphore(WAITING)
     begin = time.monotonic()
     while time.monotonic() < begin + SECONDS / 2:
@@ -91,7 +91,7 @@ def alone(batcher: Batcher) -> float:
 
 
 def goodput_at(batcher: Batcher, factor: float) -> float:
-    """Tokens a second that are answered in time where `factor` times as many come as the model computes."""
+    """Tokens per second that are answered in time if `factor` times as many come as the model computes."""
     load = Load(batcher)
     begin, sent = time.monotonic(), 0
     while (now := time.monotonic()) < begin + SECONDS:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues in the orders of a policy: the same answers as from looking at everybody, and never a look at everybody."""
+"""Queues in the orders of a policy give the same runs as a search of the whole queue, without such a search."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_kept_line_answers_as_a_list_does(seed: int, at: int) -> None:
 
 
 def steps(work: Any) -> int:
-    """Lines of Python that are executed: what a machine's speed does not change."""
+    """The number of executed lines of Python, which does not depend on the machine's speed."""
     count = 0
 
     def trace(_frame: Any, _event: str, _value: Any) -> Any:
@@ -96,12 +96,12 @@ def steps(work: Any) -> int:
 
 
 def steps_a_run(policy: LinePolicy, waiting: int, rounds: int) -> float:
-    """Steps of asking for a run while so many wait, and of as many new requests as it takes."""
+    """Steps per run, with `waiting` requests in the queue, including a new request for each one that a run takes."""
     rng = random.Random(1)
     queue = RequestQueue[Entry](policy, max_requests=10**6, max_tokens=None)
 
     def ask() -> None:
-        arrived_s = rng.random()  # long ago: nobody waits for company any more
+        arrived_s = rng.random()  # long ago: none waits for others any more
         queue.put(Entry(Waiting(rng.randint(5, 40), arrived_s, 1e12 + arrived_s)))
 
     for _ in range(waiting):
@@ -117,7 +117,7 @@ def test_the_cost_of_a_run_does_not_grow_with_the_queue(at: int) -> None:
 
 
 def test_a_policy_that_looks_at_everybody_costs_more_with_every_request() -> None:
-    """What the test above would see."""
+    """Shows that the test above can fail."""
 
     class Everybody(FirstCome):
         def decide(self, waiting: Any, now_s: float) -> Decision:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dynamic program against every way to cut a small queue, and what it must keep to."""
+"""The dynamic program against every way to cut a small queue, and within its limits."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def cheapest(ways: Iterator[list[list[int]]], costs: CostTable, budget: Budget) 
 
 
 def cost_of(lengths: list[int], costs: CostTable, budget: Budget) -> float:
-    """The plan's cost, after checking that it holds every sequence once and keeps to the budget."""
+    """The cost of a partition, after checking that it has every sequence once and keeps to the budget."""
     runs = partition(lengths, costs, budget)
     assert sorted(at for run in runs for at in run) == list(range(len(lengths)))
     members = [[lengths[at] for at in run] for run in runs]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies as pure functions of the queue and the time: what runs, what waits, who comes first."""
+"""Policies as pure functions of the queue and the time: what runs, what waits, and what comes first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LENGTHS, BATCHES = (1, 512), (1, 8)
 
 
 def costs(interface: str = "packed") -> CostTable:
-    """1 ms a run and 0.01 ms a token."""
+    """Costs of 1 ms per run and 0.01 ms per token."""
     rows = tuple(tuple(1 + length * batch / 100 for batch in BATCHES) for length in LENGTHS)
     return CostTable(interface, LENGTHS, BATCHES, rows)
 
@@ -26,7 +26,7 @@ def queue(*lengths: int, at_s: float = 0.0) -> list[Waiting]:
 
 
 def drain(policy: Policy, lengths: list[int]) -> list[list[int]]:
-    """Runs of indexes until nothing waits, all of it there from the beginning."""
+    """The runs, as indexes, of requests that are all there from the beginning."""
     left = list(range(len(lengths)))
     runs = []
     while left:

@@ -45,13 +45,13 @@ class Setup:
         self.module: Any = None
 
     def open(self, device: int = 0, **options: Any) -> Any:
-        """A TensorRTBackend on a GPU, with these RunOptions."""
+        """Opens a TensorRTBackend on a GPU, with these RunOptions."""
         return self.module.TensorRTBackend(self.plan, self.metadata, device=device, options=RunOptions(**options))
 
 
 @pytest.fixture
 def setup(packed_metadata: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setup]:
-    """The runtime's modules over a GPU and TensorRT that live on the host."""
+    """The runtime's modules, with a GPU and a TensorRT that live on the host."""
     engine = {
         "tensorrt": "10.6.0",
         "gpu_name": fake_gpu.GPU.name,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU and TensorRT that live on the host, with the rules of the real ones.
+"""A GPU and a TensorRT that live on the host, with the rules of the real ones.
 
-Streams run what is put on them at once. A block grows in place. Capturing records calls and does not run them, and
-forbids what the real one forbids. A context needs shapes, addresses and memory of its own before it runs; it reads
-inputs and writes outputs at those addresses, and fills its scratch memory with garbage. Streams, memory and contexts
-belong to the GPU that was the thread's current one when they were made, and work on that one alone.
+Streams run their work immediately. A block grows in place. Capturing records calls without running them, and forbids
+what real capturing forbids. A context needs shapes, addresses and memory of its own before it runs; it reads inputs and
+writes outputs at those addresses, and fills its scratch memory with garbage. Streams, memory and contexts belong to the
+GPU that was the thread's current one when they were made, and work only on that one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_TOKENS = 100
 
 
 class Machine:
-    """What tests look at: how often things happened, and switches that make them fail."""
+    """The machine's state for tests: how often things happened, and switches that make them fail."""
 
     def __init__(self) -> None:
         self.launches = self.enqueues = self.captures = self.copies = self.contexts = 0
@@ -59,7 +59,7 @@ class Machine:
 
 
 def array_at(address: int, dtype: Any, shape: tuple[int, ...]) -> Any:
-    """Memory as an array."""
+    """The memory at an address, as an array."""
     size = max(1, math.prod(shape) * np.dtype(dtype).itemsize)
     return np.frombuffer((ctypes.c_byte * size).from_address(address), dtype=dtype, count=math.prod(shape)).reshape(
         shape
@@ -79,10 +79,10 @@ def cuda_module(machine: Machine) -> Any:
             machine.waits.append((first, then))
 
         def synchronize(self) -> None:
-            """Everything is done at once."""
+            """Does nothing, as all work is done immediately."""
 
         def close(self) -> None:
-            """Holds nothing."""
+            """Does nothing, as there is nothing to free."""
 
     class Graph:
         def __init__(self, work: list[Callable[[], None]]) -> None:
@@ -201,7 +201,7 @@ def memory_module(machine: Machine) -> Any:
 
     class ResultPool:
         def __init__(self, _device: int) -> None:
-            """Memory of results is kept by its address."""
+            """Needs no device: memory of results is kept by its address."""
 
         def allocate(self, size_bytes: int, stream: int) -> int:
             assert stream
@@ -302,7 +302,7 @@ class Engine:
 
 
 def tensorrt_module(engine: Callable[[], Engine | None]) -> Any:
-    """A stand-in for tensorrt; `engine` gives what a plan deserialises to."""
+    """A stand-in for tensorrt; `engine` gives the engine that a plan deserialises to."""
     return SimpleNamespace(
         __version__="10.6.0.26",
         Runtime=lambda _logger: SimpleNamespace(deserialize_cuda_engine=lambda _plan: engine()),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes of CUDA graphs: large enough, hardly larger, few."""
+"""Sizes of CUDA graphs: large enough, not much larger, and few."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_buckets_stay_in_the_profile() -> None:
 
 
 def metadata_of(raw: dict[str, Any], profile: Any) -> Any:
-    """The packed model with an input for the padded axis."""
+    """The metadata of the packed model with an input for the padded axis."""
     longest = {"name": "longest", "role": "max_seqlen", "limit": None, "dtype": "int32"}
     engine = {
         "tensorrt": "10.6.0",

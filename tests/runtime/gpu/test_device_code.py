@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A library without the code that a GPU needs is refused by name, at every door, ahead of the first launch."""
+"""A library without the code that a GPU needs is refused by name before the first launch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_file_tells_and_goes_before_what_lies_beside_it(tmp_path: Path) -> N
     library = write_library(tmp_path / "libpadfree.so", "80,90a")
     (tmp_path / "build_info.json").write_text(json.dumps({"architectures": ["120"]}), encoding="utf-8")
     assert device_code.architectures(library) == ("80", "90a")
-    write_library(library, "")  # another build under the same name
+    write_library(library, "")  # a rebuilt library under the same name
     assert device_code.architectures(library) == ()
 
 
@@ -30,7 +30,7 @@ def test_an_older_library_is_told_by_what_lies_beside_it(tmp_path: Path) -> None
     library = tmp_path / "libpadfree.so"
     library.write_bytes(b"\x7fELF of an older version")
     assert device_code.architectures(library) is None
-    assert device_code.problem("NVIDIA L4", "8.9", library) == ""  # nothing is known, nothing is refused
+    assert device_code.problem("NVIDIA L4", "8.9", library) == ""  # what is unknown is not refused
     device_code._architectures.cache_clear()
     (tmp_path / "build_info.json").write_text(json.dumps({"architectures": ["90a"]}), encoding="utf-8")
     assert device_code.architectures(library) == ("90a",)
@@ -72,7 +72,7 @@ def test_the_message_has_the_command_that_builds_what_is_needed(
 def test_a_session_refuses_it_before_tensorrt_loads_anything(
     setup: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So do all that open sessions: workers of bulk jobs, of a pool and of Ray, and the servers."""
+    """The same holds wherever sessions are opened: in workers of bulk jobs, pools and Ray, and in servers."""
     loaded: list[str] = []
     monkeypatch.setattr(plugin_library, "load", lambda: loaded.append("library"))
     monkeypatch.setenv("PADFREE_LIBRARY", str(write_library(tmp_path / "libpadfree.so", "80")))

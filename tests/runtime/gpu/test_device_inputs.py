@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs on the GPU in the TensorRT backend: read in place by plain runs, copied for graphs, after their streams.
+"""Inputs on the GPU in the TensorRT backend: plain runs read them in place, graphs get copies, in stream order.
 
-What graphs read in place is in test_in_place.py.
+test_in_place.py tests graphs that read in place.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from padfree.runtime.arrays.device_arrays import LEGACY_STREAM, CallerStream, DeviceInput
 
-IN_PLACE_COMES = 64  # how often addresses come before a graph is made for them
+IN_PLACE_COMES = 64  # how often addresses must come before a graph is made for them
 
 
 def on_gpu(values: list[int], stream: int | None = None, *, shift: int = 0) -> DeviceInput:
-    """An input in the memory of the GPU, which here is the host's, that many numbers after the start of a buffer."""
+    """An input in the GPU's memory (here the host's), `shift` numbers after an aligned address."""
     memory = np.zeros(len(values) + shift + 64, dtype=np.int32)
     start = -memory.ctypes.data % 256 // 4 + shift
     array = memory[start : start + len(values)]
@@ -42,7 +42,7 @@ def test_plain_runs_read_them_in_place(setup: Any) -> None:
 
 @pytest.mark.parametrize("graphs", [True, False])
 def test_what_begins_where_tensorrt_cannot_read_is_copied(setup: Any, graphs: bool) -> None:
-    """TensorRT asks for addresses at multiples of 256 bytes; parts of arrays begin anywhere."""
+    """TensorRT asks for addresses that are multiples of 256 bytes; parts of arrays begin anywhere."""
     backend = setup.open(cuda_graphs=graphs)
     feeds = {**request([5, 6, 7], [2, 1]), "input_ids": on_gpu([5, 6, 7], shift=1)}
     for _ in range(IN_PLACE_COMES + 4):

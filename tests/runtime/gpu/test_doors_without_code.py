@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What opens sessions refuses a library without the GPU's code as they do: bulk jobs, actors of Ray, padfree.torch.
+"""Bulk jobs, actors of Ray and padfree.torch refuse a library without the GPU's code, as sessions do.
 
 The GPU is an H200 that lives on the host (fake_gpu.py); the library has code for 80 alone.
 """
@@ -24,11 +24,11 @@ from tests.support.libraries import write_library
 
 REFUSAL = r"NVIDIA H200 \(compute capability 9\.0\) needs code for 90a, this library has code for 80 alone"
 CONTENT = b"a plan that nothing has to read"
-OTHER_MODEL = "the metadata belongs to another plan"  # what it says of the fake engine
+OTHER_MODEL = "the metadata belongs to another plan"  # the error for the fake engine, once the library has the code
 
 
 def write_plan(model: Path, engine: dict[str, Any]) -> Path:
-    """A plan with padfree's layers beside a packed file whose metadata it has."""
+    """Writes a plan with padfree's layers beside a packed file, with the metadata of that file."""
     raw = json.loads(next(one.value for one in onnx.load(model).metadata_props if one.key == "padfree"))
     plan = model.with_suffix(".plan")
     tokenizer_path(plan).write_bytes(TOKENIZER.read_bytes())
@@ -41,7 +41,7 @@ def write_plan(model: Path, engine: dict[str, Any]) -> Path:
 
 @pytest.fixture
 def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Brings a library of no use on the GPU; what was loaded of it meanwhile."""
+    """Installs a library without code for the GPU; the value records when it is loaded."""
     loaded: list[str] = []
     monkeypatch.setattr(plugin_library, "load", lambda: loaded.append("library"))
     monkeypatch.setattr(session, "import_tensorrt", lambda: None)
@@ -59,7 +59,7 @@ def plan(setup: Any, tmp_path: Path) -> Path:
 
 
 def spec_of(plan: Path, folder: Path) -> Any:
-    """What a worker of a job on a plan is told."""
+    """The specification that a job with this plan gives to its workers."""
     from padfree.bulk import Request, Running, embed
 
     reports: list[Any] = []
@@ -98,7 +98,7 @@ def test_an_actor_of_ray_answers_with_it(loaded: list[str], plan: Path, tmp_path
     from padfree.bulk.workers.on_ray import _Actor
 
     actor = _Actor(spec_of(plan, tmp_path))
-    for _ in range(2):  # and goes on refusing
+    for _ in range(2):  # the second time, too
         answer = actor.run(0)
         assert isinstance(answer, str)
         assert re.match(REFUSAL, answer)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which shapes are captured, and which graphs go."""
+"""Which shapes are captured, and which graphs are freed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def key(tokens: int) -> Sizes:
 
 
 def idle(cache: GraphCache[Sizes, Graph], graphs: int) -> None:
-    """Runs of other sizes, so many that a cache for `graphs` graphs gives up those that it has."""
+    """So many runs of other sizes that a cache for `graphs` graphs may free those that it has."""
     for _ in range(IDLE_RUNS_A_GRAPH * graphs + 1):
         cache.get(key(0))
 
@@ -72,7 +72,7 @@ def test_a_full_cache_keeps_graphs_that_are_used() -> None:
 def test_memory_is_bounded_but_one_graph_may_be_larger() -> None:
     cache = GraphCache[Sizes, Graph](10, 100)
     small = [put(cache, tokens, 40) for tokens in (1, 2)]
-    large = put(cache, 3, 90)  # there is room for ten: only now it shows that they take too much
+    large = put(cache, 3, 90)  # there is room for ten graphs, but not for the memory of these three
     assert [graph.closed for graph in small] == [1, 1]
     assert cache.size_bytes == 90
     assert not cache.returns(key(4))

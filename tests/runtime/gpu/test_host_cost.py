@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run in a CUDA graph asks of the host: counted, not timed, so that every machine says the same."""
+"""The cost of a run in a CUDA graph on the host: counted, not timed, so that all machines agree."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .test_device_inputs import IN_PLACE_COMES
 from .test_device_inputs import on_gpu as aligned
 
 CALLS = ("record", "order", "synchronize", "copy", "zero", "launch")
-"""What the fake CUDA module offers: each is one call of the CUDA runtime, `order` two."""
+"""Methods of the fake CUDA module: each is one call of the CUDA runtime, except `order`, which is two."""
 
 
 BUSY = 44  # a stream with work that is not done
 
 
 class Account:
-    """Calls of CUDA in their order, from now on."""
+    """The calls of CUDA in order, from now on."""
 
     def __init__(self, cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.cuda_calls: list[str] = []
@@ -64,7 +64,7 @@ def on_gpu(requests: dict[str, Any]) -> dict[str, Any]:
         (
             feeds,
             {"on_device": True, "stream": CallerStream(55)},
-            # The staging buffer's copy is marked, as nobody waits for the run, and the next run waits for the mark.
+            # Nothing waits for the run, so an event marks the staging buffer's copy; the next run waits for that event.
             ["order", "synchronize", "copy", "record", "launch", "copy", "order"],
         ),
         (lambda size: on_gpu(feeds(size)), {}, ["copy", "copy", "copy", "launch", "copy", "synchronize"]),
@@ -73,7 +73,7 @@ def on_gpu(requests: dict[str, Any]) -> dict[str, Any]:
             {"stream": CallerStream(BUSY)},
             ["order", "copy", "copy", "copy", "launch", "copy", "synchronize"],
         ),
-        # Filler, of 65 tokens to 66: one call makes zeros of all inputs' ends.
+        # Filler, from 65 tokens to 66: one call sets the ends of all inputs to zero.
         (lambda _size: on_gpu(feeds(65)), {}, ["zero", "copy", "copy", "copy", "launch", "copy", "synchronize"]),
     ],
 )
@@ -109,7 +109,7 @@ def session_over(backend: Any, metadata: Any) -> Session:
 
 
 def python_calls(work: Callable[[], Any]) -> Counter[str]:
-    """Functions of this package that Python calls, by file."""
+    """Counts the calls of the runtime's Python functions, by file."""
     results: Counter[str] = Counter()
 
     def count(frame: Any, event: str, _value: Any) -> None:
@@ -126,7 +126,7 @@ def python_calls(work: Callable[[], Any]) -> Counter[str]:
 
 @pytest.mark.parametrize(("sequences", "most"), [(1, 60), (12, 60)])
 def test_functions_called_for_a_run(setup: Any, sequences: int, most: int) -> None:
-    """They do not follow the number of sequences; 120 came before, which took 40 us."""
+    """The number does not depend on the number of sequences; it used to be 120, which took 40 us."""
     with session_over(setup.open(), setup.metadata) as session:
         request = [[7, 8, 9]] * sequences
         for _ in range(3):
@@ -136,7 +136,7 @@ def test_functions_called_for_a_run(setup: Any, sequences: int, most: int) -> No
 
 
 def test_functions_called_for_arrays_on_the_gpu(setup: Any) -> None:
-    """Of arrays that a graph reads where they are; 51 came before."""
+    """A graph reads these arrays in place; the number of functions used to be 51."""
     library = Library(stream=0)
     arrays = [library.array(aligned(values.tolist()).owner, index=0) for values in feeds(8).values()]
     with session_over(setup.open(), setup.metadata) as session:
@@ -152,7 +152,7 @@ def test_functions_called_for_arrays_on_the_gpu(setup: Any) -> None:
 
 
 def test_what_waits_for_nothing_is_done_while_the_gpu_works(setup: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results are cut into rows before the host waits for the GPU, which fills them later."""
+    """Results are cut into rows before the host waits for the GPU, which writes their values later."""
     order: list[str] = []
     with session_over(setup.open(), setup.metadata) as session:
         for _ in range(3):
@@ -195,9 +195,9 @@ def test_calls_with_arrays_on_the_gpu_are_checked_once(setup: Any, monkeypatch: 
 
 
 def test_single_numbers_are_read_when_the_run_is_over(setup: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An output [B] is one number per sequence: also those come from the run, not from the one before.
+    """The numbers of an output [B], one per sequence, come from this run and not from the one before.
 
-    Results are cut into rows while the run goes on; copies to the host are done when it is waited for, as on a GPU.
+    Results are cut into rows during the run; copies to the host take place when it is waited for, as on a GPU.
     """
     hidden, lengths = setup.metadata.outputs
     setup.metadata = replace(setup.metadata, outputs=(hidden, replace(lengths, shape=(None,))))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA graphs that read inputs where a caller has them: which runs they serve, and that no other run is served so."""
+"""CUDA graphs that read a caller's inputs in place: which runs they serve, and that they serve no others."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from padfree.runtime.arrays.device_arrays import CallerStream
 from .test_device_inputs import IN_PLACE_COMES, check, on_gpu, request
 from .test_host_cost import Account
 
-GRAPHS = 16  # of those that a context keeps; the default of max_graphs is 64
+GRAPHS = 16  # graphs with inputs in place that a context keeps; the default of max_graphs is 64
 
 
 def repeat(backend: Any, feeds: dict[str, Any], ids: list[int], lens: list[int], **options: Any) -> None:
-    """Runs until a graph reads these arrays where they are."""
+    """Repeats a run until a graph reads these arrays in place."""
     for _ in range(IN_PLACE_COMES + 3):
         check(backend.run(feeds, **options), ids, lens)
 
@@ -38,7 +38,7 @@ def test_arrays_that_come_back_are_read_where_they_are(setup: Any, monkeypatch: 
 
 
 def test_other_arrays_never_get_the_answers_of_these(setup: Any) -> None:
-    """Whatever lies at addresses that a graph reads, runs with other arrays do not see it."""
+    """Runs with other arrays do not see what lies at the addresses that a graph reads."""
     backend = setup.open()
     first = request([4, 5, 6], [2, 1])
     repeat(backend, first, [4, 5, 6], [2, 1])
@@ -46,7 +46,7 @@ def test_other_arrays_never_get_the_answers_of_these(setup: Any) -> None:
     first["seq_lens"].owner[:] = 99
     for changed in ("input_ids", "token_type_ids", "seq_lens", ""):
         other = request([7, 8, 9], [1, 2])
-        if changed:  # one address differs, the others are those of the graph
+        if changed:  # one address differs from the graph's
             fresh = request([4, 5, 6], [2, 1])
             repeat(backend, fresh, [4, 5, 6], [2, 1])
             other = {**fresh, changed: other[changed]}
@@ -60,7 +60,7 @@ def test_other_arrays_never_get_the_answers_of_these(setup: Any) -> None:
 
 
 def test_the_same_addresses_in_other_sizes(setup: Any) -> None:
-    """Memory that a library hands out again for fewer tokens, or more."""
+    """A library may hand out the same memory again for fewer or more tokens."""
     backend = setup.open()
     feeds = request(list(range(8)), [8])
     repeat(backend, feeds, list(range(8)), [8])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines that no file holds yet: their check by `padfree build`, and those of single operators."""
+"""Engines that are not yet in a file: the check by `padfree build`, and engines of single operators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from . import fake_gpu
 def test_a_plan_is_checked_before_there_is_a_file(
     setup: Any, packed_model: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """The backend is the real one; what is not there is neither read nor written."""
+    """The real backend runs the engine, and no file is read or written."""
     plan, profile = tmp_path / "new.plan", setup.metadata.engine.profile
     reference = compute_reference(Model(onnx.load(str(packed_model()))), setup.metadata, profile)
     asked: dict[str, Any] = {"device": 0, "compare": lambda: "padfree compare a b"}
@@ -57,7 +57,7 @@ def test_an_operators_engine_is_built_run_and_timed(setup: Any, monkeypatch: pyt
             seen["options"] = arguments
 
         def begin(self, _progress: Any) -> None:
-            """Another engine."""
+            """Does nothing before each engine."""
 
         def build(self, model: onnx.ModelProto, ranges: Any) -> BuiltEngine:
             seen["ranges"] = {item.name: (item.minimum, item.optimum, item.maximum) for item in ranges}
@@ -105,7 +105,7 @@ def test_the_first_error_of_an_operators_engine_is_told(setup: Any, monkeypatch:
 
     class Broken:
         def __init__(self, *_: Any, **__: Any) -> None:
-            """Opens."""
+            """Opens without an error."""
 
         def prepare(self, _feeds: Any) -> Any:
             raise SessionError("illegal address")
@@ -117,10 +117,10 @@ def test_the_first_error_of_an_operators_engine_is_told(setup: Any, monkeypatch:
         device, tensorrt_version, phases = fake_gpu.GPU, "10.6.0", Phases()
 
         def __init__(self, *_: Any) -> None:
-            """Starts."""
+            """Starts without an error."""
 
         def begin(self, _progress: Any) -> None:
-            """Another engine."""
+            """Does nothing before each engine."""
 
         def build(self, *_: Any) -> BuiltEngine:
             return BuiltEngine(b"plan", {})
@@ -134,4 +134,4 @@ def test_the_first_error_of_an_operators_engine_is_told(setup: Any, monkeypatch:
 
 
 class _Profiler:
-    """TensorRT's, which has to be initialised."""
+    """A stand-in for TensorRT's IProfiler, whose __init__ has to be called."""

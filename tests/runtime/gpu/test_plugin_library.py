@@ -16,7 +16,7 @@ from padfree.runtime.gpu import plugin_library
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Two folders that stand for the entries of padfree.__path__, as in an editable install."""
+    """Two folders in place of the entries of padfree.__path__, as in an editable install."""
     monkeypatch.delenv(plugin_library.ENVIRONMENT_VARIABLE, raising=False)
     paths = [tmp_path / "source" / "lib", tmp_path / "site-packages" / "lib"]
     for path in paths:
@@ -63,7 +63,7 @@ def test_what_the_build_missed_is_repeated(folders: list[Path]) -> None:
 def test_the_package_folders_end_in_lib() -> None:
     folders = plugin_library.library_folders()
     assert {folder.name for folder in folders} == {"lib"}
-    assert any(folder.parent.name == "padfree" for folder in folders)  # all of them, but for an editable install
+    assert any(folder.parent.name == "padfree" for folder in folders)  # all of them, except in an editable install
 
 
 @pytest.mark.needs_tensorrt
@@ -107,7 +107,7 @@ HERE = "from padfree.runtime import plugin_library; print(*plugin_library.librar
     ids=["-c", "-m", "PYTHONPATH", "left later"],
 )
 def test_the_current_folder_gives_no_library(tmp_path: Path, options: list[str], path: str | None) -> None:
-    """Somebody's folder with padfree/lib/libpadfree.so in it, and Python started there."""
+    """Python starts in a folder that happens to have padfree/lib/libpadfree.so."""
     (tmp_path / "looks.py").write_text(HERE)
     library = tmp_path / "padfree" / "lib" / "libpadfree.so"
     library.parent.mkdir(parents=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pool of several GPUs that live on the host: streams, memory and contexts of each are used on it alone."""
+"""A pool of several GPUs that live on the host: each GPU's streams, memory and contexts are used on it alone."""
 
 from __future__ import annotations
 

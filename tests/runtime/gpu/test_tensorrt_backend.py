@@ -24,7 +24,7 @@ def feeds(ids: list[int], lens: list[int]) -> dict[str, Any]:
 
 
 def check(outputs: dict[str, Any], ids: list[int], lens: list[int]) -> None:
-    """The model's answers: (id, type) of every token, and every length; nothing of filler."""
+    """Checks the model's answers: (id, type) of every token, every length, and no filler."""
     assert outputs["hidden"].tolist() == [[value, value % 2] for value in ids]
     assert outputs["lengths"].tolist() == [[length] for length in lens]
 
@@ -49,7 +49,7 @@ def test_sizes_that_come_back_run_in_a_graph(setup: Any) -> None:
         ids = [value + size for value in range(size)]
         check(backend.run(feeds(ids, [size - 3, 0, 3])), ids, [size - 3, 0, 3])
         counts.append((machine.enqueues, machine.captures, machine.launches))
-    # a plain run; the plain run before a capture, and the capture; then the graph alone
+    # a plain run; a plain run and a capture, which enqueues too; then the graph alone
     assert counts == [(1, 0, 0), (3, 1, 0), (3, 1, 1), (3, 1, 2)]
     assert machine.contexts == 2  # the graph has a context of its own
     backend.run(feeds([1] * 70, [70, 0, 0, 0, 0]))
@@ -85,7 +85,7 @@ def test_graphs_are_bounded_in_memory(setup: Any) -> None:
 
 
 def test_an_engine_that_cannot_be_captured_runs_plain(setup: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []  # not by caplog, which counts twice where a command line has set up logging before
+    said: list[str] = []  # caplog would count twice if a command line has set up logging before
     monkeypatch.setattr(
         logging.getLogger("padfree.runtime"), "warning", lambda text, *values: said.append(text % values)
     )

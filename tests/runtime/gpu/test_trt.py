@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What padfree derives from TensorRT's classes, with the real module."""
+"""Padfree's subclasses of TensorRT's classes, with the real module."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_sessions_on_the_cpu_answer_as_one_session_does(packed_model: ModelWrite
     for write in (packed_model, padded_model):
         path = write()
         with Session(path) as alone, DevicePool({"a": Session(path), "b": Session(path)}) as both:
-            for count in (0, 1, 7, 300, 2500):  # the last one is more tokens than a run on a CPU takes
+            for count in (0, 1, 7, 300, 2500):  # the last has more tokens than a run on a CPU takes
                 batch = [rng.integers(0, 100, rng.integers(0, 17)).tolist() for _ in range(count)]
                 expected, actual = alone.run(batch), both.run(batch)
                 assert list(actual) == list(expected)
@@ -139,7 +139,7 @@ def test_idle_devices_share_a_run_that_is_worth_it(devices: list[Device]) -> Non
         first = threads.submit(pool.run, batch)
         for device in devices:
             assert device.started.acquire(timeout=PATIENCE_S)
-        second = threads.submit(pool.run, batch)  # nobody is idle now
+        second = threads.submit(pool.run, batch)  # no device is idle now
         while sum(len(device.runs) for device in devices) < 4:
             assert not second.done()
         for device in devices:
@@ -192,7 +192,7 @@ def test_one_batcher_fills_all_devices(pool: DevicePool, devices: list[Device]) 
     with Batcher(pool, FirstCome(Budget(16, 1)), runs=pool.runs) as batcher:
         futures = [batcher.submit([at]) for at in range(12)]
         for device in devices:
-            for _ in range(2):  # contexts
+            for _ in range(2):  # one for each context
                 assert device.started.acquire(timeout=PATIENCE_S)
         for device in devices:
             device.gate.set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches are divided by cost: every sequence once, within the budget, and as evenly as their lengths allow."""
+"""Batches are divided by cost: every sequence once, within the budget, and as evenly as the lengths allow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_snake_deals_every_sequence_once_in_equal_counts(lengths: list[int], h
     assert sorted(np.concatenate(dealt).tolist()) == list(range(len(lengths)))
     counts = [hand.size for hand in dealt]
     assert max(counts) - min(counts) <= 1
-    # Each round adds at most the difference between its longest and its shortest, and the next one takes it back.
+    # Each round adds at most the difference between its longest and its shortest, and the next round evens it out.
     tokens = [int(np.array(lengths, dtype=int)[hand].sum()) for hand in dealt]
     assert max(tokens) - min(tokens) <= max(lengths, default=0)
 
@@ -111,6 +111,6 @@ def test_modelled_costs_are_those_of_the_record_they_are_taken_from() -> None:
 
 
 def test_longer_is_dearer_for_the_same_tokens() -> None:
-    """Attention grows with the square: few long sequences cost more than many short ones of as many tokens."""
+    """Attention is quadratic in the length: few long sequences cost more than many short ones with as many tokens."""
     costs: CostTable = PACKED
     assert costs.run_seconds([512] * 8) > 1.1 * costs.run_seconds([32] * 128)

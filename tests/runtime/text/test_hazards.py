@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokenizers that explode: refused where that is plain, and otherwise asked in a process that can die."""
+"""Tokenizers that explode are refused where that is obvious, and otherwise run in a process that may die."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.rebuilt_kinds import REBUILT_KINDS
 from tests.support.tokenizer_kinds import KINDS
 
 EXPLODES = "(a+)+$"  # tries every way to divide a run of a's
-BY_SQUARE = "(?:a|b)+[bc]d"  # reads a run of a's anew from each of them
+BY_SQUARE = "(?:a|b)+[bc]d"  # reads the rest of a run of a's again from each a
 BOMB = "a" * 5000 + "!"
 
 
@@ -55,7 +55,7 @@ def test_growth(normalizer: Any, most: int) -> None:
 
 @pytest.mark.parametrize("pattern", ["x?", "(?=a)", "", "a|", r"\b"])
 def test_growth_of_patterns_that_find_nothing_at_all(pattern: str) -> None:
-    """Compared with what the library makes of a text: such a pattern finds a place at every letter."""
+    """The library's output is the measure: such a pattern matches at every letter."""
     normalizer = normalizers.Replace(Regex(pattern), "zz")
     result = normalizer.normalize_str("aaaaaaaa")
     assert len(result) <= 8 * growth(letters(normalizer=normalizer)) + 2
@@ -135,7 +135,7 @@ def test_a_text_that_takes_too_long() -> None:
 
 @pytest.mark.slow
 def test_a_text_that_takes_too_much_memory() -> None:
-    """Here the normalizers are no more than those that are refused, and the pattern makes it a process's work."""
+    """The normalizers stay below the limit of refusal, and because of the pattern they run in another process."""
     steps = [normalizers.Replace(Regex("a(b|c)"), "ab"), doubling(28)]
     encoder = TextEncoder(letters(normalizer=normalizers.Sequence(steps)), 4)
     with pytest.raises(TextError, match="takes more than"):

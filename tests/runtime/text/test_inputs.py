@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which inputs of a model texts fill: by the tables that they choose from, whatever they are called."""
+"""Which inputs of a model are filled from texts depends on the tables that they index, not on their names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHAPE: list[Any] = ["batch", "sequence", HIDDEN]
 
 
 def metadata(ids: str, types: str, positions: str, *, rows: int = 16, reverse: bool = False) -> Metadata:
-    """That of a model with three tables, whose inputs have these names, in this order or the other one."""
+    """The metadata of a model with three tables, whose inputs have these names, in this order or reversed."""
     b = EncoderBuilder()
     tables = ((VOCABULARY, "input_ids"), (2, "token_type_ids"), (rows, "position_ids"))
     word, kind, index = (b.op("Gather", b.weight(size, HIDDEN), name) for size, name in tables)
@@ -62,13 +62,13 @@ def test_tables_tell_ids_types_and_positions(names: tuple[str, str, str], revers
 
 
 def test_positions_that_begin_later_are_not_guessed() -> None:
-    """RoBERTa's table has 512 rows and two more, and its first token stands at 2."""
+    """RoBERTa's table has 512 rows and two more, and its first token is at position 2."""
     with pytest.raises(SessionError, match=r"'position_ids' has 514 rows, .* begin at 2"):
         TextInputs(metadata("input_ids", "token_type_ids", "position_ids", rows=514), "model")
 
 
 def tagger_metadata(*, causal: bool = False) -> Metadata:
-    """That of a model that counts positions itself, or sees no later tokens, and reads tags of 9 kinds as `pos_ids`."""
+    """The metadata of a model that reads 9 kinds of tags as `pos_ids`, and counts positions itself or is causal."""
     b = EncoderBuilder()
     words = b.op("Gather", b.weight(VOCABULARY, HIDDEN), "input_ids") if causal else b.embedding()
     x = b.norm(b.op("Add", words, b.op("Gather", b.weight(9, HIDDEN), "pos_ids")))
@@ -83,7 +83,7 @@ def test_parts_of_speech_are_not_taken_for_positions() -> None:
 
 
 def test_where_the_graph_proves_nothing_names_tell() -> None:
-    """A decoder's table of positions is beside its mask, which tells the order, too."""
+    """A causal mask gives the order, too, so a decoder's `pos_ids` may be positions."""
     actual = tagger_metadata(causal=True)
     assert [item.holds for item in actual.token_inputs()] == [None, None]
     assert TextInputs(actual, "model").token_names == ("input_ids", "pos_ids")
@@ -100,7 +100,7 @@ def test_numbers_that_become_angles_are_positions(name: str) -> None:
 
 @pytest.mark.parametrize("first", [np.cos, np.sin])
 def test_rows_of_cosines_are_chosen_by_positions(first: Any) -> None:
-    """A table of angles' cosines or sines beside a causal mask, which tells the order, too."""
+    """The model has a table of cosines or sines, as well as a causal mask, which gives the order, too."""
     b = EncoderBuilder()
     angles = np.arange(24)[:, None] / 100 ** (np.arange(HIDDEN) / HIDDEN)
     rotated = b.op("Gather", b.constant(first(angles)), "x_2")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids, types and cuts are those of transformers' AutoTokenizer, for every kind of tokenizer folder."""
+"""Ids, types and truncation are those of transformers' AutoTokenizer, for every kind of tokenizer folder."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_settings_that_are_not_followed(settings: dict[str, Any], words: str, tm
     ],
 )
 def test_a_class_of_another_vocabulary(name: str, make: Any, wanted: str, tmp_path: Path) -> None:
-    """transformers builds a tokenizer all the same, whose ids mean nothing to a model, or fails."""
+    """transformers fails, or builds a tokenizer whose ids mean nothing to the model."""
     folder = Kind("other", make, {"tokenizer_class": name}).write(tmp_path)
     with pytest.raises(SessionError, match=f"{name}, which .*{re.escape(wanted)}"):
         read_tokenizer_file(folder / "tokenizer.json")
@@ -123,7 +123,7 @@ def test_what_versions_differ_in_is_told(tmp_path: Path) -> None:
 def test_classes_that_are_not_followed_are_refused(
     settings: dict[str, Any], model: dict[str, Any] | None, name: str, tmp_path: Path
 ) -> None:
-    """The next step that the refusal names works: with it, AutoTokenizer too follows tokenizer.json."""
+    """The next step that the error names works: with it, AutoTokenizer follows tokenizer.json, too."""
     folder = Kind("other", bert, settings, model).write(tmp_path)
     with pytest.raises(SessionError, match=f"its tokenizer is {name}") as refusal:
         read_tokenizer_file(folder / "tokenizer.json")
@@ -148,7 +148,7 @@ def test_files_that_count_as_they_are_have_no_such_note(kind: Kind, tmp_path: Pa
 
 
 def test_every_class_of_transformers_is_followed_or_named() -> None:
-    """Compared with the classes that the installed transformers builds of more than tokenizer.json."""
+    """The classes are those of the installed transformers that build on more than tokenizer.json."""
     auto = pytest.importorskip("transformers.models.auto.tokenization_auto")
     unknown = []
     for model_type, name in auto.TOKENIZER_MAPPING_NAMES.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Python backend's encoder makes of the requests of one call, without a server."""
+"""How the Python backend's encoder answers the requests of one call, without a server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows(*sequences: Sequence[int], width: int | None = None) -> dict[str, Array
 
 
 class Runs:
-    """An Answerer over a model whose `hidden` is (id, type) of every token; keeps the lengths of every run."""
+    """An Answerer over a model whose `hidden` is (id, type) of every token; records the lengths in every run."""
 
     def __init__(self, session: Session, plan: ChooseRuns) -> None:
         self.lengths: list[list[int]] = []
@@ -50,7 +50,7 @@ def runs(packed_model: ModelWriter) -> Runs:
 
 def test_requests_are_cut_into_runs_and_put_together_again(runs: Runs) -> None:
     first, second, third = runs.answer(rows([1, 2, 3, 4]), rows([5], [6, 7, 8, 9, 10], [11]), rows([12]))
-    assert runs.lengths == [[4, 1, 5], [1, 1]]  # the second request is in both
+    assert runs.lengths == [[4, 1, 5], [1, 1]]  # the second request is in both runs
     assert first["hidden"][..., 0].tolist() == [[1, 2, 3, 4]]
     assert second["hidden"][..., 0].tolist() == [[5, 0, 0, 0, 0], [6, 7, 8, 9, 10], [11, 0, 0, 0, 0]]
     assert second["lengths"].tolist() == [[1], [5], [1]]
@@ -166,7 +166,7 @@ def test_a_request_of_many_runs_that_is_cancelled_takes_no_more_of_them(packed_m
 
     def there() -> bool:
         asked[1] += 1
-        return True  # nobody asks, for it takes one run
+        return True  # never called, as the request takes a single run
 
     large = TritonRequest(rows(*([[1, 2]] * 9)), OUTPUTS, is_gone)
     small = TritonRequest(rows([3]), OUTPUTS, there)

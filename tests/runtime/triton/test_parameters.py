@@ -11,7 +11,7 @@ from padfree.runtime.triton.parameters import EncoderParameters, TokenizerParame
 
 
 def config(**values: str) -> dict[str, Any]:
-    """A model configuration as the server passes it; parameters of others are not looked at."""
+    """A model configuration as the server passes it, including a parameter that is not padfree's."""
     inputs = {f"padfree_{name}": {"string_value": value} for name, value in values.items()}
     return {"parameters": {**inputs, "EXECUTION_ENV_PATH": {"string_value": "/env.tar.gz"}}}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Python backend's encoder makes of requests whose clients share the model, without a server."""
+"""How the Python backend's encoder answers requests of clients who share the model, without a server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUN_TOKENS = 8
 
 
 class GatedSession(Session):
-    """A session whose runs wait until the gate is open; keeps the first id of every sequence, in the order of runs."""
+    """A session whose runs wait until the gate is open; records the first id of every sequence in the order of runs."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, contexts=2)
@@ -40,7 +40,7 @@ class GatedSession(Session):
 
 
 class SharingClient:
-    """Requests to a Sharing, and their answers in the order in which they came."""
+    """Sends requests to a Sharing, and keeps their answers in the order in which they come."""
 
     def __init__(self, session: GatedSession, most_waiting: int = 10_000) -> None:
         self.answers: list[tuple[str, Reply]] = []
@@ -58,13 +58,13 @@ class SharingClient:
         session.first_ids.clear()
 
     def ask(self, name: str, ids: Sequence[int], client: Any = None, gone: Callable[[], bool] = bool) -> None:
-        """Asks for a sequence; `name` is the answer's."""
+        """Sends a sequence, whose answer is kept under `name`."""
         self._count += 1
         grid = np.array([ids], np.int32)
         self.sharing.submit(
             TritonRequest({"input_ids": grid}, ["hidden"]), Caller(client, lambda one: self._take(name, one), gone)
         )
-        grid[:] = 0  # as the server, which takes its memory back
+        grid[:] = 0  # as the server does, which reuses its memory
 
     def _take(self, name: str, answer: Reply) -> None:
         self.answers.append((name, answer))
@@ -111,7 +111,7 @@ def test_a_request_beside_a_flood_is_in_one_of_the_next_runs(session: GatedSessi
     session.gate.set()
     asked.wait()
     asked.sharing.close()
-    under_way = 2 * RUN_TOKENS // 4  # two runs before the gate
+    under_way = 2 * RUN_TOKENS // 4  # two runs wait at the gate already
     assert session.first_ids.index(9) <= under_way + 1
 
 

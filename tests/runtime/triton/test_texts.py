@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Python backend's tokenizer makes of the texts of one call, without a server."""
+"""How the Python backend's tokenizer answers the texts of one call, without a server."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_limits_that_mean_nothing_are_refused(name: str) -> None:
 
 
 def test_a_text_as_large_as_allowed_has_the_tokens_of_its_whole() -> None:
-    """Never cut before it is tokenised: a word that a cut would split has other tokens."""
+    """The text is not cut before it is tokenised: a word that a cut splits would have other tokens."""
     text = "a " * 32765 + "longer"
     whole = TextTokenizer(FILE, TokenizerParameters(max_length=70000))
     (answer,) = ask(whole, TritonRequest({"text": column(text)}, OUTPUTS))
@@ -178,7 +178,7 @@ def test_answers_from_aside_are_those_of_the_call() -> None:
 
 
 def test_too_many_large_requests_are_told_to_come_again() -> None:
-    """The first is taken whatever its size; every other one only while there is room."""
+    """The first request is taken whatever its size; all others only while there is room."""
 
     class HeldTokenizer:
         def answer_aside(self, _: Texts) -> Reply:
@@ -210,7 +210,7 @@ def test_files_that_are_no_tokenizer(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_with_more_ids_than_the_model_s_table() -> None:
-    """Somebody put another tokenizer.json into the repository: a tensorrt backend would read beyond the table."""
+    """With another tokenizer.json in the repository, the tensorrt backend would read beyond the table."""
     for rows in (0, 930, 1000):
         TextTokenizer(FILE, TokenizerParameters(max_length=8, vocabulary=rows))
     with pytest.raises(SessionError, match=r"has ids up to 929 \('zip'\), 'padfree_vocabulary' is 929: it is another"):
