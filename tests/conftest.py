@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 if TYPE_CHECKING:
     from tests.support.rewritings import Rewritings
 
-# How fast a machine is, and what else it does, is no reason to fail.
+# Tests must not fail because a machine is slow or busy.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
@@ -65,8 +65,8 @@ def _save(graph: onnx.GraphProto, metadata: dict[str, Any], path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def rewritings(tmp_path_factory: pytest.TempPathFactory) -> Rewritings:
-    """Rewritten models that are made once, also where pytest-xdist shares the tests among processes."""
-    from tests.support.rewritings import Rewritings  # which imports onnxruntime: most tests do without it
+    """Rewritten models that are made only once, even if pytest-xdist spreads the tests over processes."""
+    from tests.support.rewritings import Rewritings  # imports onnxruntime, which most tests do not need
 
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "rewritings"
@@ -76,7 +76,7 @@ def rewritings(tmp_path_factory: pytest.TempPathFactory) -> Rewritings:
 
 @pytest.fixture
 def packed_metadata() -> dict[str, Any]:
-    """The metadata of the packed model: two token inputs, one output a token, one a sequence."""
+    """The metadata of the packed model: two token inputs, one output per token and one per sequence."""
     return _metadata(
         "packed",
         [
@@ -93,7 +93,7 @@ def packed_metadata() -> dict[str, Any]:
 
 @pytest.fixture
 def packed_model(packed_metadata: dict[str, Any], tmp_path: Path) -> ModelWriter:
-    """Writes a packed model: hidden [T, 2] is (id, type) of every token, lengths [B, 1] each sequence's length."""
+    """Writes a packed model: hidden [T, 2] is (id, type) of every token, and lengths [B, 1] the sequences' lengths."""
 
     def write(name: str = "packed.onnx", **changes: Any) -> Path:
         axes = helper.make_tensor("last_axis", TensorProto.INT64, [1], [1])
@@ -127,7 +127,7 @@ def packed_model(packed_metadata: dict[str, Any], tmp_path: Path) -> ModelWriter
 
 @pytest.fixture
 def padded_model(tmp_path: Path) -> ModelWriter:
-    """Writes a padded model: hidden [B, S, 1] is id + 1000 * mask, kept [B, 1] the number of kept slots."""
+    """Writes a padded model: hidden [B, S, 1] is id + 1000 * mask, and kept [B, 1] the number of kept slots."""
 
     def write(name: str = "padded.onnx") -> Path:
         initializers = [
@@ -175,7 +175,7 @@ def padded_model(tmp_path: Path) -> ModelWriter:
 
 @pytest.fixture
 def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with padfree's libraries, which is where padfree finds them."""
+    """A folder with padfree's libraries, in which padfree finds them."""
     folder = tmp_path / "installed"
     folder.mkdir()
     for name in LIBRARIES:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Some benchmarks need PyTorch."""
+"""Leaves out the tests of benchmarks that need PyTorch if it is missing."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ NEED_TORCH = {"test_attention_peers.py", "test_attention_positions.py", "test_ro
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> LeftOut | None:
-    """Their tests without torch."""
+    """Leaves a module out if it needs torch and torch is missing."""
     reason = without("torch") if module_path.name in NEED_TORCH else None
     return None if reason is None else LeftOut.of(module_path, parent, reason)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of bulk work: what its figures are made of."""
+"""The benchmark of bulk work: what its figures are computed from."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def test_rates_are_those_while_every_worker_has_work(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("benchmarks.bulk.measurement.cpu_seconds", lambda _: next(cores))
     steady = Steady()
     looks = [(0, 0), (50, 0), (90, 10), (90, 10), (90, 210), (290, 610), (310, 610), (310, 610)]
-    for tokens in looks:  # only what is new is looked at, from where both have done something
+    for tokens in looks:  # repeated counts are ignored, and the span begins once both workers have done something
         steady(Progress(1, 9, 1, sum(tokens), tokens, 1.0))
-    assert steady.span == (10.0, 14.0)  # then the second one has nothing left
+    assert steady.span == (10.0, 14.0)  # after that one worker has nothing left
     assert steady.tokens_a_second == 200
     assert steady.cores == 3
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check depends on: all that it imports and all that is compiled, and nothing else."""
+"""A check depends on everything that it imports and everything that is compiled, and on nothing else."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_kernels_do_not_depend_on_the_rewriter_and_engines_do() -> None:
 
 @pytest.mark.parametrize("module", ["benchmarks.run_on_gpu", "tests.gpu.engine_matrix", "padfree.builder.cli"])
 def test_nothing_is_missed_that_python_imports(module: str) -> None:
-    """What a fresh process has loaded is found in the text; the text may have more."""
+    """Everything that a fresh process loads is found in the source; the source may import more."""
     code = (
         f"import sys, {module}\n"
         "loaded = [name for name, one in sys.modules.items() if getattr(one, '__file__', None)]\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The load generator without a server: what is sent and when, how a limit is found, what is reported."""
+"""The load generator without a server: what it sends and when, how it finds a limit, and what it reports."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def step(rate: float, p99: float | None = 5.0, answered: float | None = None, **
 
 
 class DelayedClient:
-    """A client whose answers come a while after their requests, with at most so many under way."""
+    """A client whose answers come `seconds` after their requests, with at most `most` requests under way."""
 
     def __init__(self, seconds: float, most: int, never: Sequence[int] = ()) -> None:
         self._seconds, self._most, self._never = seconds, most, never
@@ -77,7 +77,7 @@ def test_arrivals_are_a_poisson_process() -> None:
     gaps = np.diff(times)
     assert times.size == pytest.approx(20000, rel=0.05)
     assert gaps.min() >= 0
-    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.05)  # exponential
+    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.05)  # as in an exponential distribution
     np.testing.assert_array_equal(times, arrivals(1000, 20, np.random.default_rng(0)))
 
 
@@ -101,7 +101,7 @@ def test_a_request_is_padded_to_its_longest_text() -> None:
 
 
 def test_latency_counts_from_the_moment_a_request_was_meant_to_leave() -> None:
-    # One connection and 20 ms an answer: 50 requests a second get through of the 100 that are meant to leave.
+    # With one connection and 20 ms per answer, 50 of 100 requests per second get through.
     notes = perform(DelayedClient(0.02, most=1), Order(time.perf_counter(), 100, 0.5, 5.0, 0), pool_size=3)
     assert (notes.outcome == Outcome.RIGHT).all()
     waited = notes.answered - notes.meant
@@ -113,7 +113,7 @@ def test_latency_counts_from_the_moment_a_request_was_meant_to_leave() -> None:
 def test_what_never_comes_is_lost_and_nothing_waits_for_ever() -> None:
     began = time.perf_counter()
     notes = perform(DelayedClient(0.001, most=50, never=[2]), Order(began, 100, 0.3, 0.2, 0), pool_size=3)
-    assert time.perf_counter() - began < 10.0  # the order says 0.5 s; a busy machine may take longer
+    assert time.perf_counter() - began < 10.0  # the order takes 0.5 s, but a busy machine may be slower
     assert list(np.flatnonzero(notes.outcome == Outcome.LOST)) == [2]
     assert math.isnan(notes.answered[2])
 
@@ -135,7 +135,7 @@ def test_the_summary_counts_what_was_meant_and_what_came_in_the_window() -> None
     assert (actual["requests"], actual["right"], actual["lost"]) == (4, 3, 1)
     assert (actual["meant_per_s"], actual["answered_per_s"], actual["tokens_per_s"]) == (3, 3, 12)
     assert actual["latency_ms"]["p50"] == pytest.approx(200)
-    assert actual["latency_ms"]["p99"] is None  # one of three took for ever
+    assert actual["latency_ms"]["p99"] is None  # one of three never came
 
 
 def test_percentiles_are_values_that_occurred() -> None:
@@ -246,7 +246,7 @@ def test_texts_are_as_long_as_the_ids_of_the_same_traffic() -> None:
     assert lengths.mean() == pytest.approx(traffic.lengths(1000, np.random.default_rng(3)).mean(), rel=0.3)
     words = [word for request in pool for text in request.texts for word in text.split()]
     assert len(set(words)) > 20
-    assert max(words.count(word) for word in set(words)) > 10  # Zipf
+    assert max(words.count(word) for word in set(words)) > 10  # words follow Zipf's law
 
 
 def test_vectors_are_read_out_of_openais_json() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The packages of benchmarks: who imports whom, by the source alone."""
+"""The packages of benchmarks: which module imports which, by the source alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_FILES = 20
 
 
 def imports_of(file: Path) -> Iterator[str]:
-    """Full names of the modules that a file imports from this repository; `from . import x` names x."""
+    """The full names of the modules that a file imports from this repository; `from . import x` gives x."""
     package = file.relative_to(ROOT).parent.parts
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.Import):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command for everything that only a GPU shows: what is done is not done again, what does not fit is left."""
+"""The command for everything that needs a GPU does nothing twice, and leaves out what does not fit into the time."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def test_what_passed_with_other_files_or_on_another_gpu_is_not_done(tmp_path: Pa
     wanted = [Part(name, ("-m", "benchmarks.scale")) for name in "abcd"]
     assert passed_before(checks, wanted, "H200") == {}
     records: list[dict[str, Any]] = [
-        {"step": "a", "status": 0, "commit": "1"},  # as records were before they had digests
+        {"step": "a", "status": 0, "commit": "1"},  # an old record without a digest
         {"step": "a", "status": 0, "commit": "2", "sources": "0123456789abcdef", "gpu": "H200"},
         {"step": "b", "status": 1, "commit": "3", "sources": now, "gpu": "H200"},
         {"step": "c", "status": 0, "commit": "4", "sources": now, "gpu": "H200"},
         {"step": "d", "status": 0, "commit": "5", "sources": now, "gpu": "H100"},
-        {"step": "e", "status": 0, "commit": "6", "gpu": "H200"},  # a part that is no more
+        {"step": "e", "status": 0, "commit": "6", "gpu": "H200"},  # a part that no longer exists
     ]
     checks.write_text("".join(json.dumps(record) + "\n" for record in records))
     assert passed_before(checks, wanted, "H200") == {"c": "4"}
@@ -66,7 +66,7 @@ def test_what_would_take_too_long_is_left(gpus: list[str]) -> None:
     records: list[dict[str, Any]] = []
     left = run_all(wanted, gpus, time.monotonic() + 60, records.append)
     assert [item.name for item in left] == ["long"]
-    assert [record["step"] for record in records] == ["whole", "short"]  # what takes the whole machine comes first
+    assert [record["step"] for record in records] == ["whole", "short"]  # parts that need the whole machine come first
     assert "long" in table(records, left).splitlines()[-1]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forecasts of large jobs: what binds, what waits, and that rates and times agree; the commands run."""
+"""Forecasts of large jobs: the bottleneck, what waits for it, and that rates and times agree; the commands run."""
 
 from __future__ import annotations
 

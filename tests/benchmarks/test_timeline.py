@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The account of a replay: shares that sum to the whole, products told apart, incomplete records refused."""
+"""The account of a replay: shares sum to the whole, products are told apart, and incomplete records are refused."""
 
 from __future__ import annotations
 

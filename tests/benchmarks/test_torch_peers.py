@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's peers of `padfree bench`, as far as they run without a GPU."""
+"""PyTorch's peers in `padfree bench`, as far as they run without a GPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SMALL = {
 
 
 def by_sequence(window: tuple[int, int]) -> Any:
-    """Attention with a window, one sequence after the other: q, k, v [T, H, D]."""
+    """Attention with a window for q, k, v [T, H, D], one sequence after the other."""
 
     def run(q: Any, k: Any, v: Any) -> Any:
         out, start = torch.empty_like(q), 0

@@ -18,7 +18,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 @pytest.fixture(scope="session")
 def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A packed model with one vector a text."""
+    """A packed model with one vector per text."""
     from tests.support.bulk_jobs import write_embedder
 
     return write_embedder(tmp_path_factory.mktemp("embedder") / "embedder.onnx")
@@ -26,7 +26,7 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def reranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A packed model with one score a pair."""
+    """A packed model with one score per pair."""
     from tests.support.bulk_jobs import write_reranker
 
     return write_reranker(tmp_path_factory.mktemp("reranker") / "reranker.onnx")

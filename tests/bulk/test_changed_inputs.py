@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs that are edited in place, with the size and the time that they had: nothing is made of another content."""
+"""No results are made from inputs that are edited in place and keep their size and time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 
 
 def edit(path: Path) -> None:
-    """One text replaced by another; size, time and the parquet footer stay."""
+    """Replaces one text by another; the size, the time and the parquet footer stay the same."""
     before, content = path.stat(), path.read_bytes()
     at = content.index(OLD.encode())
     with path.open("r+b") as stream:

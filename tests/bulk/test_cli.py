@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`padfree embed` and `padfree rerank` as commands: what they print, and how they refuse."""
+"""`padfree embed` and `padfree rerank` as commands: what they print, and what they refuse."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_folder_is_rewritten_and_goes_on_where_it_ended(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its vectors are those of padfree run; what is made of it a second time counts as the same model."""
+    """The vectors are those of padfree run, and a second rewriting of the folder counts as the same model."""
     source = ["embed", str(folder), "--input", str(tmp_path / "in.txt"), "-o", str(tmp_path / "out")]
     assert main([*source, "--shard-rows", "4"]) == 0
     sorted((tmp_path / "out").glob("part-*"))[1].unlink()
@@ -152,7 +152,7 @@ def test_the_model_comes_first_and_once(
     at = arguments.index("--engine")
     first = ["embed", str(embedder), *arguments[1:at]]
     assert main(first) == 0
-    assert main(arguments) == 0  # the result of the other spelling, which goes on
+    assert main(arguments) == 0  # continues the result of the other spelling
     assert "1 shard, 0 to do" in capsys.readouterr().err
     assert main([*first, "--engine", str(embedder)]) == 1
     assert f"one model is wanted, {embedder} and {embedder} was given" in " ".join(capsys.readouterr().err.split())

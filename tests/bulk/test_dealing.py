@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who gets which shard: a worker reads a row group from its first row on, and nobody reads one without need."""
+"""Who gets which shard: a worker reads a row group from its first row on, and no group is read without need."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROWS = 10
 
 
 def manifest(*groups: int, kind: str = "parquet") -> Manifest:
-    """A file whose row groups are so many shards each."""
+    """The manifest of a file whose row groups have the given numbers of shards."""
     file = InputFile("/in", "/in", kind, 1, 0, "", "0", sum(groups) * ROWS)
     options = Options("embed", "out", ("text",), None, "", 8, "float32", 9, ROWS, None, None)
     shards, first = [], 0
@@ -34,11 +34,11 @@ def test_a_worker_goes_on_in_its_row_group() -> None:
 def test_who_has_nothing_to_begin_takes_half_of_the_longest_rest() -> None:
     left = waiting(manifest(9, 4))
     assert [left.take(0), left.take(1)] == [0, 9]
-    assert left.take(2) == 5  # of 1 to 8 and 10 to 12
+    assert left.take(2) == 5  # half of 1 to 8, which is longer than 10 to 12
     assert [left.take(2), left.take(2), left.take(2)] == [6, 7, 8]
-    assert left.take(2) == 3  # of 1 to 4
+    assert left.take(2) == 3  # half of 1 to 4
     assert [left.take(0), left.take(0)] == [1, 2]
-    assert left.take(0) == 11  # what it would go on with is done
+    assert left.take(0) == 11  # its own next shards are done
     assert [left.take(1), left.take(2), left.take(1)] == [10, 4, 12]
     assert not len(left)
 
@@ -65,5 +65,5 @@ def test_what_comes_back_is_the_first_again() -> None:
 
 def test_shards_that_are_done_are_not_waited_for() -> None:
     job = manifest(4)
-    left = Waiting(job, [1, 2, 3])  # an earlier driver did the first one
+    left = Waiting(job, [1, 2, 3])  # an earlier driver did shard 0
     assert sorted(left.take(0) for _ in range(3)) == [1, 2, 3]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver with workers that are only played: what is lost is dealt again, and what ends every worker is named."""
+"""The driver with scripted workers: lost shards are dealt again, and a shard that ends every worker is named."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def manifest(shards: int) -> Manifest:
 
 
 class ScriptedWorkers:
-    """Workers that do one shard at a time; `lose` says at which shard, and at which try of it, a worker ends."""
+    """Workers that do one shard at a time; `lose` says whether a worker ends at a shard, by the number of the try."""
 
     def __init__(
         self, job: Manifest, count: int, lose: Callable[[int, int], bool] = lambda _shard, _time: False
@@ -117,7 +117,7 @@ def test_batches_count_as_they_run_and_no_longer_where_their_worker_is_lost() ->
 
 
 def test_the_last_shards_are_shared_out() -> None:
-    """Of 7 shards 3 workers get 3, 2 and 2: nobody waits for one that was given more than its share."""
+    """Of 7 shards, 3 workers get 3, 2 and 2: none gets more than its share, for which the others would wait."""
     job = manifest(7)
     outcome = deal(job, {}, ScriptedWorkers(job, 3), lambda _: None)
     assert sorted(outcome.tokens.values()) == [200, 200, 300]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever is killed, and whenever: every row is there once, with the bits that one undisturbed process makes."""
+"""Whatever is killed, and whenever, every row is there once, with the bits that one undisturbed process makes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.bulk_jobs import Command, parts_of, result_files, run_here, t
 from tests.support.served_models import expected_rows
 
 TEXTS, SHARD_ROWS, KILLS = 20_000, 10, 10
-"""Small shards: a fast machine does hundreds of them a second, and all kills have to fall into the work."""
+"""Small shards: a fast machine does hundreds of them per second, and all kills have to come before the end."""
 SHARDS = TEXTS // SHARD_ROWS
 
 
@@ -47,7 +47,7 @@ def test_workers_and_drivers_that_are_killed_cost_nothing_but_time(tmp_path: Pat
         else:
             command.kill()
             command = Command(*arguments)
-    assert parts_of(output) < SHARDS  # all kills fell into the work
+    assert parts_of(output) < SHARDS  # all kills came before the end
     code, errors = command.end()
     assert code == 0, errors
     assert Command(*arguments, "--verify").end()[0] == 0
@@ -79,7 +79,7 @@ def test_a_second_run_does_what_is_missing_and_a_third_nothing(tmp_path: Path, e
     assert run_here(request).report.shards_found == 0
     before = result_files(output)
     (output / "part-000001.parquet").unlink()
-    (output / "part-000002.parquet").write_bytes(before["part-000002.parquet"][:-9])  # as a broken copy leaves it
+    (output / "part-000002.parquet").write_bytes(before["part-000002.parquet"][:-9])  # as an interrupted copy leaves it
     report = run_here(request).report
     assert (report.shards_found, report.texts_now, report.texts) == (1, 200, 300)
     assert result_files(output) == before
@@ -99,7 +99,7 @@ def test_an_output_folder_that_is_swapped_for_a_link_gets_nothing_elsewhere(tmp_
     arguments += ["--shard-rows", str(SHARD_ROWS), "--workers", "1", "--tokenizers", "1"]
     command = Command(*arguments)
     assert command.wait_for_parts(output, 2)
-    with command.pause():  # no worker may meet the moment without a folder
+    with command.pause():  # no worker may run while there is no folder
         wait_until_steady(output)
         output.rename(tmp_path / "moved")
         output.symlink_to(trap)
@@ -114,7 +114,7 @@ def test_an_output_folder_that_is_swapped_for_a_link_gets_nothing_elsewhere(tmp_
 
 
 def test_a_worker_does_nothing_where_the_manifest_is_another(tmp_path: Path, embedder: Path) -> None:
-    """Another folder was put there, or the machine has another disk under this name."""
+    """As when the folder was replaced, or the machine has another disk under this name."""
     (tmp_path / "in.txt").write_text("\n".join(texts(40)), encoding="utf-8")
     output = tmp_path / "out"
     request = Request([str(tmp_path / "in.txt")], str(output), embedder, shard_rows=SHARD_ROWS)

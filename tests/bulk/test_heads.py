@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in the columns of a result: dense and sparse vectors, vectors of tokens, scores of pairs."""
+"""The columns of a result: dense and sparse vectors, vectors of tokens, scores of pairs."""
 
 from __future__ import annotations
 

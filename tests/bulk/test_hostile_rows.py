@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that are null, huge, no UTF-8, or no row at all: each is named with its reason, and the others go on."""
+"""Rows that are null, huge, no UTF-8, or no rows at all are each named with a reason, and the others are done."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BAD: dict[int, Any] = {1: None, 2: HUGE, 3: b"caf\xe9", 4: "", 5: " \t "}  # the
 def write_parquet(path: Path) -> dict[int, str]:
     values = [GOOD.get(at, BAD.get(at, "filler")) for at in range(11)]
     raw = pa.array([value.encode() if isinstance(value, str) else value for value in values], pa.binary())
-    column = pa.Array.from_buffers(pa.string(), len(raw), raw.buffers())  # as writers leave it that do not look
+    column = pa.Array.from_buffers(pa.string(), len(raw), raw.buffers())  # as writers that do not check UTF-8 leave it
     parquet.write_table(pa.table({"key": list(range(100, 111)), "text": column}), path)
     return {1: "null", 2: "too large", 3: "not UTF-8"}
 
@@ -118,7 +118,7 @@ def test_results_that_are_no_numbers_are_bad_rows(tmp_path: Path, embedder: Path
 
 
 def write_scaled(path: Path, model: Path) -> Path:
-    """The model with a table of large numbers: only sums of many of them are beyond half precision."""
+    """Writes the model with a table of large numbers, only sums of which are beyond half precision."""
     import shutil
 
     import onnx

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores that are no local disks: one put a file, a lease instead of a lock, and the same results."""
+"""Stores that are no local disks: one put per file, a lease instead of a lock, and the same results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BEAT_S = 0.1
 
 
 def store(folder: Path) -> Location:
-    """A folder as a store sees it that pyarrow does not take for the local disk."""
+    """A folder as a store, which pyarrow does not take for the local disk."""
     location = Location(fs.SubTreeFileSystem(str(folder), fs.LocalFileSystem()), "bucket", "store://bucket")
     location.make_folder()
     return location
@@ -56,7 +56,7 @@ def test_a_driver_whose_folder_was_taken_over_ends(tmp_path: Path) -> None:
         time.sleep(10 * BEAT_S)
         with pytest.raises(BulkError, match="another driver has taken the folder over"):
             check()
-    assert "process 2" in (tmp_path / "bucket" / LOCK).read_text()  # whose lock is left alone
+    assert "process 2" in (tmp_path / "bucket" / LOCK).read_text()  # the other driver's lock is left alone
 
 
 def test_of_two_that_come_at_once_one_goes_on(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs and results in S3, played by a server of moto on this machine."""
+"""Inputs and results in S3, with a server of moto on this machine as a stand-in."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOO_LARGE = "x" * (2**18 + 1)
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """What follows the path in URIs of an empty store with a bucket."""
+    """An empty store with a bucket; the value is what follows the path in its URIs."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     command = [sys.executable, "-u", "-m", "moto.server", "-p", "0"]
@@ -95,7 +95,7 @@ def put_parquet(query: str, path: str, some: list[str]) -> None:
 
 
 def test_what_is_read_of_a_store_is_what_the_manifest_says(embedder: Path, store: str) -> None:
-    """An object that is another one while it is read, and itself again when its etag is looked at."""
+    """The object is another one while it is read, and itself again when its etag is checked."""
     some = texts(60)
     put_parquet(store, "in/a.parquet", some)
     request = Request([f"s3://bucket/in{store}"], f"s3://bucket/out{store}", embedder, shard_rows=20)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker tells of every batch, and shards on a CPU are small enough for several workers."""
+"""A worker reports every batch, and shards on a CPU are small enough for several workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def request_(tmp_path: Path, embedder: Path) -> Request:
 
 
 def spec_of(request: Request, **changes: Any) -> WorkerSpec:
-    """What a worker of a job would be told; no shard of it is done."""
+    """The specification that a job's workers would get; no shard is done."""
     results: list[WorkerSpec] = []
 
     def refuse(spec: WorkerSpec) -> LocalWorkers:
@@ -75,7 +75,7 @@ def test_workers_on_a_cpu_share_a_thousand_texts(request_: Request) -> None:
 
 
 def test_a_result_with_other_shards_goes_on(request_: Request) -> None:
-    """As those do that were begun where the default was another one."""
+    """The same holds for results that were begun with another default."""
     first = run_here(replace(request_, shard_rows=600)).report
     part = sorted(Path(request_.output).glob("part-*"))[0]
     part.unlink()

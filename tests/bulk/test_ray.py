@@ -25,14 +25,14 @@ pytestmark = pytest.mark.slow
 TEXTS, SHARD_ROWS, KILLS = 20_000, 10, 10
 SHARDS = TEXTS // SHARD_ROWS
 GIVEN_AGAIN = 3
-"""How often the command may end early: where the machine has much else to do, Ray gives up a driver whose nodes die."""
+"""How often the command may end early: on a busy machine, Ray gives up a driver whose nodes die."""
 ACTOR = "ray::_Actor"
 CORES = 2
 
 
 @pytest.fixture
 def cluster() -> Iterator[Any]:
-    """Two nodes on this machine."""
+    """A cluster of two nodes on this machine."""
     from ray.cluster_utils import Cluster
 
     actual = Cluster(initialize_head=True, head_node_args={"num_cpus": CORES, "include_dashboard": False})
@@ -42,7 +42,7 @@ def cluster() -> Iterator[Any]:
 
 
 def actors() -> list[int]:
-    """Processes of padfree's actors."""
+    """The process ids of padfree's actors."""
     results = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
@@ -52,7 +52,7 @@ def actors() -> list[int]:
 
 
 def wait_for_actors(command: Command) -> None:
-    """Until there are some, or the command has ended."""
+    """Waits until there are actors, or the command has ended."""
     wait_until(lambda: actors() or command.process.poll() is not None)
 
 
@@ -74,7 +74,7 @@ def test_actors_nodes_and_drivers_that_are_killed_cost_nothing_but_time(
             assert ended <= GIVEN_AGAIN, command.end()[1]
             command = Command(*arguments)
         if kill == 5:
-            with command.pause():  # a node takes seconds, in which the other one would do everything
+            with command.pause():  # a node takes seconds to start, in which the other one would do everything
                 cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
                 cluster.add_node(num_cpus=CORES)
         elif kill in (2, 8):
@@ -84,7 +84,7 @@ def test_actors_nodes_and_drivers_that_are_killed_cost_nothing_but_time(
             wait_for_actors(command)
             with suppress(ProcessLookupError, IndexError):  # they end by themselves, too
                 os.kill(rng.choice(actors()), signal.SIGKILL)
-    assert parts_of(output) < SHARDS  # all kills fell into the work
+    assert parts_of(output) < SHARDS  # all kills came before the end
     code, errors = command.end()
     while code != 0 and ended < GIVEN_AGAIN:
         ended += 1

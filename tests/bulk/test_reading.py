@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of text files and rows of parquet files: none is lost or read twice, however files are cut."""
+"""Records of text files and rows of parquet files: none is lost or read twice, wherever files are cut."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_row_group_is_read_once_by_who_goes_on(tmp_path: Path, monkeypatch: py
     rows = [chunk.data.num_rows for shard in manifest.shards for chunk in read_chunks(manifest, shard, groups)]
     assert sum(rows) == sum(seen) == 50_000
     assert len(rows_of(manifest)) > 10
-    assert sum(seen) > 3 * 50_000  # each by itself
+    assert sum(seen) > 3 * 50_000  # each shard by itself
 
 
 @settings(max_examples=60)
@@ -190,7 +190,7 @@ def test_tokens_are_the_library_s(
     if pairs:
         assert actual.columns["token_type_ids"].tolist() == [value for one in encodings for value in one.type_ids]
     else:
-        assert list(actual.columns) == ["input_ids"]  # the others are zeros
+        assert list(actual.columns) == ["input_ids"]  # the other inputs are zeros
     assert actual.cut == sum(length > most for length in whole)
     assert 0 < actual.cut < len(rows)
     assert np.array(actual.ids).tolist() == list(range(len(rows) + 1))
@@ -202,7 +202,7 @@ def test_tokens_are_made_by_the_tokenizer_of_the_manifest_alone(
     write_lines(tmp_path / "in.jsonl", [{"text": "a cat"}])
     manifest = plan([tmp_path / "in.jsonl"])
     other = tmp_path / "tokenizer.json"
-    other.write_bytes(TOKENIZER.read_bytes() + b"\n")  # which the library reads as well
+    other.write_bytes(TOKENIZER.read_bytes() + b"\n")  # the library reads this file, too
     with pytest.raises(BulkError, match="not the file that the result was begun with"):
         TextTokens(manifest, other, TextInputs(parse_metadata(packed_metadata, "m"), "m"))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a result is not mixed with: other inputs, options or models, other drivers, files of others, full disks."""
+"""Results are not mixed with other inputs, options, models, drivers or files; and full disks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.served_models import write_model
 
 @pytest.fixture
 def request_(tmp_path: Path, embedder: Path) -> Request:
-    """Of three shards, one of which is missing."""
+    """The request of a result with three shards, one of which is missing."""
     (tmp_path / "in").mkdir()
     for name in ("a.txt", "b.txt", "c.txt"):
         (tmp_path / "in" / name).write_text("\n".join(texts(20, seed=ord(name[0]))) + "\n", encoding="utf-8")
@@ -54,7 +54,7 @@ def test_a_changed_input(request_: Request, tmp_path: Path) -> None:
     check_refusal(request_, r"b.txt: the input had \d+ bytes and has \d+ now")
     file.unlink()
     check_refusal(request_, r"the input .*b.txt is not among them now")
-    file.write_text(content, encoding="utf-8")  # another time, the same bits
+    file.write_text(content, encoding="utf-8")  # another time, but the same bytes
     (tmp_path / "in" / "d.txt").write_text("new\n", encoding="utf-8")
     check_refusal(request_, r"the input .*d.txt is new")
     (tmp_path / "in" / "d.txt").unlink()
@@ -62,7 +62,7 @@ def test_a_changed_input(request_: Request, tmp_path: Path) -> None:
 
 
 def test_a_later_failure_leaves_a_folder_without_a_lock_that_goes_on(tmp_path: Path, embedder: Path) -> None:
-    """An input changes between the manifest and its shard."""
+    """An input changes after the manifest is written and before its shard is done."""
     names = ("a.txt", "b.txt", "c.txt")
     contents = {name: "\n".join(texts(20, seed=ord(name[0]))) + "\n" for name in names}
     for name, content in contents.items():
@@ -191,14 +191,14 @@ def test_models_that_do_not_fit(tmp_path: Path, embedder: Path, reranker: Path) 
         with pytest.raises((BulkError, SessionError), match=match):
             run_here(replace(request, **changed))
     nameless = write_model(tmp_path / "rows.onnx", output="answer")
-    with pytest.raises(SessionError, match=r"pass --head NAME$"):  # tasks are not asked for here
+    with pytest.raises(SessionError, match=r"pass --head NAME$"):  # bulk jobs have no option for the task
         run_here(replace(request, model=nameless))
     with pytest.raises(BulkError, match="--shard-rows 0: allowed: 1 or more"):
         replace(request, shard_rows=0)
 
 
 def test_a_full_disk_costs_nothing_but_the_shards_that_were_under_way(tmp_path: Path, embedder: Path) -> None:
-    """A limit of the size of files stands for the disk; the system tells both in the same way.
+    """A limit on the size of files stands in for a full disk; the system reports both in the same way.
 
     The first shard is written while the second one fails, and may come too late.
     """
@@ -222,7 +222,7 @@ def test_a_full_disk_costs_nothing_but_the_shards_that_were_under_way(tmp_path: 
 
 
 def test_a_program_that_starts_the_work_when_it_is_imported_is_told_so(tmp_path: Path, embedder: Path) -> None:
-    """Workers import it, and would be drivers, each with workers of its own."""
+    """Workers import the program, and would become drivers with workers of their own."""
     (tmp_path / "texts.txt").write_text("\n".join(texts(3)) + "\n", encoding="utf-8")
     program = tmp_path / "program.py"
     program.write_text(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job costs grows with its shards and with its inputs, not with the product of both."""
+"""The cost of a job grows with its shards and with its inputs, but not with the product of both."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`padfree embed` with models that read a number of every text beside its tokens: columns of the inputs' names."""
+"""`padfree embed` with models that read a number with each text's tokens: columns have the inputs' names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def arguments(tmp_path: Path, model: Path, source: Path) -> list[str]:
 
 
 def vectors(tmp_path: Path) -> dict[int, np.ndarray]:
-    """What was written, by the numbers of the rows."""
+    """The vectors that were written, by row number."""
     parts = [parquet.read_table(file) for file in sorted((tmp_path / "out").glob("*.parquet"))]
     table = pa.concat_tables(parts)
     name = next(name for name in table.column_names if name != "id")

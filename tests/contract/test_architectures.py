@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPUs run which code, after NVIDIA's rules for binaries: later GPUs of one first number, and "a" on its own."""
+"""Which GPUs run which code, by NVIDIA's rules: later GPUs of the same first number, and for "a" only its own."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command that adds an extra, for every way in which padfree may have been installed."""
+"""The command that adds an extra, for every way to install padfree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACKAGES = ("contract", "onnx_tools", "builder", "runtime", "serving", "training
 
 
 class Distribution:
-    """A distribution with what pip noted of its origin."""
+    """A distribution with pip's record of its origin."""
 
     def __init__(self, origin: object) -> None:
         self.text = origin if isinstance(origin, str) or origin is None else json.dumps(origin)
@@ -82,7 +82,7 @@ def test_without_an_installation_it_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_messages_name_extras_through_it_alone() -> None:
-    """Elsewhere in the packages no text names an extra, and those that are named exist."""
+    """No other text in the packages names an extra, and all extras that are named exist."""
     project = (ROOT / "pyproject.toml").read_text("utf-8")
     extras = set(re.findall(r"^([\w-]+) = \[$", project.split("[project.optional-dependencies]")[1], re.MULTILINE))
     named: set[str] = set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are under way: their names, their permissions, and what happens to them when they never become whole."""
+"""Unfinished files: their names, their permissions, and what becomes of them if they are never completed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_users_umask_holds_and_nobody_sees_another(tmp_path: Path) -> None:
     seen: set[int] = set()
     done = threading.Event()
 
-    def watch() -> None:  # what other threads' files would get
+    def watch() -> None:  # sees the permissions that other threads' files get meanwhile
         count = 0
         while not done.is_set():
             count += 1

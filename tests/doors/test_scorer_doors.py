@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reranker with a template gives the same scores at every door, which are those of transformers."""
+"""A reranker with a template gives the scores of transformers through every interface."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 
 def by_rerank(model: Model, texts: Any, _: Path) -> npt.NDArray[Any]:
-    """/rerank, and /predict, which answers pairs with the same."""
+    """The scores of /rerank, after checking that /predict gives the same for pairs."""
     pytest.importorskip("starlette")
     from tests.support.http_requests import post
     from tests.support.served_models import Server

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same texts give the same ids and answers at every door: Session, run, embed, rerank, serve, Triton and attach.
+"""The same texts give the same ids and answers through Session, run, embed, rerank, serve, Triton and attach.
 
-What is right is computed beside padfree: by the tokenizers library with the settings written out, and by onnxruntime on
-the model as it was exported.
+The right answers are computed without padfree: by the tokenizers library with the settings written out, and by
+onnxruntime on the model as it was exported.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ PAIRS = (
     ("word8 word7 word6 word5 word4 word3", "word2 word1 word2 word3 word4 word5"),
 )
 EMPTY = ""
-TOLERANCE = 5e-5  # of numbers near 1, after two layers in float32
+TOLERANCE = 5e-5  # for numbers near 1, after two layers in float32
 TRANSFORMER = "sentence_transformers.base.modules.transformer.Transformer"
 CHAIN = {"pooling_mode": "mean", "embedding_dimension": WIDTH}
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A folder, and what its settings mean, written out."""
+    """A folder's settings, and what they mean, written out."""
 
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class Model:
 
 
 def export(kind: Kind, path: Path) -> Path:
-    """The model, with its token types under the kind's name, and in its order."""
+    """Writes the model, with the kind's name of token types and order of inputs."""
     model = onnx.load(str(CLASSIFIER if kind.pairs else ENCODER))
     rename_input(model, "token_type_ids", kind.types)
     ordered = sorted(model.graph.input, key=lambda item: item.name != kind.types) if kind.types_first else []
@@ -139,7 +139,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def tokens_of(model: Model, text: Text) -> tuple[list[int], list[int], int]:
-    """Ids and types of a text, and how many tokens are the prompt's."""
+    """The ids and types of a text, and the number of tokens of the prompt."""
     kind, tokenizer = model.kind, Tokenizer.from_file(str(model.tokenizer))
     tokenizer.no_padding()
     prompt = len(tokenizer.encode(kind.prompt)) - 1 if kind.prompt else 0
@@ -150,7 +150,7 @@ def tokens_of(model: Model, text: Text) -> tuple[list[int], list[int], int]:
 
 
 def expected_rows(model: Model, texts: Sequence[Text]) -> Array:
-    """What the model as it was exported gives for every text, alone."""
+    """The answers of the model as it was exported for every text alone."""
     session = ort.InferenceSession(str(model.exported), providers=["CPUExecutionProvider"])
     answers = []
     for text in texts:
@@ -213,7 +213,7 @@ def by_serve(model: Model, texts: Sequence[Text], _: Path) -> Array:
 
 
 def by_triton(model: Model, texts: Sequence[Text], scratch: Path) -> Array:
-    """The Python backend's two models, as the repository configures them, without the server."""
+    """The answers of the Python backend's two models, as the repository configures them, without the server."""
     pytest.importorskip("tritonclient.grpc")
     from padfree.builder.triton import ServingOptions, write_repository
     from padfree.builder.triton.config import read_text
@@ -245,7 +245,7 @@ def by_triton(model: Model, texts: Sequence[Text], scratch: Path) -> Array:
 
 
 def by_attach(model: Model, texts: Sequence[Text], scratch: Path) -> Array:
-    """A model of sentence-transformers with the same weights, which would give the same by itself."""
+    """The answers of a model of sentence-transformers with the same weights, which would give the same by itself."""
     st: Any = pytest.importorskip("sentence_transformers")
     from padfree.sentence_transformers import attach
 
@@ -271,7 +271,7 @@ def write_lines(path: Path, rows: Sequence[Any]) -> Path:
 
 
 Door = Callable[[Model, Sequence[Text], Path], Array]
-DOORS: list[Any] = [  # those that start processes want an extra each, which the README's tests do without
+DOORS: list[Any] = [  # those that start processes need an extra each, which the README's tests do not have
     *(by_session, by_run, by_triton, by_bulk, by_serve),
     pytest.param(by_attach, marks=pytest.mark.needs_torch),
 ]
@@ -284,7 +284,7 @@ def test_every_door_gives_the_same_answers(model: Model, door: Door, tmp_path: P
 
 
 def test_python_gives_the_same_answers(model: Model) -> None:
-    """padfree.Model, whose scores of classes are shares."""
+    """padfree.Model gives the same, except that scores of classes are shares that sum to 1."""
     wanted = expected_rows(model, model.texts)
     with padfree.Model(model.packed) as opened:
         if model.kind.pairs:

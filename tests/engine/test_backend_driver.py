@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libtriton_padfree.so under sanitizers, driven by a stand-in of Triton's core that holds it to the core's rules.
+"""libtriton_padfree.so under sanitizers, driven by a stand-in for Triton's core that enforces the core's rules.
 
-tests/support/backend has the driver, the requests, and the stand-in, which checks what becomes of each.
+tests/support/backend has the driver, the requests and the stand-in, which checks what becomes of each request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", params=SANITIZERS)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the driver, the stand-in of an engine, and a model."""
+    """A folder with the driver, a stand-in for an engine, and models."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("needs g++: apt-get install g++")
@@ -74,7 +74,7 @@ def drive(
 
 
 def read_counts(status: int, shown: str) -> list[int]:
-    """What became of how many requests."""
+    """The numbers of all, failed and unanswered requests, after checking the other counts."""
     found = ENDED.search(shown)
     assert status == 0, shown[-4000:]
     assert found, shown[-4000:]
@@ -96,7 +96,7 @@ def test_good_hostile_and_cancelled_requests(folder: Path, instances: int, kind:
 
 @pytest.mark.parametrize("kind", ["tokens", "texts"])
 def test_a_server_without_memory(folder: Path, kind: str) -> None:
-    """Every 17th response or buffer is refused: its request fails, unless even an error needs one."""
+    """Every 17th response or buffer is refused: its request fails, or stays unanswered if the error needs it, too."""
     _, failed, unanswered = read_counts(*drive(folder, 10_000, 3, fail_every=17, kind=kind))
     assert failed > 10 * unanswered
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libpadfree_engine.so without a GPU: over stand-ins for the driver and TensorRT, and over the real TensorRT.
+"""libpadfree_engine.so without a GPU: with stand-ins for the driver and TensorRT, and with the real TensorRT.
 
 All of it is compiled with AddressSanitizer and UndefinedBehaviorSanitizer.
 """
@@ -52,14 +52,14 @@ def compile_here(folder: Path, name: str, sources: list[Path], *options: str) ->
     return file
 
 
-# Without vptr: the stand-ins of TensorRT make their tables of virtual functions by hand.
+# Without vptr: the stand-ins for TensorRT build their tables of virtual functions by hand.
 SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover=all")
 SHARED = (*SANITIZED, "-shared", "-fvisibility=hidden")
 
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the engine library, the stand-ins, and what drives them."""
+    """A folder with the engine library, the stand-ins, and the programs that drive them."""
     folder = tmp_path_factory.mktemp("engine")
     stand_ins = SUPPORT / "engine"
     cuda = compile_here(folder, "libcuda.so.1", [stand_ins / "fake_cuda.cpp"], *SHARED, "-Wl,-soname,libcuda.so.1")
@@ -102,7 +102,7 @@ def test_all_runs_are_right(programs: Path, version: str, graphs: str) -> None:
 
 @pytest.mark.slow
 def test_the_backend_with_the_engine_library(programs: Path, tmp_path: Path) -> None:
-    """All of the native backend at once: requests as from Triton's core, over stand-ins for two GPUs and TensorRT."""
+    """The whole native backend: requests as from Triton's core, with stand-ins for two GPUs and TensorRT."""
     driver = compile_here(programs, "driver", [together(driver_sources(), programs / "driver.cpp")], *SANITIZED)
     model = write_model(tmp_path, "driven", plan=DRIVEN)
     command = [driver, programs / "libpadfree_engine.so", model, "20000", "4", "0", "tokens"]
@@ -157,7 +157,7 @@ def test_a_plan_that_is_not_its_metadata_s(programs: Path, changed: str, message
 
 @pytest.mark.needs_tensorrt
 def test_the_real_tensorrt_calls_the_logger(tmp_path: Path) -> None:
-    """As far as that goes without a GPU: a runtime is asked for, and TensorRT says why there is none."""
+    """Without a GPU, the library asks for a runtime, and TensorRT says why there is none."""
     import tensorrt
 
     libraries = [
@@ -172,5 +172,5 @@ def test_the_real_tensorrt_calls_the_logger(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     first, reason = done.stdout.splitlines()[:2]
     assert first == version
-    # With a GPU it gets further, and refuses the file.
+    # With a GPU it gets further and refuses the file.
     assert re.search(r"TensorRT cannot (start|load it) \(.*(CUDA|magic|header|erialization|plan)", reason), reason

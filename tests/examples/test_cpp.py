@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of C++: short, with the inputs that plans have, and with the answers of sessions.
+"""The examples in C++ are short, fill the inputs that plans have, and give the answers of sessions.
 
-tests/sanitizers compiles them, where TensorRT's headers are; with TensorRT and a GPU, PADFREE_RUN_PLAN names run_plan,
-beside which `vectors` lies.
+tests/sanitizers compiles them if TensorRT's headers are there; with TensorRT and a GPU, PADFREE_RUN_PLAN names the
+program run_plan, with `vectors` in the same folder.
 """
 
 from __future__ import annotations

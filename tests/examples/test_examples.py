@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every file of examples/ runs as its users run it, on the CPU, with a small folder instead of theirs."""
+"""Every file in examples/ runs as its users run it, on the CPU, with a small folder instead of theirs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of sentence-transformers with random weights, and the packed files that are made of them."""
+"""Folders of sentence-transformers with random weights, and the packed files that are made from them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Saver = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Saver:
-    """Writes a folder with a random model of a class of transformers; saver(kind, **entries of its config)."""
+    """A function that saves a random model of one of transformers' classes, with entries of its config, to a folder."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
 
     def save(kind: str = "BertModel", *, seed: int = 0, modules: Any = None, **entries: Any) -> Path:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attach: models of sentence-transformers give with a packed file what they give by themselves."""
+"""attach: with a packed file, models of sentence-transformers give what they give by themselves."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_token_types_by_another_name(options: tuple[str, ...], tmp_path: Path) -
     model = attach_plan(st.CrossEncoder(str(folder), device="cpu"), plan)
     assert model.padfree_tokens is not None
     assert largest(model.predict(pairs), expected) < 5 * CLOSE
-    model.padfree_tokens = None  # the way of sentence-transformers, which pads
+    model.padfree_tokens = None  # sentence-transformers' own code, which pads
     assert largest(model.predict(pairs), expected) < 5 * CLOSE
 
 
@@ -202,14 +202,14 @@ def test_plans_of_other_models_are_refused(saved: Any, packed: Any) -> None:
 
 
 def fp8_plan(folder: Path, output: Path, *options: str) -> Path:
-    """A packed file in fp8, which onnxruntime runs on the CPU with the numbers of an engine."""
+    """Writes a packed file in fp8, which onnxruntime runs on the CPU with an engine's numbers."""
     arguments = ["--precision", "fp8", "--calibrate", str(DEMO_DATA / "texts.txt"), "--largest-loss", "1"]
     assert cli.main(["optimize", str(folder), "-o", str(output), *arguments, *options]) == 0
     return output
 
 
 def test_what_e4m3_leaves_of_vectors_is_close_enough() -> None:
-    """As real vectors of 384 numbers differ: by 0.019 of 0.18, which is too much for half precision."""
+    """The vectors differ as real ones of 384 numbers do: by 0.019 of 0.18, which is too much for half precision."""
     import torch
     from padfree.sentence_transformers.attach import _difference
 

@@ -45,7 +45,7 @@ def options_of(asked: dict[str, Any], heads: int, device: str = "cpu") -> dict[s
 
 
 def expected_rows(q: Any, k: Any, v: Any, ends: Any, asked: dict[str, Any]) -> Any:
-    """By scaled_dot_product_attention in float64, one sequence at a time."""
+    """The results of scaled_dot_product_attention in float64, one sequence at a time."""
     result = torch.zeros(q.shape, dtype=torch.float64, device=q.device)
     left, right = asked.get("window", (-1, -1))
     right = 0 if asked.get("causal") else right

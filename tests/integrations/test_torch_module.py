@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""padfree.torch.Module: the call of transformers' models, on a packed file and on an engine."""
+"""padfree.torch.Module is called like transformers' models, with a packed file and with an engine."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_what_a_plan_lacks_is_refused(saved: Any, packed: Any) -> None:
 
 
 def test_token_types_by_another_name(tmp_path: Path) -> None:
-    """Callers say token_type_ids, or the name that the exported model has."""
+    """Callers may use token_type_ids or the exported model's name for it."""
     import onnx
     from padfree.builder import cli
     from padfree.torch import Module

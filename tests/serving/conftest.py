@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers of small models, one a task, for all tests of this folder."""
+"""Servers of small models, one for each task, for all tests of this folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the models lie."""
+    """The folder that the models lie in."""
     return tmp_path_factory.mktemp("served")
 
 
@@ -40,14 +40,14 @@ def embedder_file(folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def embedder(embedder_file: Path) -> Iterator[Server]:
-    """Serves it."""
+    """Serves the model of sentence vectors."""
     with Server(embedder_file, "--processes", "2") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def reranker(folder: Path) -> Iterator[Server]:
-    """Serves a model that gives pairs one logit."""
+    """Serves a model that gives one logit per pair."""
     file = write_model(folder / "reranker.onnx", "scores", 1, RERANKER.to_dict())
     with Server(file, "--processes", "1", "--long-texts", "refuse") as server:
         yield server

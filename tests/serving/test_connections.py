@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections that send too much, too slowly, or do not read: each is ended by itself, and others are served."""
+"""Connections that send too much, send too slowly or do not read: each is ended alone, and others are served."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.support.http_requests import PATIENCE_S, get, post
 from tests.support.served_models import Server, wait_until
 
 MIB = 1 << 20
-SLACK_S = 10.0  # of a machine that has other work
+SLACK_S = 10.0  # for a machine that has other work
 
 
 @pytest.fixture(scope="module")
 def two(embedder_file: Path) -> Iterator[Server]:
-    """Takes two requests at once."""
+    """A server that takes two requests at once."""
     with Server(embedder_file, "--processes", "1", "--max-concurrent-requests", "2") as server:
         yield server
 
@@ -35,7 +35,7 @@ def connect(server: Server) -> socket.socket:
 
 
 def read_to_end(held: socket.socket) -> bytes:
-    """What comes until the other end hangs up."""
+    """The bytes that come until the other end hangs up."""
     found = b""
     with suppress(ConnectionError):
         while part := held.recv(1 << 16):
@@ -44,7 +44,7 @@ def read_to_end(held: socket.socket) -> bytes:
 
 
 def resident(pid: int) -> int:
-    """The most memory that a process has had, in bytes."""
+    """The most memory that a process has used, in bytes."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found
     return 1024 * int(found[1])
@@ -66,7 +66,7 @@ def test_large_heads_are_refused_before_anything_looks_at_them(two: Server, name
     (pid,) = two.front_ends
     before = resident(pid)
     with connect(two) as held:
-        with suppress(ConnectionError):  # it has heard enough
+        with suppress(ConnectionError):  # the server may hang up before it has read everything
             held.sendall(HEADS[name])
         answer = read_to_end(held)
     assert answer.startswith(b"HTTP/1.1 431") or (not answer and len(HEADS[name]) > MIB)
@@ -94,7 +94,7 @@ def test_slow_heads_bodies_and_readers_are_ended(two: Server) -> None:
     readers = [connect(two) for _ in range(2)]
     for reader in readers:
         reader.sendall(request)
-    wait_until(lambda: post(two, "/embed", inputs="a")[0] == 429, PATIENCE_S)  # they are under way until they are read
+    wait_until(lambda: post(two, "/embed", inputs="a")[0] == 429, PATIENCE_S)  # they count until they are read
     wait_until(lambda: post(two, "/embed", inputs="a")[0] == 200, 4 * HEAD_S)
     for held in (*readers, head, body):
         held.close()
@@ -152,7 +152,7 @@ def test_callers_who_do_not_wait_for_answers_get_all_of_them(two: Server) -> Non
     assert post(two, "/embed", inputs="a")[0] == 200
     with connect(two) as gone:
         gone.sendall(4 * request)
-    for _ in range(5):  # nothing of it is under way for ever
+    for _ in range(5):  # none of the requests counts for ever
         wait_until(lambda: post(two, "/embed", inputs="a")[0] == 200)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts that are cut are told of: by a field, a header, and a line in the log."""
+"""Texts that are cut are reported in a field, a header, and a line of the log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOLERANCE = 1e-5
 
 
 def whole(server: Server, path: str, **fields: Any) -> tuple[dict[str, str], Any]:
-    """Headers and body of an answer."""
+    """The headers and the body of an answer."""
     connection = HTTPConnection(*server.address, timeout=PATIENCE_S)
     try:
         connection.request("POST", path, json.dumps(fields).encode())
@@ -40,7 +40,7 @@ def whole(server: Server, path: str, **fields: Any) -> tuple[dict[str, str], Any
 
 @pytest.fixture(scope="module")
 def cut_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A model whose texts lose their beginnings."""
+    """Serves a model whose texts lose their beginnings."""
     text = TextInfo(SENTENCES, DIGEST, max_length=MOST, pooling=("mean",), truncation_side=LEFT)
     file = write_model(tmp_path_factory.mktemp("left") / "left.onnx", text=text.to_dict())
     with Server(file, "--processes", "1") as server:
@@ -80,18 +80,18 @@ def test_the_log_tells_of_cut_texts(tmp_path: Path) -> None:
 
 
 class Clock:
-    """Time of an event loop that a test moves on, with what is to be called later."""
+    """The clock of an event loop, which a test moves, and the calls that are scheduled."""
 
     def __init__(self) -> None:
         self.now, self._later = 0.0, list[tuple[float, Callable[[], object]]]()
 
     def call_later(self, delay: float, call: Callable[[], object]) -> object:
-        """As an event loop's."""
+        """Schedules a call, as an event loop does."""
         self._later.append((self.now + delay, call))
         return object()
 
     def move_to(self, at: float) -> None:
-        """Calls what was due until then, in its order."""
+        """Moves the clock, and makes all calls that are due until then, in order."""
         while due := [item for item in self._later if item[0] <= at]:
             first = min(due, key=lambda item: item[0])
             self._later.remove(first)

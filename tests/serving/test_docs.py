@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/openapi.json is what the server does: its examples are answered as its schemas say; /docs needs nothing else."""
+"""/openapi.json says what the server does: examples are answered as its schemas say; /docs needs nothing else."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_examples_are_answered_as_it_says(server: Server) -> None:
 
 
 def test_fields_are_those_that_the_server_reads(embedder: Server) -> None:
-    """A value of another type is refused for each field, but for those of OpenAI's that nobody reads."""
+    """A value of another type is refused for each field except OpenAI's `model`, which is not read."""
     for path in ("/v1/embeddings", "/embed", "/tokenize"):
         body = description(embedder)["paths"][path]["post"]["requestBody"]["content"]["application/json"]
         for name in set(body["schema"]["properties"]) - {"model"}:
@@ -130,7 +130,7 @@ def test_limits_keys_and_ids_are_the_servers(embedder_file: Path) -> None:
 
 
 class _Outside(HTMLParser):
-    """What a page fetches, or leads to."""
+    """The addresses that a page fetches or links to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class _Outside(HTMLParser):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        while self.open.pop() != tag:  # the content of a paragraph or cell may end it
+        while self.open.pop() != tag:  # a paragraph's or cell's end tag may be missing
             assert self.open
 
 
@@ -176,7 +176,7 @@ def test_the_page_shows_every_route_and_needs_nothing_from_elsewhere(server: Ser
 
 
 def test_a_browser_sends_every_example(embedder_file: Path, tmp_path: Path) -> None:
-    """The page as it is, but with a script that gives a key and presses all buttons, in a window of 500 pixels."""
+    """In a window of 500 pixels, a script that is added to the page enters a key and presses all buttons."""
     browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if browser is None:
         pytest.skip(f"no browser here, looked for {', '.join(BROWSERS)}; install Debian's chromium")

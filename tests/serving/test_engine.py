@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process with the model, without processes: groups in, answers and refusals out, and the bytes between."""
+"""The part of the model's process, without processes: groups in, answers and refusals out, and the bytes between."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WAITING_TOKENS = 10
 
 
 class Model:
-    """Answers the sum of the ids; runs with an id 1 in them are held up, runs with BREAKS fail."""
+    """Answers the sum of the ids; runs with an id 1 in them are held up, and runs with BREAKS fail."""
 
     budget = Budget(100, 8)
 
@@ -51,7 +51,7 @@ class Model:
 
 
 class Bench:
-    """An engine, and what it sends."""
+    """An engine, and the frames that it sends."""
 
     def __init__(self, file: Path) -> None:
         metadata = OnnxBackend(file).metadata

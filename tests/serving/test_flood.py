@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many requests at once, good and bad, with front-ends that die in between: every answer is that of its own request."""
+"""Many requests at once, good and bad, while front-ends die: every answer belongs to its request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHARES = (92, 2, 2, 2, 2)
 
 @dataclass(frozen=True)
 class Question:
-    """A request: its bytes, what should come, and what it does wrong."""
+    """A request: its bytes, the expected answer, and what it does wrong."""
 
     data: bytes
     status: int
@@ -39,14 +39,14 @@ class Question:
 
 @dataclass
 class Tally:
-    """What came."""
+    """The outcomes of requests, and what was wrong with answers."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
 
 def questions(rng: random.Random) -> list[Question]:
-    """Different requests of 1 to 12 texts, some of which are at fault."""
+    """Different requests of 1 to 12 texts; some of the requests have a fault."""
     lines = [line for line in (DEMO_DATA / "texts.txt").read_text("utf-8").splitlines() if fault() not in line]
     found = []
     for number in range(POOL):
@@ -65,7 +65,7 @@ def questions(rng: random.Random) -> list[Question]:
 
 
 def judge(question: Question, status: int, body: bytes) -> str | None:
-    """What is wrong with an answer."""
+    """What is wrong with an answer, or None."""
     if status != question.status:
         return f"{status} for {question.fault}: {body[:200]!r}"
     if question.vectors is None:
@@ -102,7 +102,7 @@ async def connection(server: Server, pool: list[Question], rng: random.Random, l
 
 
 async def flood(server: Server, requests: int, kill_at: tuple[float, ...]) -> Tally:
-    """Sends so many requests, and kills a front-end when such shares of them are sent."""
+    """Sends `requests` requests, and kills a front-end after each of these shares of them."""
     rng = random.Random(0)
     pool, tally, left = questions(rng), Tally(), iter(range(requests))
     tasks = [asyncio.create_task(connection(server, pool, random.Random(at), left, tally)) for at in range(CONNECTIONS)]
@@ -110,7 +110,7 @@ async def flood(server: Server, requests: int, kill_at: tuple[float, ...]) -> Ta
         while sum(tally.outcomes.values()) < share * requests:
             await asyncio.sleep(0.01)
         os.kill(server.front_ends[0], signal.SIGKILL)
-        await asyncio.sleep(3.0)  # until there is another
+        await asyncio.sleep(3.0)  # until there is a new one
     await asyncio.gather(*tasks)
     return tally
 
@@ -126,7 +126,7 @@ def test_nothing_is_lost_or_crossed(embedder_file: Path, requests: int, kill_at:
     assert tally.wrong == []
     assert sum(tally.outcomes.values()) == requests
     assert {"200", "422", "424", "hung up"} <= set(tally.outcomes)
-    # Who was connected to a front-end that was killed loses one request.
+    # A connection to a front-end that is killed loses one request.
     assert tally.outcomes["lost with its front-end"] <= CONNECTIONS * len(kill_at)
     assert (again.wrong, again.outcomes["lost with its front-end"]) == ([], 0)
     assert log.count("is started again") == len(kill_at)

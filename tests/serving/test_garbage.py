@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cycles that requests leave are collected soon, however much else a server's process holds."""
+"""Reference cycles that requests leave behind are collected soon, however much else a server's process holds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ print(most)
 
 
 def most_left(*, freezes: bool) -> int:
-    """Requests that lay in memory after their end, at one time."""
+    """The most ended requests that were in memory at any one time."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(freezes=freezes)], capture_output=True, text=True, check=True
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serving with several devices, here sessions on the CPU: answers, a device that fails, how many are left."""
+"""Serving with several devices, here sessions on the CPU: answers, a device that fails, and how many are left."""
 
 from __future__ import annotations
 

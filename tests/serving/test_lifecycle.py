@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Beginning and end of a server: what was taken is answered, and processes that die are replaced."""
+"""The start and the end of a server: requests that were taken are answered, and processes that die are replaced."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_requests_under_way_are_answered_before_the_end(embedder_file: Path, num
                 try:
                     status, vectors = post(server, "/embed", inputs=TEXTS)
                 except ConnectionError:
-                    refused[at] += 1  # before a byte of an answer came: nothing was taken
+                    refused[at] += 1  # no byte of an answer came, so the request was not taken
                     continue
                 except Exception as error:
                     wrong.append(repr(error))
@@ -103,14 +103,14 @@ def test_a_stopped_front_end_does_not_keep_the_port_when_the_model_s_process_is_
 
 
 def test_a_full_disk_costs_lines_of_the_log_and_no_answers(embedder_file: Path) -> None:
-    """No file can grow; the system tells the process as it tells of a full disk."""
+    """No file can grow, which the system reports to the process as it reports a full disk."""
     with Server(embedder_file, "--processes", "1") as server:
         (pid,) = server.front_ends
         for one in (server.process.pid, pid):
             resource.prlimit(one, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: pid not in server.front_ends and len(server.front_ends) == 1)
-        time.sleep(1.5)  # until the line would have been written
+        time.sleep(1.5)  # by then the line would have been written
         assert post(server, "/embed", inputs=TEXTS)[0] == 200
         assert "is started again" not in server.log()
         assert server.end() == ""
@@ -143,7 +143,7 @@ def test_the_log_has_a_line_a_second_at_most(embedder_file: Path) -> None:
         for _ in range(200):
             assert post(server, "/embed", inputs=[7])[0] == 422
         lines = [line for line in server.end().splitlines() if line.strip()]
-    assert 1 <= len(lines) <= time.monotonic() - start + 1  # the last one comes at the end
+    assert 1 <= len(lines) <= time.monotonic() - start + 1  # the last line comes at the end
     counts = [re.search(r"(\d+) requests? ended with an error \((\d+) tokenizer\)$", line) for line in lines]
     assert all(found and found[1] == found[2] for found in counts), lines
     assert sum(int(found[1]) for found in counts if found) == 200
@@ -199,7 +199,7 @@ def test_what_cannot_be_served_is_one_paragraph(
 
 
 def swap_letters(file: Path) -> None:
-    """Renames another tokenizer into the place of one: the words of the vocabulary have the ids of others."""
+    """Replaces a tokenizer by one in which the words of the vocabulary have each other's ids."""
     settings = json.loads(file.read_bytes())
     vocabulary = settings["model"]["vocab"]
     words = sorted(word for word in vocabulary if word.isalpha())
@@ -260,7 +260,7 @@ def test_health_tells_of_a_model_that_stands_still(embedder_file: Path) -> None:
         os.kill(server.process.pid, signal.SIGSTOP)
         start = time.monotonic()
         try:
-            time.sleep(1.1)  # so long the answer to the last question is fresh
+            time.sleep(1.1)  # the last answer counts until then
             assert get(server, "/health")[0] == 503
             assert time.monotonic() - start < 6
             status, answer = post(server, "/embed", inputs=TEXTS)
@@ -274,7 +274,7 @@ def test_health_tells_of_a_model_that_stands_still(embedder_file: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("pause_s", [0.0, 0.3])
 def test_a_signal_to_all_processes_while_they_start(embedder_file: Path, pause_s: float, number: int) -> None:
-    """Ctrl-C in a terminal, and systemd's stop, reach the front-end, too, which is being told what it is to do."""
+    """Ctrl-C in a terminal and systemd's stop also reach the front-end, even while it is still being set up."""
     command = [sys.executable, "-m", "padfree", "serve", str(embedder_file), "--port", "0", "--processes", "1"]
     with subprocess.Popen(
         command,

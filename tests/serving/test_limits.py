@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server does not take: keys, sizes, time, and more at once than it was told to."""
+"""What a server refuses: missing keys, large or slow requests, and more requests at once than allowed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEY, OTHER = "a-secret", "another"
 
 @pytest.fixture(scope="module")
 def strict(embedder_file: Path) -> Iterator[Server]:
-    """One process with narrow limits, and keys."""
+    """A server of one process with narrow limits and with keys."""
     options = {
         "--processes": "1",
         "--api-key": OTHER,
@@ -42,7 +42,7 @@ def strict(embedder_file: Path) -> Iterator[Server]:
 
 
 def half_sent(server: Server, body: str = "{") -> socket.socket:
-    """A request whose body does not come, or not all of it."""
+    """Sends a request whose body does not come, or only in part."""
     held = socket.create_connection(server.address, timeout=PATIENCE_S)
     head = f"POST /embed HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {KEY}\r\ncontent-length: 100\r\n\r\n{body}"
     held.sendall(head.encode())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The front-end's end of the socket: small groups travel together, and each gets its own answer."""
+"""The front-end's end of the socket: small groups are sent together, and each gets its own answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROUP = Budget(4096, 32)
 
 
 class Transport:
-    """Keeps what is written."""
+    """Keeps the frames that are written."""
 
     def __init__(self) -> None:
         self.frames: list[wire.Frame] = []
@@ -97,7 +97,7 @@ def test_nobody_waits_for_ever() -> None:
         late, refused = ask(1, seconds=-1.0), ask(1)
         await asyncio.sleep(0)
         link.give_up()
-        assert not late.done()  # it travels with one that may wait
+        assert not late.done()  # it was sent together with one that may wait
         link.data_received(wire.pack_busy(transport.frames[0].ticket, "full", None))
         for future in (late, refused):
             with pytest.raises(ApiError, match="full"):

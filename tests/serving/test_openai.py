@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/v1/embeddings and /v1/models, through OpenAI's own client and LangChain's."""
+"""/v1/embeddings and /v1/models, through OpenAI's own client and through LangChain's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.support.served_models import WIDTH, Server, expected_rows, unit
 
 TEXTS = ["the cat sat on the mat", "a", "rain, rain, and more of it"]
-TOLERANCE = 1e-5  # of vectors of length 1: sums of a few dozen numbers in another order
+TOLERANCE = 1e-5  # for vectors of length 1: sums of a few dozen numbers in another order
 
 
 @pytest.fixture

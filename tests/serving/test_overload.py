@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More than the model computes: callers who hang up, who retry at once, who send much beside one who sends little.
+"""Overload: callers who hang up, who retry at once, and who send much while another one sends little.
 
-The machine may have other work: requests are as large as it computes in BULK_S at that time, and what callers wait for
-is told apart from what the machine keeps them waiting for by what the server measures of itself.
+The machine may have other work: requests are as large as it can compute in BULK_S at the time, and the server's own
+measurements separate the time that callers wait in the queue from delays by the machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TOLERANCE = 1e-5
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some thousand tokens a second."""
+    """A model that computes some thousand tokens per second."""
     return write_model(tmp_path_factory.mktemp("slow") / "slow.onnx", text=EMBEDDER.to_dict(), gemms=12)
 
 
@@ -47,13 +47,13 @@ def slow(model: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def patient(model: Path) -> Iterator[Server]:
-    """Nothing is dropped for being late: what does not run was taken back."""
+    """A server that drops nothing for being late: requests that do not run were cancelled."""
     with Server(model, "--processes", "1", "--request-seconds", "600") as server:
         yield server
 
 
 def number(server: Server, name: str) -> float:
-    """Of the metrics."""
+    """The value of a metric."""
     found = re.search(rf"^{re.escape(name)} (\S+)$", get(server, "/metrics")[1], re.MULTILINE)
     assert found, name
     return float(found[1])
@@ -64,18 +64,18 @@ def computed_count(server: Server) -> float:
 
 
 def tokens(server: Server) -> int:
-    """Of TEXT."""
+    """The number of tokens in TEXT."""
     return len(post(server, "/tokenize", inputs=TEXT)[1][0])
 
 
 def many(server: Server) -> int:
-    """So many texts take BULK_S."""
+    """The number of texts that take BULK_S."""
     rate = number(server, "padfree_tokens_a_second")
     return min(MOST, max(LEAST, int(BULK_S * rate / tokens(server))))
 
 
 class Bulk(threading.Thread):
-    """A client that sends so many texts again and again, and at once again when they are refused."""
+    """A client that sends `texts` texts again and again, and waits only `wait_s` when they are refused."""
 
     def __init__(self, server: Server, texts: int, until: float, wait_s: float = 0.0) -> None:
         super().__init__()
@@ -101,12 +101,12 @@ class Bulk(threading.Thread):
 
 @dataclass(frozen=True)
 class Wait:
-    """Seconds that one text took.
+    """The seconds that one text took.
 
     Attributes:
-        all_s: as its caller has them.
-        queue_s: until it ran, as the server has them.
-        run_s: of its run.
+        all_s: in all, as measured by the caller.
+        queue_s: until it ran, as measured by the server.
+        run_s: for its run, as measured by the server.
     """
 
     all_s: float
@@ -115,12 +115,12 @@ class Wait:
 
     @property
     def around_s(self) -> float:
-        """HTTP, tokens, and waiting for cores."""
+        """The rest: HTTP, tokenising, and waiting for cores."""
         return self.all_s - self.queue_s - self.run_s
 
 
 def waits(server: Server, count: int) -> list[Wait]:
-    """Of one text, on one connection."""
+    """The times of one text, sent `count` times on one connection."""
     connection = HTTPConnection(*server.address, timeout=PATIENCE_S)
     wanted, found = unit(expected_rows([TEXT])), []
     for _ in range(count):
@@ -138,13 +138,13 @@ def waits(server: Server, count: int) -> list[Wait]:
 
 
 def p90(values: Iterable[float]) -> float:
-    """Of nine in ten."""
+    """The 90th percentile."""
     return float(np.quantile(list(values), 0.9))
 
 
 @pytest.mark.parametrize(("more_bytes", "requests"), [(0, 1), (1 << 19, 1), (0, 2)])
 def test_nobody_is_computed_for_who_has_hung_up(patient: Server, more_bytes: int, requests: int) -> None:
-    """Nor where a body is larger than what is read of a connection at once, or where a second request waits."""
+    """This also holds if a body is larger than one read of a connection, or if a second request is waiting on it."""
     texts = 4 * many(patient)
     of_all, before = 5 * texts * tokens(patient), computed_count(patient)
     body = json.dumps({"inputs": [TEXT] * texts, "unknown": "a" * more_bytes}).encode()
@@ -184,7 +184,7 @@ def test_one_text_waits_for_a_run_and_not_for_all_who_wait(slow: Server) -> None
     bulk = [Bulk(slow, many(slow), time.monotonic() + REQUEST_S / 2, wait_s=0.2) for _ in range(4)]
     wait_until(lambda: number(slow, "padfree_waiting_tokens") > 0)
     found = waits(slow, 25)
-    # Two runs are under way at once, and share the cores, perhaps with others: then runs take longer, too.
+    # Two runs are under way at once and share the cores, perhaps with other work, which makes runs longer, too.
     run_s = 2 * get(slow, "/info")[1]["max_batch_tokens"] / number(slow, "padfree_tokens_a_second")
     run_s = max(run_s, p90(one.run_s for one in found))
     for one in bulk:

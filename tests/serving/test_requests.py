@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids of requests, and the access log: a line per request, with no text or key in it, which holds nobody up."""
+"""Ids of requests, and the access log: a line per request, without texts and keys, which delays no request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ID = "from-a.proxy:7"
 
 
 def answer(server: Server, path: str, body: str | None = None, **headers: str) -> tuple[int, dict[str, str]]:
-    """Status and headers."""
+    """The status and the headers of an answer."""
     connection = HTTPConnection(*server.address, timeout=PATIENCE_S)
     connection.request("GET" if body is None else "POST", path, body, headers)
     answer = connection.getresponse()
@@ -108,7 +108,7 @@ def test_processes_write_whole_lines_into_one_file(embedder_file: Path, tmp_path
     with Server(embedder_file, "--processes", "3", "--access-log", str(log)) as server, ThreadPoolExecutor(8) as pool:
         statuses = list(pool.map(lambda at: post(server, "/embed", inputs=f"text {at}")[0], range(300)))
     assert statuses == [200] * 300
-    assert len({line["id"] for line in lines(log)}) == 300  # all of them after the server's end
+    assert len({line["id"] for line in lines(log)}) == 300  # all of them, once the server has ended
 
 
 def test_a_file_that_is_rotated_is_made_anew(embedder_file: Path, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_file_that_is_rotated_is_made_anew(embedder_file: Path, tmp_path: Path
 
 
 def test_a_full_disk_costs_lines_and_no_answers(embedder_file: Path, tmp_path: Path) -> None:
-    """No file of the front-end can grow; the system tells it as it tells of a full disk."""
+    """No file of the front-end can grow, which the system reports as it reports a full disk."""
     log = tmp_path / "access.jsonl"
     with Server(embedder_file, "--processes", "1", "--access-log", str(log)) as server:
         (pid,) = server.front_ends
@@ -145,7 +145,7 @@ def test_stdout_has_lines_after_those_of_the_start(embedder_file: Path) -> None:
 
 
 def test_nobody_waits_for_a_log_that_nobody_reads(embedder_file: Path) -> None:
-    """A pipe holds 64 KiB; the server goes on, says what is missing, and ends."""
+    """A pipe holds 64 KiB; the server continues, says what is missing, and ends when it is told to."""
     with Server(embedder_file, "--processes", "1", "--access-log", "-") as server:
         connection = HTTPConnection(*server.address, timeout=PATIENCE_S)
         for _ in range(MOST_LINES + 1500):

@@ -16,7 +16,7 @@ TOLERANCE = 1e-5
 
 
 def shares() -> Array:
-    """What Cohere calls relevance, of every text."""
+    """Every text's relevance, as Cohere calls it."""
     logits = expected_rows([(QUERY, text) for text in TEXTS], 1)[:, 0]
     return np.asarray(1 / (1 + np.exp(-logits.astype(np.float64))))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that read a number, or some, of every text, beside its tokens: fields of requests under the inputs' names."""
+"""Models that read one or more numbers with the tokens of each text: requests have fields with the inputs' names."""
 
 from __future__ import annotations
 

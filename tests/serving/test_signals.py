@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals that a loop hears: no instant in which one of a flood ends the process."""
+"""Signals to a process with an event loop: there is no moment in which one of a flood of signals ends it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_no_signal_of_a_flood_ends_the_process(loop: str, number: int) -> None:
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_a_loop_that_waits_hears_one_signal_at_once(loop: str) -> None:
-    """As a container's runtime sends it: nothing else wakes the loop up."""
+    """Container runtimes send a single signal, and nothing else wakes the loop up."""
     if loop == "uvloop":
         pytest.importorskip("uvloop", reason="pip install 'padfree[serve]'")
     source = PROCESS.replace("heard == 2", "heard == 1").replace("range(3)", "range(1)")

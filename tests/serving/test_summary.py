@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server says what it serves when it starts: what it says is what /info and requests show."""
+"""When a server starts, it says what it serves, in agreement with /info and the answers to requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOON_S = 10.0
 
 
 def summary_lines(server: Server) -> dict[str, str]:
-    """The lines after the first, which has the address, up to the last one."""
+    """The lines after the first one, which has the address, up to the last one."""
     assert server.process.stdout is not None
     found = dict[str, str]()
     while LAST not in found:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Taggers: /tag and the root say of texts what padfree.Model.tag says, which tests of its own hold to transformers."""
+"""Taggers: /tag and the root give what padfree.Model.tag gives, which its own tests compare with transformers."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_what_is_refused(tagger: Server, path: str, fields: dict[str, Any], stat
 
 @pytest.mark.parametrize("ends", ["read", "left"])
 def test_rows_of_answers_that_are_not_read_yet_are_counted(ends: str) -> None:
-    """More requests are refused while a process holds too much of them."""
+    """While a process holds too many bytes of rows, it refuses further requests."""
 
     async def aside(work: Any) -> bytes:
         return bytes(work())

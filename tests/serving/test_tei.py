@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The routes of text-embeddings-inference: bodies, errors and metrics as its interface has them."""
+"""The routes of text-embeddings-inference, with its bodies, errors and metrics."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_many_texts_are_several_groups_and_come_back_in_order(embedder: Server) 
         (1500, ""),
         (300, " café"),
         (1500, " café"),
-    ):  # ASCII is looked up, on the loop or not
+    ):  # ASCII texts are looked up, on the loop or off it
         texts = [f"{TEXTS[at % 3]} {at}{more}" for at in range(count)]
         np.testing.assert_allclose(
             post(embedder, "/embed", inputs=texts)[1], unit(expected_rows(texts)), atol=TOLERANCE
@@ -189,7 +189,7 @@ def test_health_and_metrics_count_all_processes(embedder: Server) -> None:
 
     assert get(embedder, "/health")[0] == 200
     before = count("te_request_success"), count("te_embed_success"), count("te_request_failure")
-    for _ in range(10):  # each on a connection of its own, to either process
+    for _ in range(10):  # each on its own connection, to either process
         assert post(embedder, "/embed", inputs=TEXTS)[0] == 200
         assert post(embedder, "/embed", inputs=[])[0] == 422
     after = count("te_request_success"), count("te_embed_success"), count("te_request_failure")
@@ -249,7 +249,7 @@ def test_kinds_of_values_are_named(embedder: Server) -> None:
 
 
 def test_health_asks_the_model_once_a_second(embedder: Server) -> None:
-    """Two processes, each once a second; one text has three tokens."""
+    """There are two processes, which each ask once per second, with a text of three tokens."""
 
     def computed_count() -> float:
         page = get(embedder, "/metrics")[1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools.words renames definitions and nothing beside them, and takes it back."""
+"""tools.words renames definitions and nothing else, and can undo it."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_every_definition_is_renamed_where_it_is_meant(root: Path) -> None:
     assert "def search(total: int, *, count: int = MOST) -> int:" in positions
     assert "        total: what was.\n        count: how many." in positions
     assert "numbers = [total for total in range(count)]  # `made` stays" in positions
-    assert "def other(LIMIT: int) -> int:\n    return LIMIT" in positions  # its own name
+    assert "def other(LIMIT: int) -> int:\n    return LIMIT" in positions  # a name of its own
     assert 'return f"{self.label}{place}" + "place"' in positions
     assert "from padfree.bulk import locations\nfrom padfree.bulk.locations import MOST, Location, search" in reader
     assert "sum_of_all = search(total=1, count=MOST)" in reader

@@ -3,8 +3,8 @@
 
     RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python tests/training/rank_process.py HOW
 
-HOW is plain (PyTorch's DataLoader), accelerate, split (accelerate with split_batches), even (without even_batches),
-twice (batches of a rank under accelerate) or trainer (sentence-transformers').
+HOW is plain (PyTorch's DataLoader), accelerate, split (accelerate with split_batches), even (accelerate without
+even_batches), twice (a rank's batches under accelerate) or trainer (that of sentence-transformers).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.training.rows import BATCH, EPOCHS, LENGTHS, ROWS, SEED
 
 
 class Rows(torch.utils.data.Dataset[int]):
-    """Row numbers."""
+    """A dataset of row numbers."""
 
     def __len__(self) -> int:
         return ROWS
@@ -33,7 +33,7 @@ class Rows(torch.utils.data.Dataset[int]):
 
 
 def loader_of(how: str, rank: int) -> tuple[Any, Any]:
-    """A DataLoader, and what is told the epoch."""
+    """A DataLoader, and the object whose set_epoch is called."""
     sampler = BalancedBatchSampler(LENGTHS, BATCH, replicas=2, seed=SEED)
     if how == "plain":
         view = sampler.for_rank(rank)
@@ -49,7 +49,7 @@ def loader_of(how: str, rank: int) -> tuple[Any, Any]:
 
 
 def epochs_of(how: str, rank: int) -> list[list[list[int]]]:
-    """For each epoch the rows of this process's batches."""
+    """The rows of this process's batches, for each epoch."""
     loader, reports = loader_of(how, rank)
     results = []
     for epoch in range(EPOCHS):
@@ -60,7 +60,7 @@ def epochs_of(how: str, rank: int) -> list[list[list[int]]]:
 
 
 def train() -> dict[str, Any]:
-    """Trains a model of sentence-transformers; which batches its loader has, and which epoch its sampler knows."""
+    """Trains a model of sentence-transformers; returns its loader's batches, its steps, and its sampler's state."""
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
     from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
@@ -101,7 +101,7 @@ def train() -> dict[str, Any]:
 
 
 def main(how: str) -> None:
-    """Runs one way, and lets rank 0 print what all ranks have seen, in the order of ranks."""
+    """Runs one of the ways, and lets rank 0 print what all ranks have seen, in the order of ranks."""
     dist.init_process_group("gloo")
     rank = int(os.environ["RANK"])
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dataset of the tests with two processes: how many rows, of which lengths, in which batches."""
+"""The dataset of the tests with two processes: the number of rows, their lengths, and the size of batches."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_order_follows_from_seed_and_epoch_alone() -> None:
     assert first not in (second, epochs(8, 0)[0])
     plain = BalancedBatchSampler([3, 1, 2, 4, 9, 8], 2, shuffle=False)
     assert list(plain) == [[0, 1], [2, 3], [4, 5]]
-    # Words of PCG64: other machines, and other versions of NumPy, must find this very order.
+    # From the raw output of PCG64: other machines and other versions of NumPy must get exactly this order.
     assert list(BalancedBatchSampler([1] * 10, 10, seed=1)) == [[9, 2, 4, 7, 5, 0, 8, 6, 3, 1]]
 
 
@@ -110,7 +110,7 @@ def test_digests_tell_ranks_apart_that_would_not_fit_together() -> None:
 def test_batches_of_a_rank_cannot_be_divided_again() -> None:
     view = BalancedBatchSampler([1] * 8, 2, replicas=2).for_rank(1)
     with pytest.raises(SamplerError, match="these are the batches of rank 1 of 2 alone, and dividing them among proce"):
-        getattr(view, "batch_size", None)  # what accelerate's BatchSamplerShard asks for
+        getattr(view, "batch_size", None)  # accelerate's BatchSamplerShard reads it
     assert BalancedBatchSampler([1] * 8, 2).for_rank(0).batch_size == 2
 
 

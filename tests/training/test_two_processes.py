@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two processes that train together: every row once, equal counts, no row to both, whoever divides the batches."""
+"""Two processes that train together: every row once, equal counts, and no row for both, whoever divides the batches."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_trainer_of_sentence_transformers() -> None:
     ranks = run("trainer", ("accelerate", "datasets", "sentence_transformers"))
     batches = [rank["batches"] for rank in ranks]
     counts = Counter(chain.from_iterable(chain.from_iterable(batches)))
-    steps = ROWS // (RANKS * BATCH)  # the trainer drops a last step that is not full where there are several processes
+    steps = ROWS // (RANKS * BATCH)  # with several processes, the trainer drops a last step that is not full
     assert [len(of_rank) for of_rank in batches] == [steps] * RANKS
     assert sum(counts.values()) == len(counts) == steps * RANKS * BATCH, "no row twice"
     for rank in ranks:

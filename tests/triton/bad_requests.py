@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests for token ids that do not fit a model, and what both of padfree's backends say to them."""
+"""Requests of token ids that do not fit a model, and the errors that both of padfree's backends give."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .calls import Answer, Tensors, call_all
 
 
 def bad_requests(positions: int) -> dict[str, tuple[dict[str, Any], str]]:
-    """Kind -> a request, and the error; for a vocabulary of 930 and so many positions."""
+    """Kind -> a request and its error, for a vocabulary of 930 and the given number of positions."""
     return {
         "empty": ({"input_ids": np.zeros((1, 0), np.int32)}, r"'input_ids' has shape \[1, 0\], allowed: "),
         "over-long": (
@@ -54,10 +54,10 @@ def assert_bad_requests_fail_alone(
     good: Callable[[int], Sequence[Tensors]],
     outputs: Sequence[str],
 ) -> list[Answer]:
-    """Sends each between ten good requests, and checks its error.
+    """Sends each bad request after ten good ones, and checks its error.
 
     Returns:
-        The answers to the good ones, of which `good` makes so many.
+        The answers to the good requests, which `good` makes.
     """
     bad = bad_requests(positions)
     requests = list(good(10 * len(bad)))

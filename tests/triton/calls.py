@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of a server's models over HTTP and gRPC, many at once."""
+"""Calls to a server's models over HTTP and gRPC, many at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.triton_server import TritonServer
 
 Array = npt.NDArray[Any]
 Tensors = Mapping[str, Array]
-Answer = dict[str, Array] | Exception  # an InferenceServerException
+Answer = dict[str, Array] | Exception  # an error is an InferenceServerException
 
 PROTOCOLS = ("http", "grpc")
 AT_ONCE = 64
@@ -44,7 +44,7 @@ def texts(*values: str | bytes) -> Array:
 def call_all(
     server: TritonServer, protocol: str, model: str, requests: Sequence[Tensors], outputs: Sequence[str]
 ) -> list[Answer]:
-    """Sends all requests, AT_ONCE at a time: the outputs of each, or its error."""
+    """Sends all requests, AT_ONCE at a time, and returns the outputs of each, or its error."""
     return asyncio.run(_call_all(server, protocol, model, requests, outputs))
 
 
@@ -66,7 +66,7 @@ def refusal(server: TritonServer, model: str) -> str:
 async def _call_all(
     server: TritonServer, protocol: str, model: str, requests: Sequence[Tensors], outputs: Sequence[str]
 ) -> list[Answer]:
-    # Here, so that tests are collected, and skipped, where there is no tritonclient.
+    # Imported here, so that tests are collected, and then skipped, where there is no tritonclient.
     from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
     module = importlib.import_module(f"tritonclient.{protocol}")

@@ -22,7 +22,7 @@ from .served_kinds import TOKENIZER, TRUNCATED_TO
 
 @pytest.fixture(scope="session")
 def installed() -> Path:
-    """Where install_server.py put the server."""
+    """The folder that install_server.py put the server into."""
     return Path(os.environ["PADFREE_TRITON"])
 
 
@@ -36,28 +36,28 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def session(model_file: Path) -> Iterator[Session]:
-    """Runs the model without a server: what answers are compared with."""
+    """Runs the model without a server, to compare answers with."""
     with Session(model_file) as opened:
         yield opened
 
 
 @pytest.fixture(scope="session")
 def repository(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`bert`, in two instances, with a text ensemble that cuts texts after TRUNCATED_TO tokens."""
+    """The model `bert`, in two instances, with a text ensemble that cuts texts after TRUNCATED_TO tokens."""
     options = ServingOptions("bert", max_queue_delay_us=1000, instances=2, tokenizer=TOKENIZER, max_length=TRUNCATED_TO)
     return write_repository(model_file, tmp_path_factory.mktemp("models") / "bert", options).folder
 
 
 @pytest.fixture(scope="session")
 def strict_repository(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`strict`, with a text ensemble that refuses texts of more than TRUNCATED_TO tokens."""
+    """The model `strict`, with a text ensemble that refuses texts of more than TRUNCATED_TO tokens."""
     options = ServingOptions("strict", tokenizer=TOKENIZER, max_length=TRUNCATED_TO, long_texts="refuse")
     return write_repository(model_file, tmp_path_factory.mktemp("models") / "strict", options).folder
 
 
 @pytest.fixture(scope="session")
 def other_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Empty at the start; tests put models there and load them."""
+    """A repository that is empty at the start; tests put models there and load them."""
     return tmp_path_factory.mktemp("other")
 
 
@@ -69,7 +69,7 @@ def server(
     other_repository: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[TritonServer]:
-    """Serves all repositories; models can be loaded and unloaded, and may ask for the response cache."""
+    """Serves all three repositories; models can be loaded and unloaded, and may ask for the response cache."""
     caches = installed / "server" / "pytriton" / "tritonserver" / "caches"
     options = ("--model-control-mode=explicit", "--load-model=*", "--cache-config=local,size=1048576")
     options += (f"--cache-directory={caches}",)
@@ -80,7 +80,7 @@ def server(
 
 @pytest.fixture(scope="session")
 def native_backends(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For `--backend-directory`: the native backend with the stand-in of its engine, and the Python backend."""
+    """For `--backend-directory`: the native backend with a stand-in for its engine, and the Python backend."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no g++ to compile the stand-in of an engine; install it: apt-get install g++")
@@ -91,7 +91,7 @@ def native_backends(installed: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="session")
 def native_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Models of the native backend; tests put further ones there and load them."""
+    """A repository for the native backend, with one model; tests put further ones there and load them."""
     repository = tmp_path_factory.mktemp("native")
     write_model(repository, "plain", plan="delay_us 300")
     return repository
@@ -101,7 +101,7 @@ def native_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def native_server(
     installed: Path, native_backends: Path, native_repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TritonServer]:
-    """Serves them."""
+    """Serves the native backend's repository."""
     options = ("--model-control-mode=explicit", "--load-model=*", f"--backend-directory={native_backends}")
     with TritonServer(installed, [native_repository], tmp_path_factory.mktemp("native_server"), *options) as running:
         yield running

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Installs a real tritonserver with its Python backend, from PyPI, for tests: python tests/triton/install_server.py.
 
-Prints, as its last line, the export that lets the tests find it. What is there already, in ~/.cache/padfree (or
-PADFREE_TRITON_CACHE), is used again. Ends with an error, and one line why, where there is no network or no fitting
-wheel.
+Prints, as its last line, the export that lets the tests find it. A server that is already in ~/.cache/padfree (or
+PADFREE_TRITON_CACHE) is used again. Ends with an error and one line that says why if there is no network or no wheel
+that fits.
 
-The wheel of nvidia-pytriton holds tritonserver 2.51 (the container 24.10). Its Python backend imports what `packages`
-here holds: NumPy 2 makes that backend's outputs come back empty, so it gets NumPy 1 of its own.
+The wheel of nvidia-pytriton holds tritonserver 2.51 (the container 24.10). Its Python backend imports from the folder
+`packages`: with NumPy 2 that backend's outputs come back empty, so it gets NumPy 1 of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 class CannotInstall(Exception):
-    """Why there is no server."""
+    """The reason why no server can be installed."""
 
 
 def install(folder: Path) -> None:
@@ -49,7 +49,7 @@ def pip_install(folder: Path, *arguments: str) -> None:
 
 
 def check_libraries(program: Path) -> None:
-    """Looks for shared libraries (of Python itself, above all) that the machine lacks."""
+    """Raises an error if a shared library (above all Python's own) is missing on this machine."""
     found = subprocess.run(["ldd", program], stdout=subprocess.PIPE, text=True, check=True).stdout
     missing = [line.split()[0] for line in found.splitlines() if "not found" in line]
     if missing:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to models of the native backend, and what is right for them."""
+"""Requests to models of the native backend, and their right answers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .calls import Answer, Array
 
 OUTPUTS = ("hidden", "pooled")
 Sequences = Sequence[tuple[Array, Array]]
-"""Ids and types of each sequence of a request."""
+"""The ids and types of each sequence of a request."""
 
 
 def random_requests(seed: int, count: int, *, longest: int = 64, most: int = 3) -> list[Sequences]:
-    """Requests of 1 to `most` sequences."""
+    """Random requests of 1 to `most` sequences."""
     rng = np.random.default_rng(seed)
 
     def sequence() -> tuple[Array, Array]:
@@ -29,7 +29,7 @@ def random_requests(seed: int, count: int, *, longest: int = 64, most: int = 3) 
 
 
 def tensors(sequences: Sequences, *, with_types: bool = True) -> dict[str, Array]:
-    """A request's inputs: rows padded to the longest with values that no model has, and `seq_lens` where that is so."""
+    """A request's inputs: rows padded to the longest with ids that no model has, and `seq_lens` if lengths differ."""
     lengths = [len(ids) for ids, _ in sequences]
     width = max(lengths)
     found: dict[str, Array] = {}
@@ -43,7 +43,7 @@ def tensors(sequences: Sequences, *, with_types: bool = True) -> dict[str, Array
 
 
 def assert_right(answer: Answer, sequences: Sequences, *, outputs: Sequence[str] = OUTPUTS) -> None:
-    """Compares all outputs of an answer with what the stand-in should say to its sequences."""
+    """Compares all outputs of an answer with what the stand-in should give for its sequences."""
     assert isinstance(answer, dict), answer
     assert set(answer) == set(outputs)
     expected: Mapping[str, Any] = {

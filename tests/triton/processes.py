@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of a server's models, and waiting for what they do."""
+"""The processes of a server's models, and waiting for a condition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def processes_of(model: str) -> dict[str, list[str]]:
     """Process id -> command line (program, model.py, shared memory, ...) of the Python backend for a model."""
     found = {}
     for file in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             command = file.read_text(errors="replace").split("\0")
             if len(command) > 2 and command[1].endswith(f"/{model}/1/model.py"):
                 found[file.parent.name] = command

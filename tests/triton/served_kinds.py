@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the servers of these tests serve, and what right answers are."""
+"""What the servers of these tests serve, and how answers are checked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOKENIZER = DEMO_DATA / "tokenizer.json"
 TRUNCATED_TO = 16
 VOCABULARY = 930
 OUTPUTS = ("last_hidden_state", "pooler_output")
-TOLERANCE = 1e-5  # fp32 sums of a few hundred terms in another order: the batches differ; other answers differ by 0.1
+TOLERANCE = 1e-5  # batches differ, so sums of hundreds of fp32 numbers do, too; wrong answers are off by 0.1
 
 
 def random_sequences(seed: int, count: int, longest: int = 60) -> list[list[int]]:
@@ -27,7 +27,7 @@ def random_sequences(seed: int, count: int, longest: int = 60) -> list[list[int]
 def assert_right(
     answer: Answer, sequences: Sequence[Sequence[int]], session: Session, types: Sequence[Sequence[int]] | None = None
 ) -> None:
-    """Compares one request's answer with what the session says to its sequences."""
+    """Compares the answer to one request with what the session gives for its sequences."""
     assert isinstance(answer, dict), answer
     request = {"input_ids": sequences} if types is None else {"input_ids": sequences, "token_type_ids": types}
     expected = session.run(request)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many requests at once to the served encoder: every caller gets its own answer, or its own error."""
+"""Many requests at once to the served encoder: every caller gets its own answer or its own error."""
 
 from __future__ import annotations
 

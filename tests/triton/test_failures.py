@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model whose runs can fail: who asked is told with 500, others are served, and the failure is counted."""
+"""A model whose runs can fail: the caller gets a 500, others are served, and the failure is counted."""
 
 from __future__ import annotations
 

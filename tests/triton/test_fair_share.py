@@ -30,7 +30,7 @@ pytestmark = pytest.mark.needs_triton
 MODEL, TEXTS = "shared", "shared_text"
 FLOOD, TOKENS, SINGLES = 600, 400, 12
 SHARE = 0.25
-"""Of the time that a flood takes: first come, first served, one request beside it would wait for nearly all of it."""
+"""Of the time that a flood takes; if served in order of arrival, another request would wait for nearly all of it."""
 
 
 @pytest.fixture(scope="module")
@@ -42,19 +42,19 @@ def shared(
     written = write_repository(model_file, tmp_path_factory.mktemp(MODEL) / "repository", options).folder
     for name in (MODEL, f"{MODEL}_tokenizer", TEXTS):
         (written / name).rename(other_repository / name)
-    server.post(f"v2/repository/models/{TEXTS}/load")  # and its parts
+    server.post(f"v2/repository/models/{TEXTS}/load")  # which loads its parts, too
     yield server
     server.post(f"v2/repository/models/{TEXTS}/unload?unload_dependents=true")
 
 
 def count(server: TritonServer, name: str) -> float:
-    time.sleep(2.0)  # the page is told once a second
+    time.sleep(2.0)  # the model updates the page once per second
     page = server.get("metrics", "metrics")
     return sum(map(float, re.findall(rf'^padfree_{name}\{{.*model="{MODEL}".*\}} (\S+)$', page, re.MULTILINE)))
 
 
 class Client:
-    """Requests of ids over gRPC, in this thread's loop."""
+    """Sends requests of ids over gRPC, in this thread's event loop."""
 
     def __init__(self, server: TritonServer) -> None:
         import tritonclient.grpc
@@ -64,7 +64,7 @@ class Client:
         self._client: Any = tritonclient.grpc.aio.InferenceServerClient(server.url("grpc"))
 
     async def ask(self, ids: Sequence[int], **options: Any) -> Any:
-        """One sequence; its vector."""
+        """Sends one sequence, and returns its vector."""
         tensor = self._module.InferInput("input_ids", [1, len(ids)], "INT32")
         tensor.set_data_from_numpy(np.array([ids], np.int32))
         wanted = [self._module.InferRequestedOutput("pooler_output")]
@@ -72,7 +72,7 @@ class Client:
         return reply.as_numpy("pooler_output")
 
     async def ask_text(self, text: str, **options: Any) -> None:
-        """One text, through the ensemble."""
+        """Sends one text through the ensemble."""
         tensor = self._module.InferInput("text", [1, 1], "BYTES")
         tensor.set_data_from_numpy(texts(text))
         wanted = [self._module.InferRequestedOutput("pooler_output")]
@@ -101,7 +101,7 @@ def test_one_request_waits_for_a_turn_and_not_for_a_flood(shared: TritonServer, 
 
 
 async def _beside_a_flood(server: TritonServer, names: dict[str, Any]) -> tuple[float, list[float]]:
-    """Seconds of a flood by one client, and of each request of another, who asks for one after the other."""
+    """The seconds of a flood by one client, and of each request by another, who sends one after the other."""
     client = Client(server)
     ids = np.random.default_rng(0).integers(1, 900, TOKENS).tolist()
     begin = time.monotonic()
@@ -120,7 +120,7 @@ async def _beside_a_flood(server: TritonServer, names: dict[str, Any]) -> tuple[
 
 @pytest.mark.parametrize("names", [{"parameters": {"client": "a"}}, {"sequence_id": 5}], ids=["parameter", "id"])
 def test_a_text_waits_for_a_turn_and_not_for_a_flood(shared: TritonServer, names: dict[str, Any]) -> None:
-    """The ensemble hands parameters and ids on. Its tokenizer is first come, first served, and much faster."""
+    """The ensemble passes parameters and ids on. Its tokenizer serves in order of arrival, and is much faster."""
     flood_s, waits_s = asyncio.run(_beside_a_flood_of_texts(shared, names))
     assert max(waits_s) < 2 * SHARE * flood_s, (flood_s, waits_s)
 
@@ -199,7 +199,7 @@ async def _ask_and_wake(server: TritonServer, sequences: Sequence[Sequence[int]]
 def test_who_comes_after_a_model_s_process_was_killed_is_told_and_other_models_go_on(
     installed: Path, model_file: Path, session: Session, tmp_path: Path
 ) -> None:
-    """Requests that were under way in it are never answered: this server (2.51) does not know of them any more."""
+    """Requests that the killed process had taken are never answered, as this server (2.51) forgets them."""
     repositories = [
         write_repository(model_file, tmp_path / name, ServingOptions(name, fair_share=name == "killed")).folder
         for name in ("killed", "other")

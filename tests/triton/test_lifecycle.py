@@ -79,7 +79,7 @@ def test_reload_under_load(server: TritonServer, session: Session) -> None:
 def test_sigterm_lets_requests_finish(
     installed: Path, model_file: Path, session: Session, tmp_path: Path, protocol: str
 ) -> None:
-    options = ServingOptions("bert", max_queue_delay_us=1_500_000)  # requests wait in the queue for others
+    options = ServingOptions("bert", max_queue_delay_us=1_500_000)  # requests wait in the queue for more to come
     repository = write_repository(model_file, tmp_path / "repository", options).folder
     sequences = random_sequences(4, 20)
     with TritonServer(installed, [repository], tmp_path) as server, ThreadPoolExecutor(1) as pool:

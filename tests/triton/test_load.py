@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The load generator against a server: every answer comes, is right, and is told from another's."""
+"""The load generator against a server: every answer comes, is right, and is not confused with another."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP bodies that are no requests get an error each, while requests beside them are answered."""
+"""HTTP bodies that are no requests get an error each, while other requests are answered."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ BUCKETS = re.compile(
 
 
 def series(server: TritonServer) -> dict[str, float]:
-    """The series of model `strict` without their prefix, added up over its instances."""
+    """The time series of model `strict`, without their prefix, added up over its instances."""
     sums: dict[str, float] = {}
     for name, value in SERIES.findall(server.get("metrics", "metrics")):
         sums[name] = sums.get(name, 0.0) + float(value)
@@ -37,7 +37,7 @@ def series(server: TritonServer) -> dict[str, float]:
 
 def test_what_was_computed_is_counted(server: TritonServer) -> None:
     sequences = random_sequences(5, 50)
-    # No other test calls this encoder before: what there is to wait for is its warm-up.
+    # No test has called this encoder before, so the first numbers are those of its warm-up.
     wait_until(lambda: series(server)["sequences_total"] > 0, "the warm-up on the page")
     before = series(server)
 

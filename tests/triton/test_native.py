@@ -50,7 +50,7 @@ def test_requests_share_runs(native_server: TritonServer, protocol: str) -> None
 
 
 def test_who_asks_for_no_output_gets_all(native_server: TritonServer, protocol: str) -> None:
-    """With ids alone, as a client sends them that knows nothing of the model's outputs."""
+    """The request has ids alone, as from a client that does not know the model's outputs."""
     module = importlib.import_module(f"tritonclient.{protocol}")
     ids = np.array([[5, 6, 7]], np.int32)
     tensor = module.InferInput("input_ids", [1, 3], "INT32")

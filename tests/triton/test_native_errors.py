@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native backend: requests that do not fit get an error each, and the others of their batch are served."""
+"""Requests that do not fit get an error each from the native backend, and the others of their batch are served."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_metadata_that_are_no_json_or_missing(native_server: TritonServer, nativ
 
 
 def test_a_plan_that_is_not_what_was_built(native_server: TritonServer, native_repository: Path) -> None:
-    """Session refuses it in the same words."""
+    """Session refuses the plan in the same words."""
     plan = write_model(native_repository, "damaged_plan", plan="delay_us 100") / "1" / "model.plan"
     for content in (b"delay_us ", b"delay_us 101"):
         plan.write_bytes(content)
@@ -115,7 +115,7 @@ def test_a_plan_that_is_not_what_was_built(native_server: TritonServer, native_r
 
 
 def test_a_large_plan_is_read_whole(native_server: TritonServer, native_repository: Path) -> None:
-    """Of more than one piece, and of sizes around a block of the digest's."""
+    """The plans include one of more than one piece, and sizes around a block of the digest."""
     for size in (55, 56, 63, 64, 65, 119, (1 << 22) + 7):
         name = f"size_{size}"
         content = "delay_us 100"

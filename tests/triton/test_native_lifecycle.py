@@ -61,7 +61,7 @@ def test_counters_and_statistics(native_server: TritonServer, native_repository:
 
 
 def test_answers_come_when_their_run_ends(native_server: TritonServer, native_repository: Path) -> None:
-    """A request of one run is not held up by the second run of another that came in the same call."""
+    """A request of one run does not wait for the second run of another request that came in the same call."""
     delays = "dynamic_batching { max_queue_delay_microseconds: 100000 preferred_batch_size: [17] } max_batch_size: 17"
     load(
         native_server,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native backend with inputs and outputs of every kind that metadata describe."""
+"""The native backend with every kind of input and output that metadata describe."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def test_inputs_and_outputs_of_all_kinds(native_server: TritonServer, native_rep
         )
         if rng.random() < 0.5:
             requests[-1]["prompt_length"] = rng.integers(0, 9, (count, 1), dtype=np.int32)
-    # bfloat16 holds small numbers alone exactly, so its output has a test of its own.
+    # bfloat16 holds only small numbers exactly, so its output has a test of its own.
     wanted = ("half", "number", "label", "ranks", "flags")
     for request, answer in zip(requests, call_all(native_server, "grpc", "kinds", requests, wanted), strict=True):
         assert isinstance(answer, dict), answer
         for at, length in enumerate(request["seq_lens"][:, 0]):
             values = [request[name][at, :length] for name in ("boxes", "input_ids", "embeddings")]
-            values.append(np.zeros(length, np.int32))  # of the input that nothing reads
+            values.append(np.zeros(length, np.int32))  # for the input that nothing reads
             beside = int(request["language"][at, 0])
             beside += 2 * int((request["features"][at] * (1, 2)).sum())
             beside += 3 * int(request["prompt_length"][at, 0]) if "prompt_length" in request else 0
@@ -141,7 +141,7 @@ def test_what_a_configuration_says_stays(native_server: TritonServer, native_rep
 
 @pytest.mark.parametrize("budget", ["64", "100", "0"])
 def test_runs_keep_the_token_budget(native_server: TritonServer, native_repository: Path, budget: str) -> None:
-    """The stand-in refuses runs of more tokens than the profile; the budget of 64 is one sequence of the longest."""
+    """The stand-in refuses runs with more tokens than the profile; a budget of 64 is one sequence of maximal length."""
     name = f"budget_{budget}"
     parameters = {"padfree_max_tokens": budget}
     profile = {"min_tokens": 1, "opt_tokens": 64, "max_tokens": int(budget) or 512, "max_batch": 16, "max_seq_len": 64}
@@ -149,7 +149,7 @@ def test_runs_keep_the_token_budget(native_server: TritonServer, native_reposito
     config = "max_batch_size: 64 instance_group { kind: KIND_CPU }"
     write_model(native_repository, name, config=config, engine=engine, parameters=parameters)
     native_server.post(f"v2/repository/models/{name}/load")
-    requests = random_requests(7, 60, most=30)  # of up to 1920 tokens: over several runs each
+    requests = random_requests(7, 60, most=30)  # of up to 1920 tokens, in several runs each
     answers = call_all(native_server, "grpc", name, [tensors(each) for each in requests], OUTPUTS)
     for answer, sequences in zip(answers, requests, strict=True):
         assert_right(answer, sequences)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `padfree triton --backend padfree` writes, in the real server with a stand-in for the engine."""
+"""The repository that `padfree triton --backend padfree` writes, in the real server with a stand-in for the engine."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ pytestmark = pytest.mark.needs_triton
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The repository of a plan, with the text ensemble, for a CPU."""
+    """A plan's repository with the text ensemble, changed to run on a CPU."""
     folder = tmp_path_factory.mktemp("written")
-    # Of a server that is no NGC image: none is written then, with padfree's libraries for a GPU.
+    # For a server that is no NGC image no Dockerfile and archive are written, which would need libraries for a GPU.
     engine = {**metadata()["engine"], "tensorrt": "10.99.0"}
     plan = write_plan(folder / "model.plan", engine=engine, coverage={}, hidden_size=2, num_layers=1)
     options = ServingOptions("bert", backend="padfree", server_tensorrt="10.99.0", tokenizer=TOKENIZER)
@@ -39,7 +39,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def served(
     installed: Path, native_backends: Path, written: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TritonServer]:
-    """Beside it, the same plan with a configuration that the backend completes."""
+    """Serves the repository, and a model whose configuration the backend completes."""
     other = tmp_path_factory.mktemp("completed")
     write_model(other, "completed")
     options = f"--backend-directory={native_backends}"

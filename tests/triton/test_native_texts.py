@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native backend's model of texts in the real server: what the Python backend's model answers, errors too."""
+"""The native backend's tokenizer in the real server gives the answers and errors of the Python backend's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINDS: dict[str, dict[str, Any]] = {"cuts": {}, "refuses": {"long_texts": "refus
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The repository of a model that cuts long texts and of one that refuses them."""
+    """A repository with one model that cuts long texts and one that refuses them."""
     folder = tmp_path_factory.mktemp("native_texts")
     engine = {**metadata()["engine"], "tensorrt": "10.99.0"}
     plan = write_plan(folder / "model.plan", engine=engine, coverage={}, hidden_size=2, num_layers=1)
@@ -52,7 +52,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def text_server(
     installed: Path, native_backends: Path, models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TritonServer]:
-    """Serves them."""
+    """Serves the repository of the two models."""
     options = ("--model-control-mode=explicit", "--load-model=*", f"--backend-directory={native_backends}")
     with TritonServer(installed, [models], tmp_path_factory.mktemp("server"), *options) as running:
         yield running
@@ -105,7 +105,7 @@ def test_answers_and_errors_are_those_of_the_python_backend(
         if isinstance(expected, Failure):
             refused += 1
             assert isinstance(answer, Exception), tensors
-            message = re.sub(r"\(.*codec.*\)", "", expected.message)  # where the bytes are, in Python's words
+            message = re.sub(r"\(.*codec.*\)", "", expected.message)  # Python's codec says where the bytes are
             assert re.sub(r"\(from byte \d+ on\)", "", str(answer)).endswith(message), (str(answer), expected.message)
             continue
         assert isinstance(answer, dict), answer

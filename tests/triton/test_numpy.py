@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A NumPy that the server's Python backend was not compiled for: the model does not load, and says why."""
+"""With a NumPy that the server's Python backend was not compiled for, the model does not load, and says why."""
 
 from __future__ import annotations
 

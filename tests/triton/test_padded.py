@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A padded model in the Python backend, its calls cut by measured costs."""
+"""A padded model in the Python backend, whose calls are cut into runs by measured costs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COSTS = CostTable("padded", (8, 64), (1, 64), ((1.0, 8.0), (2.0, 64.0)))
 
 @pytest.fixture(scope="module")
 def padded(server: TritonServer, other_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Name of the served model."""
+    """The name of the served model."""
     work = tmp_path_factory.mktemp("padded")
     save_model(rewrite(DEMO_DATA / "bert_tiny.onnx", interface="padded", verify=False).model, work / "padded.onnx")
     (work / "costs.json").write_text(COSTS.to_json(), encoding="utf-8")

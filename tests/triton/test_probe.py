@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probe against a server whose model processes are killed."""
+"""The probe, with a server whose model processes are killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODELS = ("bert", "bert_tokenizer")
 
 
 def run_probe(server: TritonServer, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs the file by itself, as a container does whose Python has no packages."""
+    """Runs the file by itself, as in a container whose Python has no packages."""
     address = f"http://{server.url('http')}"
     command = [sys.executable, "-I", "-S", probe.__file__, *arguments, "--url", address, "--pause", "0.1"]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -40,11 +40,11 @@ def test_a_process_that_is_gone_is_found_and_the_server_ended(
         assert run_probe(server, *MODELS).returncode == 0
         end = ["--end", str(server.process.pid)]
         unknown = run_probe(server, "other", *end)
-        assert unknown.returncode == 1  # not loaded: it may come
+        assert unknown.returncode == 1  # not loaded, so it may still come
         assert unknown.stderr.count("unhealthy: http://127.0.0.1") == 3
         own = [pid for pid, command in processes_of(killed).items() if command[1].startswith(str(repository))]
-        os.kill(int(own[0]), signal.SIGKILL)  # other servers' are left alone
-        server.get("v2/health/ready")  # what this server says, though every second request fails
+        os.kill(int(own[0]), signal.SIGKILL)  # those of other servers are left alone
+        server.get("v2/health/ready")  # the server says that it is ready, although every second request fails
         found = run_probe(server, *MODELS)
         assert found.returncode == 1
         assert f"unhealthy: model '{killed}' answers with 500: " in found.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server polls a repository, under load, while models come and versions are added; its folder stays the same."""
+"""A server polls a repository under load, while models and versions are added; its folder stays the same."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from .served_kinds import OUTPUTS, TOKENIZER, TOLERANCE, assert_right, random_se
 
 pytestmark = pytest.mark.needs_triton
 
-WITHIN_S = 40.0  # the server looks once a second
+WITHIN_S = 40.0  # the server polls once per second
 POLLED = ("--model-control-mode=poll", "--repository-poll-secs=1")
 ERROR = re.compile(r"^.*(?:failed to load|Poll failed|failed to poll).*$", re.MULTILINE)
 
 
 def with_larger_bias(model: Path, file: Path) -> Path:
-    """The model with other answers: its pooler's bias is larger."""
+    """Writes the model with other answers, from a larger bias of its pooler."""
     changed = load_model(model)
     for tensor in changed.graph.initializer:
         if "pooler" in tensor.name and tensor.dims == [64]:
@@ -83,7 +83,7 @@ def test_models_and_versions_under_load(installed: Path, model_file: Path, sessi
         assert_right(call(server, "grpc", "bert", rows([sequences[0]]), OUTPUTS), [sequences[0]], other)
         assert np.abs(before["pooler_output"] - after["pooler_output"]).max() > 0.01
         expected = [run.run({"input_ids": sequences})["pooler_output"] for run in (session, other)]
-        # What the server's Python put beside the models does not stop the next one.
+        # Files that the server's Python put beside the models do not prevent the next write.
         assert list(repository.rglob("__pycache__")) != []
         assert write_repository(other_file, repository, options).there
     assert repository.stat().st_ino == inode

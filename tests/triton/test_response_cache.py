@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton's own response cache, switched on as the documents say, refused where its answers would be wrong."""
+"""Triton's own response cache is switched on as the documents say, and refused if its answers would be wrong."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HITS = re.compile(r'^nv_cache_num_hits_per_model\{model="cached",version="1"\} (
 
 
 def put(model: Path, options: ServingOptions, work: Path, repository: Path, cached: str) -> None:
-    """Writes a model into a server's repository, with the page's line in the configuration of `cached`."""
+    """Writes a model into a server's repository, and adds the documents' line to the configuration of `cached`."""
     (line,) = re.findall(r"^response_cache .*$", PAGE, re.MULTILINE)
     written = write_repository(model, work / "repository", options)
     with (written.folder / cached / "config.pbtxt").open("a") as config:
@@ -62,7 +62,7 @@ def test_a_request_that_comes_again_is_not_computed(
 def test_it_is_refused_where_one_output_may_be_asked_for(
     server: TritonServer, model_file: Path, other_repository: Path, tmp_path: Path, part: str
 ) -> None:
-    """The same tokens asked for another output would get the first request's."""
+    """A request for another output of the same tokens would get the first request's output."""
     name = f"{part}_cached"
     options = ServingOptions(name.replace("_tokenizer", ""), tokenizer=TOKENIZER)
     cached = f"{options.name}_tokenizer" if "tokenizer" in part else options.name

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tensorrt backend's configuration, as the real server's own parser reads, completes and checks it.
 
-The server for tests has no tensorrt backend. What it makes of the file as it stands is in its log, before it looks for
-that backend; the checks that come after are made with a stand-in: the same configuration with a few lines of Python for
-a backend, where the core does all the rest, warm-up and reshaping included.
+The server for tests has no tensorrt backend. It logs how it reads the unchanged file before it looks for that backend.
+For the checks that follow, the same configuration has a stand-in for the backend, a few lines of Python; the core does
+everything else, including warm-up and reshaping.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TritonPythonModel:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The server's repository: empty, and tests put models there and load them."""
+    """The server's repository, which is empty at the start; tests put models there and load them."""
     return tmp_path_factory.mktemp("served")
 
 
@@ -74,19 +74,19 @@ def model(write_plan: PlanWriter, packed_metadata: dict[str, Any], served: Path,
 
 @pytest.fixture
 def stand_in(model: Path) -> Path:
-    """The same, served by STAND_IN on the CPU instead of the tensorrt backend."""
+    """The same model, served on the CPU by STAND_IN instead of the tensorrt backend."""
     text = (model / "config.pbtxt").read_text()
     for given, replaced in (("model.plan", "model.py"), ("KIND_GPU", "KIND_CPU"), ('"tensorrt"', '"python"')):
         assert text.count(given) == 1
         text = text.replace(given, replaced)
     (model / "config.pbtxt").write_text(text)
     (model / "1" / "model.py").write_text(STAND_IN)
-    (model / "batchstrategy.so").unlink()  # is no library here; tests of its own load the real one
+    (model / "batchstrategy.so").unlink()  # not a real library here; that one has tests of its own
     return model
 
 
 def load(server: TritonServer, model: Path) -> str:
-    """Loads a model: the server's reason if it does not."""
+    """Loads a model, and returns the server's reason if it refuses."""
     try:
         server.post(f"v2/repository/models/{model.name}/load")
     except urllib.error.HTTPError as error:
@@ -95,7 +95,7 @@ def load(server: TritonServer, model: Path) -> str:
 
 
 def differing(one: Any, other: Any) -> set[str]:
-    """Names of the fields of two configurations that are not equal."""
+    """The names of the fields that differ between two configurations."""
     fields = {item.name for message in (one, other) for item, _ in message.ListFields()}
     assert len(fields) >= 12
     return {name for name in fields if getattr(one, name) != getattr(other, name)}

@@ -90,11 +90,11 @@ def test_large_texts_are_refused_at_once(server: TritonServer, session: Session,
     assert "the request has 32000000 bytes of text, allowed: 1048576; send fewer texts" in str(many)
     assert "'text' 0 has 100000 bytes, allowed: 65536; send a shorter text" in str(one)
     assert_right_texts(good, [SHORT], session)
-    assert time.monotonic() - begin < 5.0  # to send them, above all; tokenising takes 40 s
+    assert time.monotonic() - begin < 5.0  # mostly to send them; tokenising would take 40 s
 
 
 def test_small_requests_do_not_wait_for_large_ones(server: TritonServer, session: Session, protocol: str) -> None:
-    large = ["! " * 32_768] * 16  # a core tokenises them for seconds
+    large = ["! " * 32_768] * 16  # tokenising them takes a core seconds
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(call_all, server, protocol, "bert_text", [{"text": texts(*large)}] * 2, ALL_OUTPUTS)
         while not slow.done():

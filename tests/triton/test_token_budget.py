@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The batching library in the server's dynamic batcher: no batch is over its token budget, and batches still form."""
+"""The batching library in the server's dynamic batcher: no batch exceeds its token budget, and batches still form."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.needs_triton
 
 BUDGET = 1000
 OUTPUTS = ("tokens", "requests", "sum")
-# Tells what was in the batch, and takes long enough for others to wait, and for waiting batches to grow.
+# Returns what was in the batch, and takes long enough for others to wait and for waiting batches to grow.
 MODEL = """
 import time
 import numpy as np
@@ -53,7 +53,7 @@ Load = Callable[..., str]
 
 @pytest.fixture
 def load(server: TritonServer, other_repository: Path) -> Load:
-    """Puts a model with the library into the server; returns its name."""
+    """Puts a model with the library into the server, and returns its name."""
     from tritonclient.http import InferenceServerClient
 
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server whose Python has of padfree what padfree.tar holds, and nothing else: the image's contents, no Docker."""
+"""A server whose Python has nothing of padfree but what padfree.tar holds, as in the image, without Docker."""
 
 from __future__ import annotations
 

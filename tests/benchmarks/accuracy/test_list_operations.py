@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nested list operations: answers and depths are right, lengths ragged, and any number of workers gives the same."""
+"""Nested list operations: answers and depths are right, lengths vary, and any number of workers gives the same."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.accuracy import list_operations as task
 
 
 def evaluate(ids: list[int]) -> int:
-    """The answer of a sequence, worked out by a stack."""
+    """The answer of a sequence, computed with a stack."""
     stack: list[list[int]] = []
     for token in ids[1:]:
         if token >= task.FIRST_DIGIT:

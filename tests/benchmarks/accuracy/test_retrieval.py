@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The retrieval task: documents of ragged lengths, and queries that tell which document they were made from."""
+"""The retrieval task: documents of varying lengths, and queries that show which document they were made from."""
 
 from __future__ import annotations
 

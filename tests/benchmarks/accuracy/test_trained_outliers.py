@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Injected outliers: large numbers inside, nearly the same outputs."""
+"""Injected outliers: large numbers inside the model, and nearly the same outputs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores, and how well the difference between two models' scores is known."""
+"""Scores, and the standard error of the difference between two models' scores."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_standard_error_is_that_of_repeated_draws() -> None:
     for _ in range(300):
         counts = rng.integers(1, 20, 200)
         owners = np.repeat(np.arange(200), counts)
-        values = rng.normal(0.0, 1.0, 200)[owners] + rng.normal(0.0, 1.0, len(owners))  # those of an owner are alike
+        values = rng.normal(0.0, 1.0, 200)[owners] + rng.normal(0.0, 1.0, len(owners))  # an owner's are alike
         means.append(values.mean())
         errors.append(standard_error(values, owners))
     assert np.mean(errors) == pytest.approx(np.std(means), rel=0.15)

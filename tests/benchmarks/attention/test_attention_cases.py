@@ -45,7 +45,7 @@ def test_one_long_sequence_among_short_ones() -> None:
 
 def test_work_counts_valid_tokens_alone() -> None:
     case = next(case for case in all_cases() if case.name == "H 12, B 1, length 512")
-    assert case.flops == 2 * 2 * 512 * 512 * 12 * 64  # two products, a multiplication and an addition each
+    assert case.flops == 2 * 2 * 512 * 512 * 12 * 64  # two products, with a multiplication and an addition each
     assert case.bytes_moved == 4 * 512 * 12 * 64 * 2
     assert case.equal_lengths
 
@@ -89,7 +89,7 @@ def test_table_says_why_ours_or_peers_are_missing() -> None:
 
 
 def test_a_row_of_the_page_marks_the_fastest_and_says_what_was_asked_for() -> None:
-    case = "H 12, B 16, lengths 102 to 512"  # 2.2 x as fast as FA2 is asked for
+    case = "H 12, B 16, lengths 102 to 512"  # the target is 2.2 x as fast as FA2
     assert page_cells(record(case=case)) == [case, "1.0", "**10.0**", "25.0", "12.0", "", "", "", "11.4 met"]
     slow = record(case=case, ours_us=20.0)
     assert page_cells(slow) == [case, "1.0", "20.0", "25.0", "**12.0**", "", "", "", "11.4 missed"]

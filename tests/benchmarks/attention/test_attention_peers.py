@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the attention benchmark does around the kernels: truth, padding, grouping, errors. On the CPU, with PyTorch."""
+"""The attention benchmark around its kernels: truth, padding, grouping, errors; on the CPU, with PyTorch."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_wrong_peer_is_not_timed(problem: Problem, monkeypatch: pytest.MonkeyP
 
 
 def test_one_case_end_to_end(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything but the GPU: kernels, graphs and clocks are stood in for."""
+    """Everything except the GPU, with stand-ins for kernels, graphs and clocks."""
 
     def kernel(operands: Any, cu_seqlens: Any, y: Any, **_: Any) -> None:
         part = Problem(problem.case, (torch.stack(list(operands), 1),), cu_seqlens)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attention benchmark's cases with positions: their truth beside other spellings of it, on the CPU."""
+"""The attention benchmark's cases with positions: their truth against other implementations, on the CPU."""
 
 from __future__ import annotations
 

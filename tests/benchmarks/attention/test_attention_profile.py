@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles of the attention kernels: what is read from ncu's report, and how ncu's refusals are told, without a GPU."""
+"""Profiles of the attention kernels: reading ncu's report, and reporting ncu's refusals, without a GPU."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ PRINTED = {
     "l2_read_bytes": ("Gbyte", "0.038447"),
     "l2_write_bytes": ("Mbyte", "13.658368"),
 }
-"""Of a launch on an H200: unit and value as ncu prints them; what is left out stands as 0."""
+"""Units and values of a launch on an H200, as ncu prints them; metrics that are left out are 0."""
 WAITS = (("selected", "1.0"), ("long_scoreboard", "2.25"), ("barrier", "1.75"), ("membar", "0"))
 
 
 def report(launches: int = 1, without: str = "") -> str:
-    """What ncu prints: its own lines, then names, units and a row a launch."""
+    """A report as ncu prints it: its own lines, then names, units and a row per launch."""
     columns = {"ID": ("", "0"), "Kernel Name": ("", KERNEL)}
     columns |= {metric: PRINTED.get(field, ("", "0")) for field, metric in METRICS.items()}
     columns |= {f"smsp__average_warps_issue_stalled_{why}_per_issue_active.ratio": ("inst", n) for why, n in WAITS}

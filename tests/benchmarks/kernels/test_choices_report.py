@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tilings a build takes, by measurements of few products."""
+"""Which tilings a build chooses, by measuring few products."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_build_takes_the_fastest_of_the_models_first_five() -> None:
     times = dict(zip(first, (9.0, 8.0, 10.0, 11.0, 12.0, 5.0), strict=True))
     one = choose(record(times, first))
     assert (one.epilogue, one.kind) == ("fp16 gelu norms x", "240")
-    assert one.lost == pytest.approx(5 / 8 - 1)  # the sixth is faster, and no build tries it
+    assert one.lost == pytest.approx(5 / 8 - 1)  # the sixth is faster, but no build tries it
 
 
 def test_the_table_counts_by_epilogue_and_kind() -> None:

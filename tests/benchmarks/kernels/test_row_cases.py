@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmark of memory-bound kernels compares them with. On the CPU, with PyTorch."""
+"""The peers in the benchmark of memory-bound kernels, on the CPU, with PyTorch."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ def test_peers_of_pack_unpack_and_index_agree_with_each_other() -> None:
 def test_bytes_are_counted_once() -> None:
     assert row_cases.pack_ids(TOKENS)(0).num_bytes == 3 * 4 * TOKENS
     gathered = row_cases.gather(TOKENS, WIDTH)(0)
-    assert gathered.num_bytes < (2 * WIDTH * 2 + 4) * TOKENS  # rows that several tokens share
+    assert gathered.num_bytes < (2 * WIDTH * 2 + 4) * TOKENS  # tokens share rows
     assert gathered.output.numel() * 2 < gathered.num_bytes

@@ -146,14 +146,14 @@ def test_a_limit_that_padfree_is_below_is_not_drawn() -> None:
 
 
 def test_text_of_pictures_stands_out() -> None:
-    """At least 4.5 : 1 on their white ground, as the guidelines for accessible pages ask."""
+    """The contrast on white is at least 4.5 : 1, as the guidelines for accessible pages ask."""
     assert style.contrast("#000000", "#ffffff") == pytest.approx(21)
-    assert style.contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)  # the known grey that just fails
+    assert style.contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)  # a well-known grey that just fails
     assert style.contrast(style.INK, "#ffffff") >= 4.5
 
 
 def trained_record(changed: Mapping[str, float], variant: str = "plain") -> dict[str, Any]:
-    """A record of trained models: so many per cent of the answers change in one task, and half of that in another."""
+    """A record of trained models: the given per cent of answers change in one task, and half of that in another."""
     scores = {
         f"packed {name}": {"changed_percent": {"tags": part / 2, "answers": part}} for name, part in changed.items()
     }

@@ -179,7 +179,7 @@ def test_fp16_of_another_commit_stands_in_brackets_beside_fp8(tmp_path: Path) ->
 
 
 def test_accuracy_in_fp8_stands_beside_other_precisions(tmp_path: Path) -> None:
-    """With the interval of the difference, not of the score."""
+    """The table has the interval of the difference, not that of the score."""
     figures = {"cosine_mean": 1.0, "cosine_worst": 0.99996, "top_1": 44.0, "top_1_interval": [39.2, 48.8]}
     results = {
         "fp32": {**figures, "against_fp32": 0.0, "against_fp32_interval": [0.0, 0.0]},
@@ -207,7 +207,7 @@ def test_plugins_stand_beside_padfree() -> None:
 
 
 def test_figures_in_sentences_are_those_of_the_records() -> None:
-    """Of BERT-base at 16 x 512, which choosing.md gives; and how many times as fast the README says."""
+    """The times of BERT-base at 16 x 512 are in choosing.md, and the ratios to padded TensorRT are in the README."""
     chosen = model_tables.of_set(read(RESULTS / "end_to_end.jsonl"), "targets")
     times = next(
         map(
@@ -225,7 +225,7 @@ def test_figures_in_sentences_are_those_of_the_records() -> None:
 
 
 def test_sentences_about_gemms_are_those_of_the_records() -> None:
-    """docs/internals/linear.md: per cent by which a layer's sum, or a GEMM, takes longer than in cuBLAS."""
+    """docs/internals/linear.md says by how many per cent GEMMs, and a layer's sum of them, differ from cuBLAS."""
     cublas, over = {"cublas", *linear_report.CUBLAS}, {}
     for each in read(RESULTS / "linear.jsonl"):
         times = each["times_us"]

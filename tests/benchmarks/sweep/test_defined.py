@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that are measured without torch: their tensors are those of transformers, and a sweep finds them."""
+"""Models that are measured without torch have the tensors of transformers, and a sweep finds them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sweep: its cases, what it skips, and what it counts as passed."""
+"""The sweep: its cases, which of them it skips, and which it counts as passed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Padded engines built ahead of a sweep: which, by which process, and under the name that the sweep looks for."""
+"""Padded engines that are built before a sweep: which ones, by which process, and under the names that it looks for."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_parts_are_read() -> None:
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What TensorRT would have been asked for; S 64 cannot be built."""
+    """The options of builds that TensorRT would have been asked for; a build with S 64 fails."""
     calls: list[dict[str, Any]] = []
 
     def build(_: object, plan: Path, **options: Any) -> None:
@@ -78,7 +78,7 @@ def test_engines_are_built_where_the_sweep_looks_for_them(
     ]
     assert "1x64: FAILED: RuntimeError: no engine" in lines[-1]
     assert build(float("inf")) == 1
-    assert len(built) == 2  # those that are there are left alone
+    assert len(built) == 2  # existing engines are left alone
 
     wanted: list[str] = []
     monkeypatch.setattr(engines, "_contender", lambda _, name, *__, **___: wanted.append(name))
