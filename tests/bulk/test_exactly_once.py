@@ -114,7 +114,7 @@ def test_an_output_folder_that_is_swapped_for_a_link_gets_nothing_elsewhere(tmp_
 
 
 def test_a_worker_does_nothing_where_the_manifest_is_another(tmp_path: Path, embedder: Path) -> None:
-    """As when the folder was replaced, or the machine has another disk under this name."""
+    """The folder may have been replaced, or the machine may have another disk under this name."""
     (tmp_path / "in.txt").write_text("\n".join(texts(40)), encoding="utf-8")
     output = tmp_path / "out"
     request = Request([str(tmp_path / "in.txt")], str(output), embedder, shard_rows=SHARD_ROWS)

@@ -48,7 +48,7 @@ def check_refusal(request: Request, match: str) -> None:
 def test_a_changed_input(request_: Request, tmp_path: Path) -> None:
     file = tmp_path / "in" / "b.txt"
     content = file.read_text("utf-8")
-    file.write_text(content[:-2] + "x\n", encoding="utf-8")  # of the same size
+    file.write_text(content[:-2] + "x\n", encoding="utf-8")  # the same size
     check_refusal(request_, "b.txt: the input has another content now")
     file.write_text(content + "more\n", encoding="utf-8")
     check_refusal(request_, r"b.txt: the input had \d+ bytes and has \d+ now")
@@ -73,7 +73,7 @@ def test_a_later_failure_leaves_a_folder_without_a_lock_that_goes_on(tmp_path: P
     def change(line: str) -> None:
         if line.endswith("3 to do"):
             assert (output / LOCK).exists()
-            (tmp_path / "c.txt").write_text(contents["c.txt"][:-2] + "x\n", encoding="utf-8")  # of the same size
+            (tmp_path / "c.txt").write_text(contents["c.txt"][:-2] + "x\n", encoding="utf-8")  # the same size
 
     with pytest.raises(BulkError, match=r"c\.txt: "):
         embed(asked, Running(tokenizers=1), lambda spec: LocalWorkers(spec, *on_cpu(1)), say=change)

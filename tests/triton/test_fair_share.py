@@ -30,7 +30,7 @@ pytestmark = pytest.mark.needs_triton
 MODEL, TEXTS = "shared", "shared_text"
 FLOOD, TOKENS, SINGLES = 600, 400, 12
 SHARE = 0.25
-"""Of the time that a flood takes; if served in order of arrival, another request would wait for nearly all of it."""
+"""The share of a flood's time that another request may wait; in order of arrival it would wait for nearly all."""
 
 
 @pytest.fixture(scope="module")

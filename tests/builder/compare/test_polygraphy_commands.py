@@ -22,7 +22,7 @@ from . import planted_errors
 
 
 def run_commands(folder: Path) -> subprocess.CompletedProcess[str]:
-    tools = Path(sys.executable).parent  # polygraphy lies beside python
+    tools = Path(sys.executable).parent  # polygraphy is installed next to python
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": paths}
     command = ["sh", str(folder / "commands.sh")]

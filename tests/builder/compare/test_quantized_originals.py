@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised originals are compared without rounding activations, the cost of which is reported; weights stay."""
+"""Quantised originals are compared without rounding activations, whose cost is reported; weights stay rounded."""
 
 from __future__ import annotations
 

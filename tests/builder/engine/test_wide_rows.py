@@ -13,7 +13,7 @@ from padfree.onnx_tools.operators import check_nodes, node_attributes, padfree_n
 from .built_models import bert, of, run
 
 UNROUNDED = 1e-3
-"""The tolerance for a pooler's results: onnxruntime does not round between float32, fp16 and float32."""
+"""The tolerance for a pooler's results: onnxruntime does not round values that go from float32 to fp16 and back."""
 
 
 def without(model: onnx.ModelProto, output: str) -> onnx.ModelProto:

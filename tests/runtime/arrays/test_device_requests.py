@@ -78,7 +78,7 @@ def test_missing_types_are_zeros_and_lengths_of_the_host_are_used(feeds_of: Any)
 
 
 def test_no_tokens_become_one_filler(feeds_of: Any) -> None:
-    """As for lists: engines take at least one token."""
+    """As with lists, because engines take at least one token."""
     feeds = feeds_of({"input_ids": OnGPU(0), "token_type_ids": OnGPU(0)}, [0, 0])
     assert {name: feed.tolist() for name, feed in feeds.items()} == {
         "input_ids": [0],

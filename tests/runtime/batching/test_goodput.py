@@ -31,7 +31,7 @@ WAITING = 2
 
 
 class Sleeping:
-    """A model that computes RATE tokens a second."""
+    """A model that computes RATE tokens per second."""
 
     def __init__(self, metadata: dict[str, Any]) -> None:
         self.metadata: Metadata = parse_metadata(metadata, "model")
