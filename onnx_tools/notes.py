@@ -37,8 +37,8 @@ def note_on_definition(entry: Mapping[str, Any]) -> str:
     if not definition.get("own"):
         return ""
     return (
-        f"{definition['name']} is an own definition: no library that could be run knows this type, so that a second "
-        "reading of its paper alone was compared with it; compare some vectors with the model's own code"
+        f"{definition['name']} is padfree's own definition: no library that can be run knows this type, so it was only "
+        "compared with a second reading of its paper; compare some vectors with the model's own code"
     )
 
 
@@ -120,8 +120,8 @@ def _zeros(result: PassedGraph, interface: str) -> Iterator[str]:
     ]
     if interface == "padded" and result.mask.source is not None and names:
         yield (
-            f"rows of masked slots are zeros in {_list(names)}, where the original has numbers: who reads them, as "
-            "ColBERT's query expansion does, needs the original"
+            f"rows of masked slots are zeros in {_list(names)}, where the original has numbers: whoever reads "
+            "them, as ColBERT's query expansion does, needs the original"
         )
 
 

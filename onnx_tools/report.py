@@ -118,7 +118,7 @@ class CoverageReport:
         lines += [f"padded: {count} node{'s' * (count != 1)} in all"] if count else []
         lines += [f"output {name}: {layout}" for name, layout in self.outputs.items()]
         lines += [
-            f"padding's ids: '{name}' must not hold {', '.join(str(i) for i in ids[:3])} in a sequence"
+            f"padding ids: '{name}' must not hold {', '.join(str(i) for i in ids[:3])} in a sequence"
             for name, ids in self.excluded_ids.items()
         ]
         lines += [f"masks must be right-padded: {reason}" for reason in self.right_padded_because]

@@ -38,7 +38,7 @@ def read_external_data(tensors: Iterable[TensorProto], file: Path, weights: Weig
         if total > _MOST_READS * sum(sizes.values()):
             raise ModelFileError(
                 f"the tensors of '{file}' up to '{tensor.name}' take {total} bytes from data files of "
-                f"{sum(sizes.values())}, allowed is {_MOST_READS} times their size; they lie over each other: export "
+                f"{sum(sizes.values())}, allowed is {_MOST_READS} times their size; they overlap: export "
                 "it again"
             )
         try:

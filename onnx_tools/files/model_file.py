@@ -70,7 +70,7 @@ def open_model(path: str | os.PathLike[str], storage: Storage = Storage.MAP) -> 
     except DecodeError as error:
         if file.suffix in _ENGINE_SUFFIXES:
             raise ModelFileError(
-                f"model file '{file}' is an engine of TensorRT's by its name: weights and kernels of one GPU, without "
+                f"model file '{file}' is a TensorRT engine, by its name: weights and kernels of one GPU, without "
                 "the model's graph; give the .onnx file or the Hugging Face folder that it was built from "
                 "(docs/guide/migrating.md)"
             ) from error

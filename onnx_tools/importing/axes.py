@@ -188,7 +188,7 @@ def _different(model: ModelProto, token_inputs: Sequence[str], apart: Sequence[s
     rest = [name for name in token_inputs if name not in apart]
     texts = [", ".join(shapes_text[name] for name in names) for names in (rest, apart)]
     return RewriteError(
-        f"the inputs have different axes: the {_NAMES[axis]} of {texts[1]} is another one than that of {texts[0]}, for "
-        "the model runs with other sizes there; padfree packs inputs that hold one value for every token of the same "
+        f"the inputs have different axes: the {_NAMES[axis]} of {texts[1]} differs from that of {texts[0]}, for the "
+        "model runs with other sizes there; padfree packs inputs that hold one value for every token of the same "
         "sequences; export the encoder with its token inputs alone"
     )

@@ -70,8 +70,8 @@ def refusal(node: gs.Node, graph: gs.Graph, lookup: Lookup) -> RewriteError:
             f"packed; {advice}; or export the model with fixed choices"
         )
     return RewriteError(
-        f"{name} runs a subgraph again and again, as decoders run over tokens; loops cannot be packed, and written out "
-        f"by tracing one would hold one length for ever; {advice}"
+        f"{name} runs a subgraph again and again, as decoders run over tokens; loops cannot be packed, and one "
+        f"that tracing unrolls is right for one length only; {advice}"
     )
 
 

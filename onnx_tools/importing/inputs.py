@@ -156,7 +156,7 @@ def _check(value: ValueInfoProto) -> None:
         return
     kind = f"input '{value.name}' is {TensorProto.DataType.Name(tensor.elem_type)} {_shape(value)}"
     if is_known and all(dim.dim_value for dim in dims):
-        of_batch = "values of one axis at most are taken that are" if len(dims) > 1 else "the others fix sizes; it is"
+        of_batch = "only values of at most one axis may be" if len(dims) > 1 else "the others fix sizes; it is"
         raise RewriteError(
             f"{kind}, and {of_batch} the same for a whole batch; bind it to a number: --fix {value.name}=NUMBER; or "
             "export the model with open axes, [batch, sequence] and [batch]"

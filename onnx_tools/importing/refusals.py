@@ -27,7 +27,7 @@ def refuse_foreign(model: ModelProto) -> ModelProto:
     foreign = next((node for node in model.graph.node if only_tensorrt_rounds(node)), None)
     if foreign is not None:
         raise RewriteError(
-            f"node '{foreign.name}' (trt::{foreign.op_type}) is TensorRT's own, for numbers of few bits; of these, "
+            f"node '{foreign.name}' (trt::{foreign.op_type}) is TensorRT's own low-precision operator; of these, "
             "TRT_FP8QuantizeLinear and TRT_FP8DequantizeLinear are known, one after the other; rewrite the float "
             "model that was quantised"
         )

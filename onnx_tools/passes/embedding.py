@@ -148,8 +148,8 @@ def _replace(graph: gs.Graph, analysis: Analysis, norm: norms.LayerNorm, tables:
     if not by_size or len(by_size) > 2 or len(tables.counted_tables) + len(tables.computed_tables) > 1:
         raise NoMatch(
             f"the sum before '{norm.node}' has {len(tables.by_input)} look-ups by inputs and "
-            f"{len(tables.counted_tables) + len(tables.computed_tables)} by positions and other computed numbers; 1 to "
-            "3 and at most 1 are known"
+            f"{len(tables.counted_tables) + len(tables.computed_tables)} by positions and other computed numbers; "
+            "1 to 3 by inputs and at most 1 of the others are supported"
         )
     (word_table, ids), types = by_size[0], by_size[1] if len(by_size) == 2 else None
     position_table, offset, position_input = positions if positions is not None else (None, 0, None)

@@ -99,7 +99,7 @@ def _zeros_around(analysis: Analysis, pad: gs.Node) -> tuple[int, int] | None:
 
 def _check_masked(values: SlotValues, match: _Neighbours, node: gs.Node) -> None:
     if values.at_masked(match.x) != 0.0:
-        raise NoMatch(f"'{node_name(node)}' ({node.op}) joins neighbours that in masked slots are not known to be 0")
+        raise NoMatch(f"'{node_name(node)}' ({node.op}) joins neighbours that are not known to be 0 in masked slots")
 
 
 def _check_holes(node: gs.Node, contiguous: bool) -> str:

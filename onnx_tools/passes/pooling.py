@@ -155,7 +155,7 @@ def _maximum(analysis: Analysis, node: gs.Node, mask: Mask) -> tuple[str, gs.Ten
         if number > _LOWEST:
             raise NoMatch(f"'{node_name(node)}' sets masked tokens to {number}, not below {_LOWEST}")
         if not _is_mask(analysis[choice.inputs[0]], mask, 3, token_value):
-            raise NoMatch(f"'{node_name(node)}' leaves out other tokens than {_mask_name(mask)}")
+            raise NoMatch(f"'{node_name(node)}' does not leave out exactly the tokens that {_mask_name(mask)} does")
         return "max", x, node.outputs[0]
     return None
 

@@ -186,7 +186,7 @@ class _Sums:
         x = node.inputs[0]
         axis, value = token_axis(self._analysis[x].shape) or 1, self._values.at_masked(x)
         if self._mask.source is not None and (value is None or value > VERY_NEGATIVE):
-            raise NoMatch(f"'{node_name(node)}' ({node.op}) gives masked slots a part")
+            raise NoMatch(f"'{node_name(node)}' ({node.op}) gives masked slots a weight above 0")
         rest, index = self._rest(x), self._shape([axis])
         largest = self._nodes(x).op("Unsqueeze", self._pool(x, rest, "max", axis), index)
         shifted = self._nodes(x).op("Sub", x, largest)

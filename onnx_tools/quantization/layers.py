@@ -95,7 +95,7 @@ def _reason(name: str, node: gs.Node, options: QuantizationOptions) -> str:
     if options.quantize and not any(fnmatch.fnmatchcase(name, pattern) for pattern in options.quantize):
         return _NOT_ASKED_FOR
     if is_of_first_tokens(node):
-        return "it multiplies first tokens alone, which is no work"
+        return "it multiplies only first tokens, which takes too little time to matter"
     weight = padfree_inputs(node)["weight"]
     if not isinstance(weight, gs.Constant):
         return f"its weight '{weight.name}' is computed"

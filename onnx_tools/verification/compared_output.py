@@ -44,7 +44,7 @@ class ComparedOutput:
         if right.dtype.kind in "OSU":
             if not np.array_equal(right, actual):
                 raise DifferError(
-                    f"output '{self.name}' holds texts, and others than in the original (batch '{batch.name}', "
+                    f"output '{self.name}' holds texts that differ from the original's (batch '{batch.name}', "
                     f"{self._interface} interface)"
                 )
             return

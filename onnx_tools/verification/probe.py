@@ -186,8 +186,8 @@ def _difference(part: _PaddedPart, analysis: Analysis, mask: np.ndarray, rules: 
         names = ", ".join(sorted({_text(part.makers[name]) for name in part.final})[:3])
         raise RewriteError(
             f"what stays padded around {names} fails in onnxruntime on {mask.shape[0]} sequences of {mask.shape[1]} "
-            f"slots ({str(error).splitlines()[0]}), so that nobody can tell whether it reads padding; if the original "
-            "fails so, too, as files do that hold the sizes that they were traced with, export it again "
+            f"slots ({str(error).splitlines()[0]}), so it is unknown whether it reads padding; if the original "
+            "fails the same way, as files that hold traced sizes do, export it again "
             "(torch.onnx.export with dynamo=True); otherwise replace these operators by standard ones"
         ) from error
     readers = (_first_difference(part, analysis, mask, *trial) for trial in trials)

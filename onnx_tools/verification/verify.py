@@ -44,8 +44,8 @@ Progress = Callable[[int, int], object]
 """Called with the number of batches of a comparison that have run, and the number of all."""
 
 _MIXES = (
-    "the original's answers for a sequence change with the others of its batch, as where it takes a mean over the "
-    "batch, its size or its longest length"
+    "the original's answers for a sequence depend on the others of its batch, for example because it takes a "
+    "mean over the batch, its size or its longest length"
 )
 
 

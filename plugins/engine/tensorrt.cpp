@@ -96,7 +96,7 @@ TensorRtLibrary::TensorRtLibrary(const std::string& wanted) {
   }
   throw Failure("the plan was built by TensorRT " + wanted + ", and the server has " +
                 (found.empty() ? "none (" + reason + ")" : found) +
-                "; plans run in the version that built them only: use the server release that has it, or build the "
+                "; plans run only in the version that built them: use the server release that has it, or build the "
                 "plan again with padfree build");
 }
 

@@ -243,7 +243,7 @@ def test_an_original_that_fails() -> None:
     builder, hidden = one_layer()
     model = with_output(hidden, builder, TOKENS)
     model.graph.node[5].input[0] = model.graph.node[9].output[0]
-    with pytest.raises(RewriteError, match=r"if the original fails so, too, .* export it again"):
+    with pytest.raises(RewriteError, match=r"if the original fails the same way, .* export it again"):
         rewrite(model)
 
 

@@ -25,7 +25,7 @@ def _operand(e: Expansion, tensor: gs.Tensor, which: str) -> gs.Tensor:
         return tensor
     rank = len(e.shape(tensor, which))
     if rank < 2:
-        raise NotImportable(f"its {which} has {rank} axes, and is to be transposed")
+        raise NotImportable(f"its {which} has {rank} axes, too few to be transposed")
     order = [*range(1, rank - 1), 0, rank - 1] if batch else list(range(rank))
     if transposed:
         order[-2:] = order[:-3:-1]

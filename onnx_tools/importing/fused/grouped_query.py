@@ -58,7 +58,7 @@ def _check(e: Expansion) -> None:
             )
     for what, position in (("keys", 1), ("values", 2)):
         if e.is_read(position):
-            raise NotImportable(f"its {what} are given out (output {position}); leave them out with --outputs")
+            raise NotImportable(f"its {what} are read (output {position}); leave them out with --outputs")
     if e.integer("local_window_size", -1) > 0 or e.number("softcap", 0.0) or e.integer("smooth_softmax"):
         raise NotImportable("it has a window, a cap or a smooth softmax (local_window_size, softcap, smooth_softmax)")
     if any(e.optional_input(position) is not None for position in range(_BIAS + 1, len(e.node.inputs))):

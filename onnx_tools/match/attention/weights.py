@@ -97,7 +97,7 @@ def check_masked_alike(uses: Sequence[MaskUse], mask: PaddingMask, scores: Shape
         if not _masks(use, mask, scores, node, rows) and not _masks(
             _transpose(use), PaddingMask(mask.keeps), scores, node, rows
         ):
-            raise NoMatch(f"the weights of Softmax '{node}' are masked otherwise than the scores before it")
+            raise NoMatch(f"the weights of Softmax '{node}' are masked differently from the scores before it")
 
 
 def _masks(use: MaskUse | None, mask: PaddingMask, scores: Shape, node: str, rows: TableRows) -> bool:

@@ -183,7 +183,7 @@ def _columns(
         if columns.max(initial=0) >= width or not np.array_equal(values, tokens + columns[None, :, None, :]):
             raise NoMatch(f"{what} mixes tokens: its reshapes and transposes move elements between positions")
         if common is not None and not np.array_equal(common, columns):
-            raise NoMatch(f"{what} reads other columns for other sizes of the batch")
+            raise NoMatch(f"{what} reads different columns for different sizes of the batch")
         common = columns
     if common is None:
         raise NoMatch(f"{what} is empty")

@@ -78,7 +78,7 @@ def prove_one(use: MaskUse, scores: Shape, node: str, rows: TableRows) -> Paddin
     prefix = f"mask of node '{node}' is not a plain padding mask because"
     expr = broadcast_expr(use.facts, scores)
     if expr is None:
-        raise NoMatch(f"{prefix} it cannot be followed back to a [batch, sequence] input: a bias by position, for one")
+        raise NoMatch(f"{prefix} it cannot be followed back to a [batch, sequence] input; it may be a bias by position")
     slots = _slots_of_lengths(expr)
     by_length, expr = slots != expr, slots
     if not any(isinstance(leaf, Element | RowSum) for leaf in leaves(expr)) and _keeps_all(use, expr):

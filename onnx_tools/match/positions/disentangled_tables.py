@@ -103,10 +103,10 @@ class DistanceTables:
         if not terms:
             return None
         if q.by_head or q.rotation is not None or k.columns.shape != q.columns.shape:
-            raise NoMatch("scores of rotated, shared or swapped heads get dot products of Q and K with tables added")
+            raise NoMatch("dot products with tables are added to scores of heads that are rotated, shared or swapped")
         if (size := q.columns.shape[1]) > _MOST_HEAD_SIZE:
             raise NoMatch(
-                f"dot products with tables are added to scores of heads of {size}, at most {_MOST_HEAD_SIZE} go"
+                f"dot products with tables are added to scores of heads of {size}, at most {_MOST_HEAD_SIZE} is known"
             )
         parts = [self._term(item, q, k) for item in terms]
         longest = self._positional.longest
@@ -158,7 +158,7 @@ class DistanceTables:
         if table.shape[-2] != heads[1] or len(table) not in (1, heads[0]):
             raise NoMatch(f"'{item.table.name}' has the shape {table.shape} where Q has {heads[0]} heads of {heads[1]}")
         if index.min() < 0 or index.max() >= table.shape[-1]:
-            raise NoMatch(f"'{item.index.name}' leaves the table of {table.shape[-1]} rows among {length} tokens")
+            raise NoMatch(f"'{item.index.name}' looks beyond the table of {table.shape[-1]} rows for {length} tokens")
         wide = np.broadcast_to(table, (heads[0], *table.shape[1:]))[:, :, near]
         rows: Float64s = np.moveaxis(wide, 2, 0).reshape(len(near), -1)
         return rows

@@ -219,7 +219,7 @@ class Biases:
             raise NoMatch(f"'{tensor.name}' is added to the scores and is not made of positions alone")
         if longest is None or longest > _GRID:
             limit = "any" if longest is None else str(longest)
-            raise NoMatch(f"'{tensor.name}' is added to the scores of {limit} tokens; {_GRID} can be looked at")
+            raise NoMatch(f"'{tensor.name}' is added to the scores of {limit} tokens; at most {_GRID} can be checked")
         key = f"{computation.key} {longest}"
         if key not in self._numbers:
             biases = _run(computation, tensor, longest, {})

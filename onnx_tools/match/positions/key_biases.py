@@ -114,7 +114,7 @@ class KeyBiases:
             return self._positional.trial_length
         if longest is None or longest > _PAIRS:
             limit = "any" if longest is None else str(longest)
-            raise NoMatch(f"'{tensor.name}' is added to the scores of {limit} tokens; {_PAIRS} can be looked at")
+            raise NoMatch(f"'{tensor.name}' is added to the scores of {limit} tokens; at most {_PAIRS} can be checked")
         return longest
 
 

@@ -93,7 +93,7 @@ def _rotation(graph: gs.Graph, node: gs.Node) -> _GemmRotation:
     if gemm is None or not is_padfree(gemm, "PadfreeLinear"):
         raise NoMatch(f"'{name}' rotates '{x.name}', which no PadfreeLinear makes")
     if any(not used_once(graph, tensor) for tensor in (x, node.outputs[0])):
-        raise NoMatch(f"'{name}' rotates what others read beside one attention, who would see permuted columns")
+        raise NoMatch(f"'{name}' rotates what more than one attention reads; other readers would see permuted columns")
     if gemm.attrs["activation"] != "none" or gemm.attrs["has_residual"] or gemm.attrs["gated"]:
         raise NoMatch(f"'{name}' rotates what '{node_name(gemm)}' makes by an activation, a gate or a residual")
     if int(node.attrs["head_size"]) % PAIR_BLOCK:

@@ -82,7 +82,7 @@ def test_keys_that_are_given_out_are_left_out_as_the_message_says(tmp_path: Path
     builder.op("Identity", builder.causal(builder.embedding(), outputs=3), output="y")
     key = ["batch", GROUPS, "sequence", SIZE]
     model = builder.model({"y": TOKENS, "present_key": key})
-    with pytest.raises(RewriteError, match=r"its keys are given out \(output 1\); leave them out with --outputs"):
+    with pytest.raises(RewriteError, match=r"its keys are read \(output 1\); leave them out with --outputs"):
         rewrite(model)
     save_model(model, tmp_path / "model.onnx")
     assert main(["optimize", str(tmp_path / "model.onnx"), "-o", str(tmp_path / "x.onnx"), "--outputs", "y"]) == 0

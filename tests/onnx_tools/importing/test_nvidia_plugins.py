@@ -189,5 +189,5 @@ def test_what_is_not_known_is_refused_by_name() -> None:
 def test_an_engine_is_named(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"bert{suffix}"
     path.write_bytes(b"ftrt" + bytes(range(256)))
-    with pytest.raises(ModelFileError, match=r"is an engine of TensorRT's by its name.*migrating"):
+    with pytest.raises(ModelFileError, match=r"is a TensorRT engine, by its name.*migrating"):
         rewrite(path)

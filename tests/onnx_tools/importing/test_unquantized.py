@@ -69,7 +69,7 @@ def test_other_nodes_of_tensorrt_are_named(original: ModelProto) -> None:
     source = TorchQuantizer("e4m3", rounds=False).apply(original)
     node = next(node for node in source.graph.node if node.op_type == "TRT_FP8DequantizeLinear")
     node.op_type = "DequantizeLinear"
-    with pytest.raises(RewriteError, match=r"\(trt::\w+\) is TensorRT's own, for numbers of few bits"):
+    with pytest.raises(RewriteError, match=r"\(trt::\w+\) is TensorRT's own low-precision operator"):
         rewrite(source)
 
 

@@ -187,8 +187,8 @@ def window(b: PositionedBuilder, weights: str) -> str:
 @pytest.mark.parametrize(
     ("weights", "reason"),
     [
-        (other_mask, "are masked otherwise than the scores before it"),
-        (window, "are masked otherwise than the scores before it"),
+        (other_mask, "are masked differently from the scores before it"),
+        (window, "are masked differently from the scores before it"),
         (halves, "are read by 0 MatMuls instead of one"),
     ],
 )
@@ -199,5 +199,5 @@ def test_what_changes_weights_stays(weights: Form, reason: str) -> None:
 def test_a_mask_after_the_softmax_alone_is_none() -> None:
     """Weights of padding are removed, but they were included in the softmax's sum."""
     original = model(mask=same, weights=multiply)
-    with pytest.raises(RewriteError, match="masked otherwise than the scores before it"):
+    with pytest.raises(RewriteError, match="masked differently from the scores before it"):
         rewrite(original)

@@ -97,7 +97,7 @@ def test_originals_that_mix_sequences_are_named_as_such(form: Callable[[Builder]
     b = Builder()
     b.op("Add", _first(b), form(b), output="y")
     model = b.model({"y": ["batch", HIDDEN]})
-    with pytest.raises(RewriteError, match="change with the others of its batch") as caught:
+    with pytest.raises(RewriteError, match="depend on the others of its batch") as caught:
         rewrite(model)
     assert "report this" not in str(caught.value)
     assert rewrite(model, interface="padded").report.plugins["PadfreeAttention"] == 2 - (form is _size_of_batch)
@@ -112,4 +112,4 @@ def test_a_packed_model_that_follows_the_longest_length_of_its_batch_warns(caplo
     b.op("Mul", hidden, b.op("Unsqueeze", longest, b.axes(2)), output="y")
     with caplog.at_level("WARNING"):
         rewrite(b.model({"y": ["batch", "sequence", HIDDEN]}))
-    assert "change with the others of its batch" in caplog.text
+    assert "depend on the others of its batch" in caplog.text
