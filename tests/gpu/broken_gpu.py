@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks a GPU under a pool, in a process of its own, and tells in JSON what became of the runs.
+"""Breaks a GPU under a pool, in a process of its own, and prints as JSON what became of the pool's runs.
 
     python tests/gpu/broken_gpu.py MODEL.PLAN DEVICE memory|trap
 
-memory: nothing of the GPU's memory is left, as where somebody else has taken it; only what runs there fails. trap: a
-kernel traps, after which CUDA fails on every GPU of this process.
+memory: all of the GPU's memory is taken, as if another program used it; only runs on that GPU fail. trap: a kernel
+traps, after which CUDA fails on every GPU of this process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TRAP = b""".version 7.0
 
 
 def break_down(device: int, how: str) -> None:
-    """Leaves a GPU, or all of this process, unusable."""
+    """Makes one GPU unusable ("memory"), or the whole process ("trap")."""
     with kept_device():
         check(runtime.cudaSetDevice(device))
         check(runtime.cudaFree(0))
@@ -50,7 +50,7 @@ def fill_memory() -> None:
     while piece >= SMALLEST_PIECE_BYTES:
         status, _ = runtime.cudaMalloc(piece)
         if status != runtime.cudaError_t.cudaSuccess:
-            runtime.cudaGetLastError()  # or the next launch would report this error as its own
+            runtime.cudaGetLastError()  # otherwise the next launch would report this error as its own
             piece //= 2
 
 
@@ -61,13 +61,13 @@ def batch(seed: int) -> list[Any]:
 
 
 def agree(found: dict[str, list[Any]], expected: dict[str, list[Any]]) -> bool:
-    """Whether answers are the same to fp16's precision."""
+    """Whether answers agree to fp16's precision."""
     pairs = ((row, wanted) for name in expected for row, wanted in zip(found[name], expected[name], strict=True))
     return all(np.allclose(row, wanted, atol=TOLERANCE) for row, wanted in pairs)
 
 
 def attempt(pool: DevicePool, seed: int) -> dict[str, list[Any]] | str:
-    """A run's answers, or why there are none."""
+    """A run's answers, or the message of its error."""
     try:
         return pool.run(batch(seed))
     except ValueError as error:
@@ -75,7 +75,7 @@ def attempt(pool: DevicePool, seed: int) -> dict[str, list[Any]] | str:
 
 
 def main(plan: Path, victim: int, how: str) -> None:
-    """Computes what is expected on another GPU, and runs when one is broken."""
+    """Computes the expected answers on another GPU, breaks one, runs the pool and prints the report."""
     devices = machine_devices()
     with Session(plan, device=devices[victim - 1], cuda_graphs=False) as session:
         expected = [session.run(batch(seed)) for seed in range(RUNS)]

@@ -33,6 +33,6 @@ def session(plan: Path) -> Iterator[Session]:
 
 @pytest.fixture
 def plain(plan: Path) -> Iterator[Session]:
-    """The same engine without graphs: what answers are compared with."""
+    """The same engine without CUDA graphs, whose answers serve as the reference."""
     with Session(plan, cuda_graphs=False) as opened:
         yield opened

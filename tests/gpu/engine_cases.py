@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engines of the matrix: which files there are, and what their inputs are."""
+"""The engines of the matrix: which files there are, and what their inputs mean."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from padfree.onnx_tools import load_model
 from tests.support import exports, exports_table, families
 
 INTERFACES, PRECISIONS = ("packed", "padded"), ("fp32", "fp16", "bf16")
-VARSEQLEN = "varseqlen"  # the packed interface under the inputs of NVIDIA's plugins, once a family
+VARSEQLEN = "varseqlen"  # the packed interface with the inputs of NVIDIA's plugins, for one file per family
 ROOT = Path(__file__).resolve().parents[2]
 MADE = {"wide": "tests.fixtures.make_wide", "forms": "tests.fixtures.make_forms"}
-"""Sources whose files a module exports to FOLDER, beside their list, FOLDER/SOURCE.json."""
+"""Sources whose files a module exports to FOLDER, together with a list of them, FOLDER/SOURCE.json."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An engine.
+    """One engine of the matrix.
 
-    `source`: "families" (tiny ones), "wide" (their kernels are those of real models), "forms" (other models of that
+    `source`: "families" (tiny models), "wide" (models that run the kernels of real ones), "forms" (other models of that
     width: decoders, embeddings as the input, what other frameworks write) or "exports".
     """
 
@@ -44,11 +44,11 @@ class Entry:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Entry:
-        """The engine that a record is of."""
+        """The engine that a record describes."""
         return cls(*(str(record[field.name]) for field in fields(cls)))
 
     def load(self, folder: Path) -> tuple[ModelProto, list[exports.Input]]:
-        """The original file, and what its inputs are."""
+        """The original model, and what its inputs mean."""
         if self.source == "exports":
             return exports.load(self.name), exports_table.inputs_of(self.name)
         model = load_model((folder if self.source in MADE else families.FOLDER) / f"{self.name}.onnx")
@@ -64,7 +64,7 @@ def _input(value: ValueInfoProto) -> exports.Input:
 
 
 def prepare(folder: Path, patterns: Sequence[str]) -> None:
-    """Exports the wide models and forms, where PyTorch and transformers are there; once, and what patterns may want."""
+    """Exports the wide models and forms once, if PyTorch is installed and the patterns may select them."""
     if importlib.util.find_spec("torch") is None:
         return
     heads = {pattern.split("/")[0] for pattern in patterns}
@@ -77,7 +77,7 @@ def prepare(folder: Path, patterns: Sequence[str]) -> None:
 
 
 def entries(folder: Path) -> list[Entry]:
-    """All engines, the slow ones first. Tiny ones come in half precision for one file a family."""
+    """All engines, the slow ones first. Only one tiny file per family also comes in half precision."""
     found = list[Entry]()
     for source in MADE:
         listed = folder / f"{source}.json"
@@ -86,7 +86,7 @@ def entries(folder: Path) -> list[Entry]:
     seen = set[str]()
     for case in families.all_cases():
         if case.static or case.dtype != "fp32" or case.activation:
-            continue  # files of fixed sizes cannot be run on a sequence alone; forms differ in the original alone
+            continue  # such a file of fixed sizes runs no single sequence; the others differ in the original only
         precisions = PRECISIONS
         if case.family in seen:
             precisions = PRECISIONS[:1]

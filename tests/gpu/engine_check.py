@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds engines of the matrix, runs them, and says of each whether it is right.
+"""Builds engines of the matrix, runs them, and reports for each whether it is right.
 
 python -m tests.gpu.engine_check FOLDER '[{"source": ..., "name": ..., "interface": ..., "precision": ...}, ...]'
 
-A line for each engine of the list. An engine may come with `proved`, digests of what right engines were made of: it is
-not built again where it would be made of the same. With one more argument, "onnxruntime", it is the rewritten files, in
-onnxruntime, that are checked: without a GPU, and without engines.
+It prints one line per engine. An engine may come with `proved`, digests of what right engines were made of: it is not
+built again if it would be made of the same. With one more argument, "onnxruntime", the rewritten files are checked in
+onnxruntime instead, without a GPU and without engines.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from .engine_matrix import MARK
 
 MAX_BATCH, MAX_SEQ_LEN = 8, 32
 BATCHES = ((2,), (9, 1, 4, 17, 6), (MAX_SEQ_LEN, 1, 1, 2, 1), (MAX_SEQ_LEN,), (1,), (1,), (1,) * 8)
-"""Lengths; one token comes twice in a row, for what is left from before."""
-# fp32: the largest error in parts of a column's root mean square; sums come in another order. Half precisions: the norm
-# of the error in parts of the result's, as scores with a deviation of 3 are rounded to 11 and 8 bits in two layers (T5,
-# whose scores are not scaled, is the worst); a wrong mask, scale or position is far beyond in the batch that shows it.
+"""Lengths of the sequences; one token is run twice in a row, to find what a run leaves behind."""
+# fp32: the largest error relative to a column's root mean square; sums are added in another order. Half precisions: the
+# norm of the error relative to that of the result, as scores with a deviation of 3 are rounded to 11 and 8 bits in two
+# layers (T5, whose scores are not scaled, is the worst). A wrong mask, scale or position is far above these.
 TOLERANCES = {"fp32": 1e-3, "fp16": 3e-2, "bf16": 2e-1}
 FLOOR = 1e-1
-# What no engine can do, in the words of the refusal: the file itself is right.
+# What no engine can do, in the words of the refusal: the rewritten file itself is right.
 BEYOND_ENGINES = (
     "which an engine cannot give out",
     "TensorRT only supports symmetric quantization",
@@ -58,7 +58,7 @@ BEYOND_ENGINES = (
 
 
 def _without_node_names(model: ModelProto) -> ModelProto:
-    """Equal names of nodes are legal; onnxruntime refuses them."""
+    """A copy without names of nodes: equal ones are legal, but onnxruntime refuses them."""
     result = ModelProto()
     result.CopyFrom(model)
     for node in result.graph.node:
@@ -67,7 +67,7 @@ def _without_node_names(model: ModelProto) -> ModelProto:
 
 
 def error_of(name: str, pairs: list[tuple[np.ndarray, np.ndarray]], precision: str) -> float:
-    """The error of what was found, beside what is wanted. Raises AssertionError where that is too large."""
+    """The error of what was found against what is wanted. Raises AssertionError if it is too large."""
     exact = [(a.astype(np.float64), b.astype(np.float64)) for a, b in pairs]
     if precision == "fp32":
         return exports.assert_close(name, exact, TOLERANCES[precision], FLOOR)
@@ -79,7 +79,7 @@ def error_of(name: str, pairs: list[tuple[np.ndarray, np.ndarray]], precision: s
 
 
 class Check:
-    """An engine beside its original."""
+    """Compares an engine with its original."""
 
     def __init__(self, session: Session, model: ModelProto, inputs: list[exports.Input], precision: str) -> None:
         self._session, self._model, self._inputs, self._precision = session, model, inputs, precision
@@ -96,9 +96,9 @@ class Check:
         self.worst = max(self.worst, error_of(name, pairs, self._precision))
 
     def alone(self, lengths: tuple[int, ...], seed: int) -> None:
-        """Every sequence's outputs are those of the original for it alone.
+        """Checks that every sequence's outputs are those that the original gives for it alone.
 
-        Where nothing tells padding, every slot of the padded interface is a token: lengths have to be equal.
+        If no input marks padding, every slot of the padded interface is a token, so all lengths have to be equal.
         """
         if not self._masked and self._session.metadata.interface == "padded" and len(set(lengths)) > 1:
             return
@@ -111,7 +111,7 @@ class Check:
             for row, value in enumerate(found[name]):
                 constant = layouts[name] == "constant"
                 expected, got = wanted[row][index], np.asarray(value) if constant else np.asarray(value)[None]
-                for axis in range(2, got.ndim):  # an axis of tokens that reaches to the batch's longest
+                for axis in range(2, got.ndim):  # an axis of tokens that is as long as the batch's longest sequence
                     if got.shape[axis] == max(lengths) != expected.shape[axis] == lengths[row]:
                         got = got[(slice(None),) * axis + (slice(lengths[row]),)]
                 assert got.shape == expected.shape, f"{name}: {got.shape} instead of {expected.shape}"
@@ -120,7 +120,7 @@ class Check:
         self.batches += 1
 
     def wide_extent(self, lengths: tuple[int, ...], wide: Session) -> None:
-        """Servers may give a larger extent than the longest sequence has; `wide` captures no graphs."""
+        """Servers may give an extent larger than the longest sequence; `wide` captures no CUDA graphs."""
         roles = {item.role: item.name for item in self._session.metadata.inputs}
         if not {"max_seqlen", "seq_lens"} <= set(roles):
             return
@@ -142,12 +142,12 @@ class Check:
         self.batches += 1
 
     def masks(self) -> None:
-        """Left-padded and holed masks, and rows without any token, in the padded interface."""
+        """Checks left-padded and holed masks, and rows without any token, in the padded interface."""
         metadata = self._session.metadata
         kinds = {item.kind for item in self._inputs}
         if metadata.interface != "padded" or metadata.raw["coverage"]["right_padded_only"] or "seg" in kinds:
             return
-        if any(item.last is not None for item in self._inputs):  # the id that is looked for would be masked
+        if any(item.last is not None for item in self._inputs):  # the id that marks the last token would be masked
             return
         lengths = np.asarray([9, 1, 4, 17, 6])[:, None]
         slots = np.arange(17)
@@ -178,14 +178,14 @@ class Check:
 
 
 class Engines:
-    """Makes plans, with one builder for all."""
+    """Builds plans, all with one TensorRT builder."""
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
         self._builder: EngineBuilder | None = None
 
     def __call__(self, entry: Entry, source: Path) -> Path:
-        """The plan of an engine."""
+        """Builds the plan of an engine."""
         if self._builder is None:
             self._builder = EngineBuilder(0, TacticOptions(timing_cache=self._cache), None)
         plan, options = source.with_suffix(".plan"), {"max_batch": MAX_BATCH, "max_seq_len": MAX_SEQ_LEN}
@@ -195,7 +195,7 @@ class Engines:
 
 
 def make_file(entry: Entry, source: Path) -> Path:
-    """Writes the rewritten file, for onnxruntime."""
+    """Writes the rewritten file, which onnxruntime runs in place of an engine."""
     path = source.with_name("rewritten.onnx")
     result = rewrite(source, interface=entry.interface, precision=entry.precision, verify=False)
     save_model(result.model, path)
@@ -212,7 +212,7 @@ def _gpu() -> Device | None:
 def made_of(entry: Entry, source: Path) -> str:
     """A digest of what an engine is made of: the original, which is the truth, and what TensorRT's parser gets.
 
-    Empty where nothing is made: the build says why.
+    Empty if the build refuses the model, for a reason that it gives itself.
     """
     profile = ProfileOptions(MAX_BATCH, MAX_SEQ_LEN)
     try:
@@ -226,7 +226,7 @@ def made_of(entry: Entry, source: Path) -> str:
 
 
 def exact(model: ModelProto) -> ModelProto:
-    """What is right for a quantised file: itself without the rounding of activations, as docs/guide/fp8.md says."""
+    """The reference for a quantised file: the file without the rounding of activations, as docs/guide/fp8.md says."""
     return without_rounding(Model(model)).model.whole() if holds_quantization(model) else model
 
 
@@ -235,7 +235,7 @@ def check(
 ) -> dict[str, Any]:
     """The result for one engine: passed, refused (by the rewriter, with its reason), failed, or kept.
 
-    `proved`: digests of what right engines were made of; None for files that become no engines.
+    `proved`: digests of what right engines were made of; None if rewritten files are checked instead of engines.
     """
     model, inputs = entry.load(folder)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
@@ -262,7 +262,7 @@ def check(
 
 
 def main() -> None:
-    """Prints the results as they come."""
+    """Checks the listed engines and prints each result as soon as it is known."""
     folder, wanted = Path(sys.argv[1]), json.loads(sys.argv[2])
     make = make_file if sys.argv[3:] else Engines(folder / f"timing-{wanted[0]['source']}.cache")
     for item in wanted:

@@ -39,7 +39,7 @@ from .engine_cases import Entry, entries, prepare
 
 MARK = "RESULT "
 JUDGES = ("builder/engine", "tests/gpu/engine_check.py", "tests/support/exports.py", *LIBRARY)
-"""What an engine and its verdict depend on, beside what it is made of."""
+"""What an engine and its verdict depend on, apart from what it is made of."""
 SECONDS_FOR_ONE = 90.0
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,7 +51,7 @@ Proved = Mapping[str, Sequence[str]]
 def together(group: Sequence[Entry], folder: Path, how: Sequence[str], proved: Proved) -> list[dict[str, Any]]:
     """Builds and checks engines of one model in a process of its own; a crash is a result like any other.
 
-    What comes after an engine that ends the process has no result.
+    Engines that come after one that ended the process have no result.
     """
     listed = json.dumps([{**dataclasses.asdict(entry), "proved": proved.get(entry.key, ())} for entry in group])
     command = [sys.executable, "-W", "ignore", "-m", "tests.gpu.engine_check", str(folder), listed, *how]
@@ -70,7 +70,7 @@ def together(group: Sequence[Entry], folder: Path, how: Sequence[str], proved: P
 
 
 def _environment(entry: Entry) -> dict[str, str]:
-    """One core and one GPU for each process, the same for the same engine."""
+    """One core and one GPU for each process; the same engine always runs on the same GPU."""
     gpus = _gpu_count()
     chosen = {"CUDA_VISIBLE_DEVICES": str(hash(entry.key) % gpus)} if gpus > 1 else {}
     return {**os.environ, **ONE_THREAD, **chosen}
@@ -86,7 +86,7 @@ def _gpu_count() -> int:
 
 
 def _groups(waiting: Sequence[Entry]) -> list[list[Entry]]:
-    """Engines of one model, which share TensorRT's builder."""
+    """Groups of engines of one model, which share TensorRT's builder."""
     found: dict[tuple[str, str], list[Entry]] = {}
     for entry in waiting:
         found.setdefault((entry.source, entry.name), []).append(entry)
@@ -94,17 +94,17 @@ def _groups(waiting: Sequence[Entry]) -> list[list[Entry]]:
 
 
 def read(results: Path) -> list[dict[str, Any]]:
-    """The records of a file; none where there is no file."""
+    """The records of a file; none if there is no such file."""
     return [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
 
 
 def known_statuses(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """What records say of this commit: an engine's key -> its status."""
+    """The statuses recorded for this commit: an engine's key -> its status."""
     return {Entry.of(item).key: item["status"] for item in records if item["commit"] == commit()}
 
 
 def proved_by(records: Sequence[Mapping[str, Any]], here: Mapping[str, str]) -> dict[str, list[str]]:
-    """What engines were made of that were right, judged by the same and on such a machine."""
+    """What right engines were made of, from records with the same judges, GPU and TensorRT as here."""
     found: dict[str, list[str]] = {}
     for item in records:
         same = all(item.get(name) == here.get(name) for name in ("judges", "gpu", "tensorrt"))
@@ -125,7 +125,7 @@ def summary(statuses: Mapping[str, str]) -> list[str]:
 
 
 def main() -> int:
-    """Runs what is left, prints a line for each engine and counts at the end."""
+    """Runs what is left, prints a line for each engine, and the counts at the end."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/local/engines.jsonl")
     parser.add_argument("--folder", type=Path, default=Path("/tmp/padfree-engines"), help="for models and plans")

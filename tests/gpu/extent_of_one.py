@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Standard operators where S is 1: what TensorRT gives alone, and what with longer axes.
+"""Standard operators where S is 1: what TensorRT computes as the network is, and with longer axes.
 
     python -m tests.gpu.extent_of_one
 
 Attention of q, k and v [B,S,H,D], and a convolution of x [B,S,E] along S: strongly typed networks without
-any plugin. Prints the largest error of each batch in parts of the result's root mean square, for the network as it is
+any plugin. Prints the largest error of each batch relative to the result's root mean square, for the network as it is
 and as padfree builds it: axes of products lengthened (builder/engine/lowering/short_axes.py), convolutions written as
 products (onnx_tools/passes/expansion/convolutions.py).
 Needs a GPU, TensorRT and PyTorch.
@@ -58,7 +58,7 @@ FORMS = {
     "convolution, then bf16": _ROUNDED,
     "bf16, then transposed": _ROUNDED_FIRST,
 }
-CASES = (  # form, type, and the error that rounding may make
+CASES = (  # form, type, and the error that rounding may cause
     ("attention", "float", 1e-5),
     ("attention", "float16", 5e-3),
     ("convolution", "float", 1e-4),
@@ -76,7 +76,7 @@ def _kernel(kind: str) -> np.ndarray:
 
 
 def network(form: str, kind: str, mended: bool) -> ModelProto:
-    """A form in a type of ONNX's text form, such as "float"."""
+    """The network of a form, in a type of ONNX's text form such as "float"; `mended`: as padfree builds it."""
     sizes = FORMS[form].replace("TYPE", kind).replace("H,D]", f"{HEADS},{SIZE}]").replace("E]", f"{HEADS * SIZE}]")
     model = parser.parse_model(sizes)
     if form != "attention":
@@ -95,7 +95,7 @@ def network(form: str, kind: str, mended: bool) -> ModelProto:
 
 
 def truth(kind: str, *inputs: np.ndarray) -> np.ndarray:
-    """float64: attention [B,S,H,D] of q, k and v, or the convolution [B,S,E] of x."""
+    """The result in float64: attention [B,S,H,D] of q, k and v, or the convolution [B,S,E] of x."""
     if len(inputs) == 1:
         x = np.pad(inputs[0].astype(np.float64), ((0, 0), (1, 1), (0, 0)))
         length = inputs[0].shape[1]
@@ -111,7 +111,7 @@ def truth(kind: str, *inputs: np.ndarray) -> np.ndarray:
 
 
 class Network:
-    """An engine of the network, run on PyTorch's memory."""
+    """An engine of the network, which runs on PyTorch's memory."""
 
     def __init__(self, model: ModelProto) -> None:
         trt = import_tensorrt()
@@ -127,7 +127,7 @@ class Network:
         self.dtype = np.float16 if half else np.float32
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The result, shaped as every input is, into memory that is NaN before."""
+        """The result, which has the shape of every input; its memory is full of NaN before the run."""
         import torch
 
         context, held = self._engine.create_execution_context(), dict[str, Any]()
@@ -147,7 +147,7 @@ class Network:
 
 
 def errors(form: str, kind: str, mended: bool) -> dict[tuple[int, int], float]:
-    """Each batch's error; infinite for NaN."""
+    """Each batch's error; infinite if the result has NaN."""
     engine, rng = Network(network(form, kind, mended)), np.random.default_rng(0)
     found = {}
     for batch in BATCHES:

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from typing import Any
 
 HALF, BF16, FP8, INT8, INT32 = "HALF", "BF16", "FP8", "INT8", "INT32"
-LARGEST = 448.0  # of e4m3 without infinities
+LARGEST = 448.0  # of e4m3, which has no infinities
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A plugin: types of inputs and outputs by TensorRT's names, and what it computes of PyTorch's tensors."""
+    """A plugin: the types of its inputs and outputs by TensorRT's names, and what it computes on PyTorch's tensors."""
 
     name: str
     inputs: tuple[str, ...]
@@ -68,7 +68,7 @@ SPECS = (
 
 
 def tensor_at(address: int, shape: Sequence[int], kind: str) -> Any:
-    """Device memory as PyTorch's tensor, without a copy."""
+    """Device memory as a PyTorch tensor, without a copy."""
     import torch
 
     kinds = {
@@ -95,7 +95,7 @@ def tensor_at(address: int, shape: Sequence[int], kind: str) -> Any:
 
 
 def plugin_class(trt: Any, spec: Spec) -> Any:
-    """The plugin's class, for this module of TensorRT's."""
+    """The plugin's class for the given TensorRT module."""
 
     class Plugin(  # type: ignore[misc]
         trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime
@@ -164,7 +164,7 @@ def plugin_class(trt: Any, spec: Spec) -> Any:
 
 
 def register(trt: Any) -> list[Any]:
-    """Puts creators of all plugins into TensorRT's registry; keep the result as long as networks are built or run."""
+    """Registers the creators of all plugins with TensorRT; keep the result as long as networks are built or run."""
 
     def creator(spec: Spec) -> Any:
         made = plugin_class(trt, spec)

@@ -4,7 +4,7 @@
     python -m tests.gpu.fp8_probe
 
 The plugins are written in Python (tests/gpu/fp8_plugins.py), so that the answers are TensorRT's alone. A line says yes
-or no, the largest difference from NumPy in parts of the largest value, the plan's bytes and its layers, or TensorRT's
+or no, the largest difference from NumPy relative to the largest value, the plan's bytes and its layers, or TensorRT's
 error. docs/internals/tried-and-rejected.md has the answers. Needs a GPU, TensorRT and PyTorch.
 """
 
@@ -50,7 +50,7 @@ class Prober:
         if found.shape != wanted.shape:
             return f"no   {question.text}: shape {found.shape}, not {wanted.shape}"
         error_part = float(np.abs(found - wanted).max() / np.abs(wanted).max())
-        answer = "yes" if error_part <= question.tolerance else "no "  # NaN is no
+        answer = "yes" if error_part <= question.tolerance else "no "  # NaN counts as no
         return (
             f"{answer}  {question.text}: error {error_part:.1e} (allowed {question.tolerance:.0e}), plan "
             f"{len(bytes(plan))} bytes, {time.monotonic() - started:.1f} s; {self._layers(engine)}"
@@ -79,7 +79,7 @@ class Prober:
         return plan
 
     def constant_by_network(self) -> str:
-        """An e4m3 constant by add_constant into a plugin, without the ONNX parser."""
+        """Passes an e4m3 constant made with add_constant to a plugin, without the ONNX parser."""
         trt, text = self._trt, "e4m3 by add_constant into a plugin"
         self._logger.forget()
         try:
@@ -102,7 +102,7 @@ class Prober:
         return f"{'yes' if np.allclose(found, gemm(), atol=1e-3 * np.abs(gemm()).max()) else 'no '}  {text}"
 
     def _run(self, engine: Any, question: Question) -> np.ndarray:
-        """y in float32, written over memory of NaN."""
+        """The output y in float32; its memory is full of NaN before the run."""
         import torch
 
         context = engine.create_execution_context()
@@ -134,7 +134,7 @@ class Prober:
 
 
 def main() -> None:
-    """Prints every line as it is known."""
+    """Asks every question and prints each line as soon as it is known."""
     prober = Prober()
     for question in QUESTIONS[:2]:
         _say(prober.ask(question))

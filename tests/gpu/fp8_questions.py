@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The questions of tests/gpu/fp8_probe.py: networks in ONNX's text form, and what they give by NumPy."""
+"""The questions of tests/gpu/fp8_probe.py: networks in ONNX's text form, and their results in NumPy."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .fp8_plugins import BF16, FP8, HALF, LARGEST
 TOKENS, WIDTH, FEATURES = 48, 256, 128
 E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
 X_SCALE, Y_SCALE = 0.25, 0.5
-BF16_TWICE = 0.1  # bf16 before e4m3: rounded twice, so that neighbours differ
+BF16_TWICE = 0.1  # bf16 before e4m3: values are rounded twice, so that they may end one step off
 Arrays = Mapping[str, np.ndarray]
 
 
 def e4m3(value: np.ndarray) -> np.ndarray:
-    """Rounded to e4m3 and back; saturated, float32."""
+    """Values rounded to e4m3 and back to float32, saturated."""
     return np.clip(value.astype(np.float32), -LARGEST, LARGEST).astype(E4M3).astype(np.float32)
 
 
@@ -57,9 +57,9 @@ def _scaled_gemm() -> np.ndarray:
 
 @dataclass(frozen=True)
 class Question:
-    """A network in ONNX's text form: input x [T, K] fp16 unless said, output y.
+    """A network in ONNX's text form: input x [T, K] in fp16 unless another is given, output y.
 
-    `wanted` is y in float32, `tolerance` in parts of its largest value. TensorRT 10.6 builds nothing of `refused` ones.
+    `wanted` is y in float32; `tolerance` is relative to its largest value. `refused`: TensorRT 10.6 does not build it.
     """
 
     text: str

@@ -57,7 +57,7 @@ class Pool:
 
 
 def batches(seed: int) -> Iterator[tuple[int, list[int], int]]:
-    """Without end: a seed, the sequences of a batch (-1 for an empty one), and how many tokens of filler follow."""
+    """Endless batches: a seed, the batch's sequences (-1 for an empty one), and how many tokens of filler follow."""
     while True:
         rng = np.random.default_rng(seed)
         chosen = rng.integers(-1 if rng.random() < 0.3 else 0, POOL, rng.integers(1, rng.choice([2, 5, 40])))
@@ -66,7 +66,7 @@ def batches(seed: int) -> Iterator[tuple[int, list[int], int]]:
 
 
 def answers(session: Session, pool: Pool, chosen: list[int], filler: int) -> dict[str, list[np.ndarray]]:
-    """Each output's value for every sequence."""
+    """Every output's value for each sequence."""
     rows = [pool.sequences[at] if at >= 0 else pool.empty for at in chosen]
     names = [item.name for item in session.metadata.inputs if item.role == "tokens"]
     lengths = [row[names[0]].size for row in rows]
@@ -84,7 +84,7 @@ def answers(session: Session, pool: Pool, chosen: list[int], filler: int) -> dic
 
 
 def search(entry: Entry, folder: Path, first: int, count: int) -> None:
-    """Runs batches of the seeds `first` and up. Raises AssertionError at a wrong answer."""
+    """Runs the batches of `count` seeds from `first` on. Raises AssertionError at a wrong answer."""
     model, _ = entry.load(folder)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         source, plan = Path(scratch) / "model.onnx", Path(scratch) / "model.plan"
@@ -112,7 +112,7 @@ def search(entry: Entry, folder: Path, first: int, count: int) -> None:
 
 
 def main() -> int:
-    """Searches with one process an engine, on all GPUs; records the count."""
+    """Searches with one process per engine, on all GPUs; records the count."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=8000, help="batches of all engines together")
     parser.add_argument("--seed", type=int, default=0)

@@ -29,7 +29,7 @@ SHARED: dict[str, Any] = {
     "max_position_embeddings": 128,
     "pad_token_id": 0,
 }
-BFLOAT16 = 3e-2  # of a column's root mean square
+BFLOAT16 = 3e-2  # relative to a column's root mean square
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attach takes an engine in fp8 of the model's folder, and refuses that of another model."""
+"""attach takes an fp8 engine of the folder's own model, and refuses one of another model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXTS = (DEMO_DATA / "texts.txt").read_text("utf-8").splitlines()
 
 
 def save(folder: Path, seed: int) -> Path:
-    """A folder of sentence-transformers with random weights."""
+    """Writes a folder of sentence-transformers with random weights."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     torch.manual_seed(seed)
     sizes = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`padfree bench` on a GPU, with the peers that need TensorRT and PyTorch alone."""
+"""`padfree bench` on a GPU, with the peers that need only TensorRT and PyTorch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_bench_measures_engines_and_the_limit(tmp_path: Path, capsys: pytest.Cap
     ]
     assert main([*command, "--json", str(out)]) == 0, capsys.readouterr().err
     record = json.loads(out.read_text())
-    assert list(record["unavailable"]) == [GPU_PEERS["torch-eager"].title]  # there is no PyTorch model to it
+    assert list(record["unavailable"]) == [GPU_PEERS["torch-eager"].title]  # the model has no PyTorch original
     assert set(record["peers_ms"]) == {GPU_PEERS[name].title for name in names[:2]}
     assert 0 < record["limit_ms"] < record["ours_ms"]
     assert set(record["all_times_ms"]["padfree"]) == {"plain", "CUDA graph"}

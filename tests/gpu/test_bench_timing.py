@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA graphs of PyTorch's work read memory that the work alone owns."""
+"""CUDA graphs of PyTorch's work read memory that belongs to that work alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.gpu
 
-ELEMENTS = 16 << 20  # of 4 bytes: a segment of their own, which the allocator gives back when it is empty
+ELEMENTS = 16 << 20  # of 4 bytes: they get a segment of their own, which the allocator gives back once it is empty
 
 
 def test_replays_after_the_allocator_gave_back_what_is_free() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entry points of include/padfree.h on a GPU: attention against float64, and the way there and back."""
+"""The entry points of include/padfree.h on a GPU: attention against float64, and packing and unpacking."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def library() -> ctypes.CDLL:
 
 @pytest.fixture
 def stream() -> Iterator[ctypes.c_void_p]:
-    """A stream of its own, waited for at the end."""
+    """A stream of the test's own, which is waited for at the end."""
     own = torch.cuda.Stream()
     own.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(own):
@@ -62,7 +62,7 @@ def schedule(library: ctypes.CDLL, tokens: int, heads: int, stream: Any) -> dict
 
 
 def expected_rows(q: Any, k: Any, v: Any, *, window: tuple[int, int], slopes: Any = None) -> Any:
-    """float64 attention of [T, H, D] over LENGTHS, as [T, H * D]."""
+    """Attention over LENGTHS in float64: q, k and v [T, H, D] give [T, H * D]."""
     ratio = q.shape[1] // k.shape[1]
     q, k, v = q.double(), k.double().repeat_interleave(ratio, 1), v.double().repeat_interleave(ratio, 1)
     rows, start = [], 0

@@ -58,7 +58,7 @@ def test_what_overflows_stays_float32_and_the_engine_agrees(tmp_path: Path) -> N
 
 
 def test_polygraphys_own_command_line_loads_the_plugins(tmp_path: Path) -> None:
-    """commands.sh with its last command, which is for TensorRT, and with the library where it lies."""
+    """Runs commands.sh with its last command, which is for TensorRT, and with the library's path on this machine."""
     folder = tmp_path / "polygraphy"
     assert main(["compare", str(MODEL), "--max-seq-len", "16", "--emit-polygraphy", str(folder)]) == 0
     text = (folder / "commands.sh").read_text("utf-8").replace("# polygraphy run", "polygraphy run")

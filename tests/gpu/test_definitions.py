@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every family that is read from config.json and safetensors, as an engine: what transformers gave for each text."""
+"""Every family that is read from config.json and safetensors, as an engine, against transformers' answers per text."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ WIDE = {
     "mistral": "mistral_wide_heads",
     "qwen2": "qwen2_wide",
 }
-"""References of families whose plain ones have heads of 4 numbers: kernels take multiples of 8."""
+"""Wider references of families whose plain ones have heads of 4 numbers: kernels take multiples of 8."""
 LARGEST = {"fp32": 5e-3, "fp16": 4e-2}
-"""Of the norm of a text's answer: products in TF32; some thirty roundings to 11 bits at widths of 16."""
+"""Largest error in parts of an answer's norm: products in TF32; some thirty roundings to 11 bits at widths of 16."""
 TYPES = [(family, precision) for family in FAMILIES for precision in LARGEST if (family, precision) != ("umt5", "fp16")]
-"""umT5's attention has no scale: with random weights, a row of 5,000 is 4 % off in half precision on a CPU already."""
+"""umT5's attention has no scale: with random weights, a row of 5,000 is off by 4 % in half precision even on a CPU."""
 
 
 @pytest.fixture(scope="module")
 def builder() -> SharedBuilder:
-    """TensorRT's builder takes seconds to start: once for all."""
+    """One builder for all tests, as TensorRT's takes seconds to start."""
     return SharedBuilder()
 
 
 def reference_of(family: str) -> tiny_folders.Reference:
-    """The family's plain form, or what comes first where each reference has a form of its own."""
+    """The family's plain form, or the first reference where each has a form of its own."""
     if family in WIDE:
         return tiny_folders.read(WIDE[family])
     return tiny_folders.read(
@@ -67,7 +67,7 @@ def test_engine(family: str, precision: str, interface: str, builder: SharedBuil
             request["token_type_ids"] = tiny_folders.TYPES
         found = session.run(request)
     right = dict(reference.outputs)
-    if "scores" in found:  # of folders with one label, as sentence-transformers gives it
+    if "scores" in found:  # folders with one label give it, as sentence-transformers does
         right = {"scores": tuple(1 / (1 + np.exp(-logits)) for logits in right.pop("logits")), **right}
     assert set(found) == set(right)
     for name, wanted in right.items():

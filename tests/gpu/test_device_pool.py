@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pool on all GPUs of the machine; where there is only one, of two sessions on it."""
+"""A pool on all GPUs of the machine, or of two sessions if there is only one GPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 Array = npt.NDArray[Any]
 
 VOCABULARY = 930
-TOLERANCE = 1e-2  # fp16 through two layers, outputs of magnitude 1; another batch may choose another kernel
+TOLERANCE = 1e-2  # fp16 through two layers, outputs of magnitude 1; other batches may run other kernels
 SERVING = ("starlette", "uvicorn", "orjson")
 BREAKING = Path(__file__).with_name("broken_gpu.py")
 
@@ -67,7 +67,7 @@ def test_all_gpus_give_the_answers_of_one(pool: DevicePool, plain: Session) -> N
     expected = [plain.run(batch) for batch in batches]
 
     def work(start: int) -> None:
-        for at in range(36):  # sizes come back: graphs are captured on every GPU
+        for at in range(36):  # sizes repeat, so that graphs are captured on every GPU
             which = (start + at) % len(batches)
             check(pool.run(batches[which]), expected[which])
 
@@ -106,7 +106,7 @@ def test_opening_and_running_leave_the_thread_on_its_gpu(plan: Path) -> None:
 
 
 def break_pool(plan: Path, victim: int, how: str) -> dict[str, Any]:
-    """What a process tells that broke a GPU under its pool."""
+    """The report of a process that broke a GPU under its pool."""
     command = [sys.executable, str(BREAKING), str(plan), str(victim), how]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -126,7 +126,7 @@ def test_a_gpu_without_memory_is_taken_out_and_the_others_answer(plan: Path, vic
 
 
 def test_where_cuda_fails_for_the_whole_process_every_run_says_so(plan: Path) -> None:
-    """After a kernel that traps, CUDA gives its error for every GPU of the process: nobody is at fault alone."""
+    """After a kernel has trapped, CUDA fails on every GPU of the process, and no single one is to blame."""
     told = break_pool(plan, 0, "trap")
     assert told["right"] == 0, told
     assert told["failures"] == {}, told

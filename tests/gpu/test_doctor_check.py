@@ -19,7 +19,7 @@ from padfree.onnx_tools.operators import padfree_nodes
 pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 
 MOST_SECONDS = 90.0
-"""A minute is what is promised; tests share the machine."""
+"""The promise is a minute; tests share the machine with others."""
 
 
 def test_every_operator_is_right_on_this_gpu(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,7 +37,7 @@ def test_every_operator_is_right_on_this_gpu(capsys: pytest.CaptureFixture[str])
 
 
 class WrongAttention(EngineRunner):
-    """As if attention's kernel were broken: TensorRT gets a graph with scores that are scaled by half as much again."""
+    """Behaves as if attention's kernel were broken: TensorRT gets a graph whose scores are 1.5 times too large."""
 
     def run(self, graph: CaseGraph, model: onnx.ModelProto) -> Ran:
         for node in padfree_nodes(model.graph):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines end to end on a GPU: built from the exported fixture, compared with onnxruntime on the original."""
+"""Engines end to end on a GPU: built from the exported fixture, compared with the original in onnxruntime."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ EXPORTED = DEMO_DATA / "bert_tiny.onnx"
 VOCABULARY = 930
 MAX_BATCH = 8
 MAX_SEQ_LEN = 128
-# Against onnxruntime in fp32 on outputs of magnitude 1: fp32 differs in the order of sums, fp16 rounds to 11 bits in
-# every layer, bf16 to 8.
+# Differences from onnxruntime in fp32, for outputs of magnitude 1: fp32 adds sums in another order, fp16 rounds to 11
+# bits in every layer, bf16 to 8.
 TOLERANCES = {"fp32": 1e-3, "fp16": 4e-2, "bf16": 3e-1}
 LENGTHS = [1, 128, 7, 64, 65, 33, 2, 100]
 
@@ -98,7 +98,7 @@ def test_engines_give_the_originals_answers(plans: dict[tuple[str, str], Path], 
     request = request_of(LENGTHS)
     hidden, pooled = expected_of(request)
     with Session(plans[interface, precision]) as session:
-        for _ in range(2):  # the second time in buffers that are in use already
+        for _ in range(2):  # the second run uses the same buffers again
             results = session.run(request)
             for expected, result in zip(hidden, results["last_hidden_state"], strict=True):
                 np.testing.assert_allclose(result, expected, atol=TOLERANCES[precision])
@@ -109,8 +109,8 @@ def test_the_metadata_says_what_was_built(packed: Session) -> None:
     engine = packed.metadata.engine
     assert engine is not None
     rewritten = dict(packed.metadata.plugins)
-    assert rewritten.pop("PadfreePool") == 1  # the last norm makes the pooler
-    assert rewritten.pop("PadfreeSchedule") == 1  # the embedding makes the schedule
+    assert rewritten.pop("PadfreePool") == 1  # the last norm does the pooling
+    assert rewritten.pop("PadfreeSchedule") == 1  # the embedding writes the schedule
     assert dict(engine.plugin_layers) == rewritten
     assert engine.plugin_layers["PadfreeAttention"] >= 1
 
@@ -155,7 +155,7 @@ def test_a_packed_engine_in_a_cuda_graph(packed: Session) -> None:
     expected = backend.run(packed.feeds(second))
     with backend.prepare(packed.feeds(first)) as prepared:
         graph = prepared.capture()
-        prepared.replace_values(packed.feeds(second))  # new values go through the graph captured with old ones
+        prepared.replace_values(packed.feeds(second))  # the graph was captured with the old values
         graph.launch()
         results = prepared.download()
         assert len(prepared.time_ms(5, graph=graph)) == 5
@@ -181,7 +181,7 @@ def masks() -> dict[str, Array]:
     slots = np.arange(40)[None, :]
     prefix = (slots < lengths[:, None]).astype(np.int64)
     holed = np.random.default_rng(3).integers(0, 2, (4, 40))
-    holed[:, 0] = 1  # the pooler reads the first slot, which has to be a token
+    holed[:, 0] = 1  # the pooler reads the first slot, so it has to be a token
     return {"prefix": prefix, "left": prefix[:, ::-1].copy(), "holed": holed}
 
 
@@ -195,7 +195,7 @@ def test_padded_engines_take_any_mask(padded: Session, kind: str) -> None:
     results = padded.backend.run(feeds)
     kept = mask == 1
     np.testing.assert_allclose(results["last_hidden_state"][kept], hidden[kept], atol=TOLERANCES["fp16"])
-    if kind != "left":  # there the original's pooler reads a masked slot, which nothing can reproduce
+    if kind != "left":  # with left padding the original's pooler reads a masked slot, which nothing can reproduce
         np.testing.assert_allclose(results["pooler_output"], pooled, atol=TOLERANCES["fp16"])
 
 

@@ -67,7 +67,7 @@ def test_engines_are_proved_by_the_same_judges_on_the_same_kind_of_gpu() -> None
         {"made_of": ""},
     ]  # fmt: skip
     records = [right, {**right, "made_of": "b"}, *({**right, "made_of": "c", **other} for other in others)]
-    records += [{**vars(PADDED), "status": "passed", "commit": "older"}]  # before there were digests
+    records += [{**vars(PADDED), "status": "passed", "commit": "older"}]  # a record from before there were digests
     assert engine_matrix.proved_by(records, here) == {PACKED.key: ["a", "b"]}
 
 
@@ -75,7 +75,7 @@ EMBEDDINGS = Entry("forms", "embeddings", "packed", "fp32")
 
 
 def _as_a_form(folder: Path, fixture: str = "bert_embeddings_ts17") -> None:
-    """A fixture that takes embeddings, instead of what would be exported."""
+    """Saves a fixture that takes embeddings in place of the form that would be exported."""
     onnx.save_model(exports.load(fixture), str(folder / "embeddings.onnx"))
     (folder / "forms.json").write_text(json.dumps(["embeddings"]))
 
@@ -96,8 +96,8 @@ def test_models_that_take_embeddings_pass(interface: str, tmp_path: Path) -> Non
 
 
 def test_a_larger_extent_takes_embeddings(tmp_path: Path) -> None:
-    """What is asked of engines alone, of the file: rows of floats go in as such."""
-    _as_a_form(tmp_path, "xlnet_embeddings_ts17")  # parts of it stay padded, so that it has an extent
+    """Makes the check that is made of engines only, on the rewritten file: rows of floats are fed as they are."""
+    _as_a_form(tmp_path, "xlnet_embeddings_ts17")  # part of this model stays padded, so that it has an extent
     model, inputs = EMBEDDINGS.load(tmp_path)
     with Session(make_file(EMBEDDINGS, tmp_path / "embeddings.onnx")) as session:
         found = Check(session, model, inputs, "fp32")
@@ -142,7 +142,7 @@ def test_what_is_recorded_is_not_done_again(tmp_path: Path, monkeypatch: pytest.
 
     def together(group: list[Entry], *_: Any) -> list[dict[str, Any]]:
         ran.append([item.key for item in group])
-        statuses = ["passed", "died"]  # what comes after a crash has no result
+        statuses = ["passed", "died"]  # engines after a crash have no result
         return [{**vars(entry), "status": status} for entry, status in zip(group, statuses, strict=False)]
 
     monkeypatch.setattr(engine_matrix, "together", together)
@@ -155,7 +155,7 @@ def test_what_is_recorded_is_not_done_again(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("sys.argv", command)
     assert engine_matrix.main() == 1
     assert [len(group) for group in ran] == [3]
-    assert engine_matrix.main() == 1  # the third engine, which was left
+    assert engine_matrix.main() == 1  # only the third engine is left
     assert [len(group) for group in ran] == [3, 1]
     monkeypatch.setattr("sys.argv", [*command, "--again"])
     assert engine_matrix.main() == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder of sentence-transformers as an engine: sentence vectors of texts, beside those of onnxruntime."""
+"""A folder of sentence-transformers as an engine: its sentence vectors of texts against those of onnxruntime."""
 
 from __future__ import annotations
 

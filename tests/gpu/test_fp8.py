@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines in fp8: what `padfree build --precision fp8` gives, beside the same file in onnxruntime."""
+"""Engines in fp8 from `padfree build --precision fp8`, against the same file in onnxruntime."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Array = npt.NDArray[Any]
 VOCABULARY, LONGEST, LAYERS = 1000, 512, 3
 LENGTHS = (1, 512, 300, 77, 16, 128, 5)
 # Both compute from the same e4m3 numbers, the file in float32, the engine with results in half precision. A result that
-# differs in its last bits now and then rounds to the next e4m3 number, which later layers pass on: a sequence of
-# one token had a cosine of 0.9983 on an H200. A wrong scale or row leaves less than 0.9.
+# differs in its last bits sometimes rounds to the next e4m3 number, which later layers carry on: a sequence of one
+# token had a cosine of 0.9983 on an H200. With a wrong scale or row it is below 0.9.
 LEAST_COSINE = 0.99
 
 
@@ -33,7 +33,7 @@ def requests(lengths: tuple[int, ...], seed: int) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The file in fp8, an engine of it, and one of the original, calibrated with the same data."""
+    """The file in fp8, an engine of that file, and one of the original, calibrated with the same data."""
     folder = tmp_path_factory.mktemp("fp8")
     found = {name: folder / name for name in ("model.onnx", "fp8.onnx", "file.plan", "model.plan", "ids.jsonl")}
     onnx.save_model(bert_model(LAYERS, 256, 4, 1024, VOCABULARY, LONGEST), str(found["model.onnx"]))

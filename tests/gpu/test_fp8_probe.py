@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What padfree's e4m3 operators ask of TensorRT; docs/internals/tried-and-rejected.md."""
+"""What padfree's e4m3 operators require of TensorRT; docs/internals/tried-and-rejected.md has the findings."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays on the GPU that graphs read where they are, and the streams that make them."""
+"""Arrays on the GPU that graphs read in place, and the streams that write them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .test_session import TOLERANCE, Interface, packed_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 
-IN_PLACE_COMES = 64  # how often addresses come to a context before it has a graph for them
-BUSY_RUNS = IN_PLACE_COMES + 20  # that begin before their values are there
+IN_PLACE_COMES = 64  # how often a context sees the same addresses before it has a graph for them
+BUSY_RUNS = IN_PLACE_COMES + 20  # runs that begin before their values are written
 MOST_RUNS = 10 * BUSY_RUNS
 
 
 def test_arrays_that_come_back_are_read_where_they_are(session: Session, plain: Session) -> None:
-    """Arrays whose values change between runs, which a graph reads in place, all on a stream without a wait."""
+    """Values of arrays change between runs, a graph reads them in place, and nothing waits: all is on one stream."""
     torch = pytest.importorskip("torch")
     given = [packed_of([100, 28], seed) for seed in range(3)]
     expected = [plain.run_packed(arrays, lens)["last_hidden_state"] for arrays, lens in given]
@@ -46,15 +46,15 @@ def test_arrays_that_come_back_are_read_where_they_are(session: Session, plain: 
         values.copy_(sources[1][name])
     for _ in range(3):  # on the default stream, results on the host
         np.testing.assert_allclose(session.run_packed(inputs, lens)["last_hidden_state"], expected[1], atol=TOLERANCE)
-    for at in range(3):  # other arrays
+    for at in range(3):  # other arrays, at other addresses
         results = session.run_packed(sources[at], lens)["last_hidden_state"]
         np.testing.assert_allclose(results, expected[at], atol=TOLERANCE)
 
 
 def test_values_that_a_blocking_stream_makes(session: Session, plain: Session) -> None:
-    """The legacy default stream, in whose order arrays without a stream are there, waits for blocking streams.
+    """Arrays without a stream are ready in the order of the legacy default stream, which waits for blocking streams.
 
-    A host that other work delays may find the GPU done, which shows nothing: such runs do not count.
+    If other work delays the host, the GPU may be done already, which proves nothing: such runs do not count.
     """
     torch = pytest.importorskip("torch")
     from padfree.runtime.gpu.cuda import check as checked
@@ -87,7 +87,7 @@ def test_values_that_a_blocking_stream_makes(session: Session, plain: Session) -
 
 
 def test_parts_of_arrays_begin_anywhere(session: Session, plain: Session) -> None:
-    """TensorRT reads at multiples of 256 bytes alone."""
+    """TensorRT only reads inputs at addresses that are multiples of 256 bytes."""
     torch = pytest.importorskip("torch")
     arrays, lens = packed_of([40, 24])
     expected = plain.run_packed(arrays, lens)["last_hidden_state"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models beyond protobuf's 2 GB as engines: from shards in bf16, through a file, checked against onnxruntime."""
+"""Models beyond protobuf's 2 GB as engines: from shards in bf16, passed as a file, checked against onnxruntime."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from benchmarks.engine.folder_memory import SHAPES, write_folder
 pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 
 LAYERS = 4
-"""Of the 8B shape: 2.8 GB with its embeddings."""
+"""Layers of the 8B shape: with the embeddings these are 2.8 GB."""
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_models_that_lie_in_a_file(precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those that are too large for a message: TensorRT reads their weights beside the graph."""
+    """The model is treated as too large for a message: TensorRT reads its weights from a file next to the graph."""
     named, imported = "engine.preparation_process import serve", "engine import preparation_process as module"
     refusing = "module.serialize = lambda *_: None\nmodule.serve(sys.argv[1], answer)"
     child = preparation_process._CHILD.replace(named, imported).replace("serve(sys.argv[1], answer)", refusing)

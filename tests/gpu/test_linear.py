@@ -21,7 +21,7 @@ VOCABULARY = 930
 LENGTHS = ([128] * 8, [1], [3, 0, 5], [64, 65, 33, 2, 100], [17])
 KEY_NUMBERS = 13  # of LinearTableKey in plugins/linear/tables.h
 KINDS = (("padfree", "folded"), ("padfree", "separate"), ("tensorrt", "separate"))  # --linear, --norms
-# Outputs of magnitude 1 to 4 that were rounded to 11 or 8 bits in every layer, in another order of sums.
+# For outputs of magnitude 1 to 4, rounded to 11 or 8 bits in every layer, with sums in another order.
 TOLERANCES = {"fp16": 4e-2, "bf16": 3e-1}
 
 
@@ -60,18 +60,18 @@ def test_measurements_are_kept_beside_the_timing_cache(tmp_path: Path) -> None:
     planted = "".join(" ".join([*line[:KEY_NUMBERS], line[most], "0"]) + "\n" for line in measured)
     tables.write_text(json.dumps({**kept, "tables": planted}), "utf-8")
     subprocess.run(command, check=True)
-    assert json.loads(tables.read_text("utf-8"))["tables"] == planted  # taken, not measured again
+    assert json.loads(tables.read_text("utf-8"))["tables"] == planted  # from the file, not measured again
 
 
 def skip_elsewhere() -> None:
-    from padfree.runtime.gpu.cuda import open_device  # needs the CUDA bindings
+    from padfree.runtime.gpu.cuda import open_device  # it needs the CUDA bindings
 
     if open_device(0).compute_capability != "9.0":
         pytest.skip("padfree build takes PadfreeLinear by itself on Hopper alone")
 
 
 def run(plan: Path, requests: list[list[np.ndarray]]) -> list[np.ndarray]:
-    """Every output of every sequence of every request."""
+    """All outputs of all sequences of all requests."""
     with Session(plan) as session:
         results = [session.run(request) for request in requests]
     return [np.asarray(row) for result in results for name in sorted(result) for row in result[name]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""padfree.Model of a folder on a GPU: an engine that is built once, and gives what the CPU gives."""
+"""padfree.Model of a folder on a GPU: its engine is built once, and gives the CPU's answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 
 LEAST_COSINE = 0.999  # fp16 against fp32, random weights
 AGAIN_S = 20.0
-"""To open a kept engine, TensorRT's start included."""
+"""Limit for opening a kept engine, including the start of TensorRT."""
 
 
 def test_a_folder_becomes_an_engine_that_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native backend on a GPU: the real server, real plans, every answer compared with Session's."""
+"""The native backend on a GPU: a real server and real plans, every answer compared with Session's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt, pytest.mark.needs_tri
 
 VOCABULARY, POSITIONS = 930, 512
 OUTPUTS = ("last_hidden_state", "pooler_output")
-TOLERANCE = 2e-2  # half precision in other batches; other sequences' answers differ by 0.1 and more
+TOLERANCE = 2e-2  # half precision in other batches; the answers of other sequences differ by 0.1 and more
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def session(plan: Path) -> Iterator[Session]:
 def repository(
     request: pytest.FixtureRequest, plan: Path, session: Session, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """With and without CUDA graphs, in two instances."""
+    """A repository of the engine with CUDA graphs or without, in two instances."""
     engine = session.metadata.engine
     assert engine is not None
     options = ServingOptions("bert", "padfree", instances=2, server_tensorrt=engine.tensorrt)
@@ -60,7 +60,7 @@ def repository(
 
 @pytest.fixture(scope="module")
 def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
-    """Serves it."""
+    """A running server of the repository."""
     installed, work = Path(os.environ["PADFREE_TRITON"]), tmp_path_factory.mktemp("served")
     backends = f"--backend-directory={installed_backends(installed, work / 'backends')}"
     arguments = (backends, "--model-control-mode=explicit", "--load-model=*")
@@ -151,11 +151,11 @@ def test_unload_frees_the_gpu_s_memory(server: TritonServer) -> None:
         for answer in call_all(server, "grpc", "bert", [rows(sequences) for sequences in requests], OUTPUTS):
             assert isinstance(answer, dict), answer
         free.append(free_bytes())
-    assert free[-1] >= free[0] - (64 << 20)  # what others take meanwhile
+    assert free[-1] >= free[0] - (64 << 20)  # other processes may take this much meanwhile
 
 
 def test_another_tensorrt_or_gpu_is_refused(server: TritonServer, repository: Path, plan: Path) -> None:
-    """The files of a plan that was built elsewhere; the server loads nothing, and goes on."""
+    """Loads files of a plan that was built elsewhere; the server refuses the model, and stays up."""
     for name, field, value, message in (
         ("old_tensorrt", "tensorrt", "10.0.0", "the plan was built by TensorRT 10.0.0, and the server has"),
         ("other_chip", "compute_capability", "8.0", "the plan was built for compute capability 8.0"),

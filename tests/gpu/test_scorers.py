@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rerankers that answer, as engines: what transformers gave for each pair, in one batch and alone.
+"""Rerankers that answer with a token, as engines, against transformers' scores for each pair, in one batch and alone.
 
-Their last layer is computed for last tokens alone, which no other engine test does in every precision.
+Their last layer is computed for last tokens only, which no other engine test covers in every precision.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ OPTIONS = {
     "classes": HeadOptions(template="qwen3-reranker"),
 }
 LARGEST = {"fp32": 1e-2, "fp16": 5e-2, "bf16": 2e-1}
-"""Of a score, or of 1 where that is larger: products in TF32; roundings to 11 and 8 bits at widths of 32."""
+"""Largest error, relative to a score of more than 1: products in TF32; roundings to 11 and 8 bits at widths of 32."""
 
 
 @pytest.fixture(scope="module")
 def builder() -> SharedBuilder:
-    """TensorRT's builder takes seconds to start: once for all."""
+    """One builder for all tests, as TensorRT's takes seconds to start."""
     return SharedBuilder()
 
 
@@ -60,7 +60,7 @@ def test_engine(name: str, precision: str, interface: str, builder: SharedBuilde
 
 
 def test_the_last_layer_is_one_of_last_tokens(tmp_path: Path) -> None:
-    """What the engines above are built of."""
+    """The models that the engines above are built of compute their last layer for last tokens only."""
     with opened(write_scorer("qwen3", tmp_path / FOLDERS["qwen3"])) as source:
         model = rewrite(source.path, verify=False).model
     modes = [node_attributes(node)["mode"] for node in padfree_nodes(model.graph) if node.op_type == "PadfreePool"]

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 Array = npt.NDArray[Any]
 
 VOCABULARY = 930
-# fp16 through two layers, outputs of magnitude 1. A graph's filler may choose another kernel, which rounds otherwise.
+# fp16 through two layers, outputs of magnitude 1. A graph's filler may select another kernel, which rounds differently.
 TOLERANCE = 1e-2
 
 
@@ -37,7 +37,7 @@ def request_of(lengths: list[int], seed: int = 0) -> dict[str, list[Array]]:
 
 
 def packed_of(lengths: list[int], seed: int = 0) -> tuple[dict[str, Array], Array]:
-    """The same as packed int32 arrays."""
+    """The same request as packed int32 arrays."""
     request = request_of(lengths, seed)
     arrays = {name: np.concatenate(rows).astype(np.int32) for name, rows in request.items()}
     return arrays, np.array(lengths, dtype=np.int32)
@@ -77,7 +77,7 @@ def test_few_graphs_are_made_and_dropped_all_the_time(plan: Path, plain: Session
             for lengths in ([10], [20, 3], [64] * 5, [10]):
                 request = request_of(lengths, seed)
                 expected = plain.run(request)
-                for _ in range(2 * IDLE_RUNS_A_GRAPH + 3):  # then a graph of other sizes is idle, and goes
+                for _ in range(2 * IDLE_RUNS_A_GRAPH + 3):  # by then a graph of other sizes is idle, and is dropped
                     check(session.run(request), expected)
 
 
@@ -125,7 +125,7 @@ def test_two_models_share_memory(plan: Path, plain: Session) -> None:
 
 
 def test_a_block_holds_what_runs_need(plan: Path) -> None:
-    """The first run is small, and so is the block; the largest one of the profile still fits."""
+    """The block grows from what a small first run needs; the profile's largest run still fits."""
     with Session(plan, contexts=1) as session:
         backend: Any = session.backend
         session.run(request_of([16]))
@@ -153,7 +153,7 @@ def test_torch_tensors_in_and_out(plan: Path, plain: Session, graphs: bool) -> N
 
 
 def test_runs_of_one_request_overlap(plan: Path, plain: Session) -> None:
-    """More than the profile takes, with one context and with two: the same answers, in the caller's order."""
+    """A request larger than the profile, with one context and with two: the same answers, in the caller's order."""
     rng = np.random.default_rng(3)
     request = request_of([int(length) for length in rng.integers(1, MAX_SEQ_LEN, 5 * MAX_BATCH)], 3)
     expected = plain.run(request)
@@ -164,7 +164,7 @@ def test_runs_of_one_request_overlap(plan: Path, plain: Session) -> None:
 
 
 def test_everything_in_the_order_of_a_torch_stream(session: Session, plain: Session) -> None:
-    """Inputs that a long chain of work on the stream makes, results read on it, no synchronisation in between."""
+    """A long chain of work on the stream makes the inputs; results are read on it, with no synchronisation between."""
     torch = pytest.importorskip("torch")
     arrays, lens = packed_of([100, 28, 64])
     expected = plain.run_packed(arrays, lens)["last_hidden_state"]
@@ -214,7 +214,7 @@ def test_results_outlive_the_session(plan: Path, plain: Session) -> None:
 
 
 class Interface:
-    """An array on the GPU of a library that has the CUDA array interface alone, as PyCUDA's."""
+    """An array on the GPU that only has the CUDA array interface, like those of PyCUDA."""
 
     def __init__(self, tensor: Any, **changes: Any) -> None:
         self.tensor = tensor

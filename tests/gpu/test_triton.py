@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines in what Triton's tensorrt backend makes of a batch, and what that backend checks in an engine."""
+"""Engines with what Triton's tensorrt backend makes of a batch, and what that backend checks in an engine."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 
 MODELS = {
     "bert": DEMO_DATA / "bert_tiny.onnx",
-    "mpnet": Path(__file__).parents[1] / "fixtures" / "families" / "mpnet_dynamo_eager.onnx",  # padded islands
+    "mpnet": Path(__file__).parents[1] / "fixtures" / "families" / "mpnet_dynamo_eager.onnx",  # part of it stays padded
 }
 MAX_BATCH, MAX_TOKENS = 8, 40
-TOLERANCE = 1e-3  # fp32 sums in another order; other sequences' answers differ by 0.1 and more
+TOLERANCE = 1e-3  # fp32 sums in another order; the answers of other sequences differ by 0.1 and more
 LIBRARIES = ("libpadfree.so", "libpadfree_register.so", "libpadfree_triton_batching.so")
 
 
@@ -42,7 +42,7 @@ def test_a_batch_of_requests(name: str, tmp_path: Path, monkeypatch: pytest.Monk
         timing_cache=tmp_path.parent / "timing.cache",
     )
     with Session(plan, cuda_graphs=False) as session:
-        for library in LIBRARIES:  # what the image would get; the session has the real ones
+        for library in LIBRARIES:  # what the image would hold; the session has the real ones
             (tmp_path / library).touch()
         monkeypatch.setenv("PADFREE_LIBRARY", str(tmp_path / LIBRARIES[0]))
         options = ServingOptions("bert", server_tensorrt=metadata["engine"]["tensorrt"])

@@ -23,14 +23,14 @@ from tests.support.sequence_models import alone, rows_of, with_rows, with_scalar
 pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 
 INTERFACES, LENGTHS = ("packed", "padded"), (5, 1, 9, 2, 16)
-# Of outputs of magnitude 1, in fp32: sums in another order, and products in TF32.
+# For outputs of magnitude 1 in fp32: sums in another order, and products in TF32.
 TOLERANCE = 5e-3
 ROUNDS = 24
-"""A plain run, the one that is captured, and replays of the graph, with other values each: enough to see a race."""
+"""A plain run, the one that is captured, and replays of the graph, each with other values: enough to show a race."""
 
 
 def build(model: ModelProto, interface: str, folder: Path) -> Path:
-    """A plan in fp32; the build compares its answers with the original's, too."""
+    """Builds a plan in fp32; the build compares its answers with the original's, too."""
     save_model(model, folder / "model.onnx")
     plan = folder / "model.plan"
     build_engine(folder / "model.onnx", plan, interface=interface, precision="fp32", max_batch=8, max_seq_len=16)
@@ -51,7 +51,7 @@ def assert_same(session: Session, model: ModelProto, ids: list[np.ndarray], rows
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_rows_of_sequences(interface: str, tmp_path: Path) -> None:
-    """[B], [B,1], floats [B,3], and ids that go through, in plain runs and in CUDA graphs of rounded batches."""
+    """Inputs [B], [B,1], floats [B,3], ids that pass through, in plain runs and in CUDA graphs of rounded batches."""
     model = with_rows()
     with Session(build(model, interface, tmp_path)) as session:
         for seed in range(ROUNDS):
@@ -67,7 +67,7 @@ def test_rows_of_sequences(interface: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_values_of_a_whole_batch(interface: str, tmp_path: Path) -> None:
-    """[], [1], [3] and a bool, of which sequences with equal values run together, in plain runs and in CUDA graphs."""
+    """Inputs [], [1], [3] and a bool; sequences with equal values run together, in plain runs and in CUDA graphs."""
     model, count = with_shared(), len(LENGTHS)
     with Session(build(model, interface, tmp_path)) as session:
         for seed in range(ROUNDS):
@@ -132,7 +132,7 @@ def test_a_mask_of_entities(interface: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_an_input_that_nothing_reads(interface: str, tmp_path: Path) -> None:
-    """Every slot counts as a token in the padded interface: sequences have one length there."""
+    """Every slot counts as a token in the padded interface, so that all sequences have one length there."""
     model = without_mask()
     lengths = LENGTHS if interface == "packed" else (7, 7, 7)
     with Session(build(model, interface, tmp_path)) as session:

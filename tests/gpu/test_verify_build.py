@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds check their engines on the GPU: right ones keep their errors, one with a wrong operator is not written."""
+"""Builds check their engines on the GPU: right ones record their errors, one with a wrong operator is not written."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 
 EXPORTED = DEMO_DATA / "bert_tiny.onnx"
 LIMITS: dict[str, Any] = {"max_batch": 8, "max_seq_len": 128}
-# Beside onnxruntime in float32: sums in another order, and roundings to 11 and 8 bits in every layer.
+# Differences from onnxruntime in float32: sums in another order, and roundings to 11 and 8 bits in every layer.
 WORST = {"fp32": 1e-3, "fp16": 3e-2, "bf16": 2e-1}
 MOST_SECONDS = 3.0
-"""What a check may add to a build of BERT-base."""
+"""What the check may add to a build of BERT-base."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_right_engines_are_written_with_their_errors(
 def test_an_engine_with_a_wrong_operator_is_not_written(
     precision: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if attention's kernel were broken: TensorRT gets a graph whose last layer scales scores by twice as much."""
+    """As if attention's kernel were broken: in TensorRT's graph, the last layer's scale of scores is doubled."""
     build = EngineBuilder.build
 
     def build_wrong(self: EngineBuilder, model: onnx.ModelProto, ranges: Any, *, content: Any = None) -> BuiltEngine:
@@ -77,7 +77,7 @@ def test_an_engine_with_a_wrong_operator_is_not_written(
 def test_a_gemm_that_is_off_by_a_fifth_is_found_in_bf16(
     layer: int, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if the kernel of one product of one layer were: TensorRT gets its weights times 1.2."""
+    """As if the kernel of one product in one layer were broken: TensorRT gets its weights multiplied by 1.2."""
     model, build = tmp_path / "model.onnx", EngineBuilder.build
     onnx.save_model(bert_model(6, 256, 4, 1024, vocab_size=1000, max_positions=512), str(model))
 
@@ -102,7 +102,7 @@ def test_a_gemm_that_is_off_by_a_fifth_is_found_in_bf16(
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_long_sequences_are_checked(precision: str, tmp_path: Path, cache: Path) -> None:
-    """A sequence of more than 512 tokens, where the profile allows one: attention has other kernels for it."""
+    """If the profile allows it, one sequence has more than 512 tokens, as attention has other kernels for those."""
     model = tmp_path / "model.onnx"
     onnx.save_model(bert_model(2, 256, 4, 1024, vocab_size=1000, max_positions=2048), str(model))
     options: dict[str, Any] = {"max_batch": 8, "max_seq_len": 2048, "timing_cache": cache}
@@ -126,7 +126,7 @@ def test_fp8_is_compared_with_its_own_file(tmp_path: Path, cache: Path) -> None:
 
 
 def test_a_check_of_bert_base_takes_little_time(tmp_path: Path, cache: Path) -> None:
-    """The answers are computed while TensorRT builds, so that what is waited for is the engine's own runs."""
+    """The expected answers are computed while TensorRT builds, so that only the engine's own runs take extra time."""
     model = tmp_path / "model.onnx"
     onnx.save_model(bert_model(), str(model))
     metadata = build_engine(model, tmp_path / "model.plan", precision="fp16", timing_cache=cache, max_seq_len=512)

@@ -1,4 +1,4 @@
-"""What all tests of attention's kernels share: types, kernels, and the truth for positions of every kind."""
+"""What all tests of attention's kernels share: types, kernels, and the truth for every kind of position term."""
 
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from .cases import DEVICE, generator
 
 TYPES = [torch.float16, torch.bfloat16, torch.float32]
 ROWS = 1024
-"""Query rows whose scores the truth holds at a time."""
+"""Query rows whose scores are computed at a time for the truth."""
 
 
 def choose(kernel: str, dtype: torch.dtype) -> str:
-    """The kernel to launch, or a skip: fp32 has one kernel, and only Hopper has sm90's and short."""
+    """The kernel to launch; skips the test where there is none: only Hopper has sm90's and short, and fp32 has one."""
     if kernel != "auto" and dtype == torch.float32:
         pytest.skip("fp32 has one kernel")
     if kernel in ("sm90", "short") and torch.cuda.get_device_capability()[0] != 9:
@@ -25,7 +25,7 @@ def choose(kernel: str, dtype: torch.dtype) -> str:
 
 
 def slopes(heads: int, steepest: float = 0.5) -> torch.Tensor:
-    """Those of ALiBi: powers of two, from the steepest down, fp32 [H]."""
+    """ALiBi's slopes: powers of two, from the steepest down, fp32 [H]."""
     return steepest * 2.0 ** -torch.arange(heads, device=DEVICE, dtype=torch.float32)
 
 
@@ -35,7 +35,7 @@ def distance_bias(heads: int, reach: int, spread: float = 2.0, seed: int = 3) ->
 
 
 def score_bias(positions: Positions, rows: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """[H, rows, keys], or [1, rows, keys] without a bias: what is added to scores, -inf outside the window."""
+    """What is added to scores, -inf outside the window: [H, rows, keys], or [1, rows, keys] without a bias."""
     distance = keys - rows[:, None]
     if positions.slopes is not None:
         added = -positions.slopes.to(dtype)[:, None, None] * distance.abs()
@@ -56,7 +56,7 @@ def score_bias(positions: Positions, rows: torch.Tensor, keys: torch.Tensor, dty
 def position_scores(
     q: torch.Tensor, k: torch.Tensor, positions: Positions, rows: torch.Tensor, keys: torch.Tensor
 ) -> torch.Tensor:
-    """[H, rows, keys]: the products of a disentangled bias, of q [rows, H, D] and k [keys, H, D]."""
+    """What a disentangled bias adds to scores [H, rows, keys], for q [rows, H, D] and k [keys, H, D]."""
     reach, heads = positions.bias_range, q.shape[1]
     index = ((keys - rows[:, None]).clamp(-reach, reach) + reach).expand(heads, -1, -1)
     total = torch.zeros(index.shape, device=DEVICE, dtype=q.dtype)
@@ -74,8 +74,8 @@ def attend(
 ) -> torch.Tensor:
     """softmax(QK^T * scale + bias)V of q [T, H, D], k and v [T, KVH, D], each sequence by itself, as [T, H*D].
 
-    The products have the given type and the softmax has float64 with float64 and float32 otherwise, as in PyTorch's
-    fused attention.
+    Operands and the probabilities that multiply V are rounded to the given type; scores and softmax are computed in
+    float64 for float64 and in float32 otherwise, as in PyTorch's fused attention.
     """
     inner = torch.float64 if dtype == torch.float64 else torch.float32
     ratio = operands[0].shape[1] // operands[1].shape[1]

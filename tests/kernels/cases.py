@@ -22,7 +22,7 @@ POISON = {torch.int32: -(2**31) + 7}
 
 
 def if_compiled(check: Callable[..., object], *arguments: Any, **named: Any) -> None:
-    """Runs a check of a GEMM, unless no kernel has its tiling; test_linear_menu checks which tilings exist."""
+    """Runs a check of a GEMM unless no kernel has its tiling; test_linear_menu checks which tilings exist."""
     with contextlib.suppress(NoKernel):
         check(*arguments, **named)
 
@@ -53,29 +53,29 @@ def cumulative(lengths: Sequence[int]) -> torch.Tensor:
 
 
 def poisoned_output(shape: Sequence[int], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """An output full of poison inside a buffer with guard bands: (the view to write, the whole buffer)."""
+    """An output full of poison inside a buffer with guard bands: returns the view to write to, and the whole buffer."""
     count = int(torch.Size(shape).numel())
     buffer = torch.full((count + 2 * GUARD,), POISON.get(dtype, float("nan")), dtype=dtype, device=DEVICE)
     return buffer[GUARD : GUARD + count].view(*shape), buffer
 
 
 def assert_guards(buffer: torch.Tensor) -> None:
-    """Nothing outside the output was written."""
+    """Checks that nothing was written outside the output."""
     bands = torch.cat([buffer[:GUARD], buffer[-GUARD:]])
     intact = bands == POISON[bands.dtype] if bands.dtype in POISON else bands.isnan()
     assert bool(intact.all()), "the kernel wrote outside its output"
 
 
 def with_filler(x: torch.Tensor, filler: int) -> torch.Tensor:
-    """Tokens x [T, ...] followed by `filler` tokens of NaN, which no kernel may let through."""
+    """Tokens x [T, ...] followed by `filler` tokens of NaN, which must not affect any result."""
     tail = torch.full((filler, *x.shape[1:]), float("nan"), dtype=x.dtype, device=x.device)
     return torch.cat([x, tail])
 
 
 def assert_accurate(ours: torch.Tensor, plain: torch.Tensor, truth: torch.Tensor) -> None:
-    """Our error against float64 truth is at most twice that of plain PyTorch in the same type, in norm and at worst.
+    """Checks that our error is at most twice that of plain PyTorch in the same type, in norm and at worst.
 
-    Below FLOOR, where rounding to the type dominates, twice FLOOR is allowed.
+    Errors are those against float64 truth. Below FLOOR, where rounding to the type dominates, twice FLOOR is allowed.
     """
     assert ours.shape == truth.shape
     if truth.numel() == 0:
@@ -91,7 +91,7 @@ def assert_accurate(ours: torch.Tensor, plain: torch.Tensor, truth: torch.Tensor
 
 
 def assert_same_in_a_graph(run: Callable[..., torch.Tensor], start: torch.Tensor) -> None:
-    """Replays of a CUDA graph give the bits of `separately`, where launches wait for each other; `run` works on x."""
+    """Checks that replays of a CUDA graph give the bits of launches that wait for each other; `run` works on x."""
     expected = run(start.clone(), separately=True)
     assert bool(expected.isfinite().all())
     x = start.clone()

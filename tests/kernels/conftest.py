@@ -1,4 +1,4 @@
-"""Kernel tests need a GPU, torch and libpadfree_kernels.so; without one of them they say which and are skipped."""
+"""Kernel tests need a GPU, torch and libpadfree_kernels.so; if one is missing they are skipped with the reason."""
 
 # SPDX-License-Identifier: Apache-2.0
 import gc
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def memory_is_given_back() -> Iterator[None]:
-    """References in float64 of 8192 tokens take tens of gigabytes, which PyTorch would keep until its process ends."""
+    """References in float64 for 8192 tokens take tens of gigabytes, which PyTorch would keep until its process ends."""
     yield
     if torch.cuda.memory_reserved() > MOST_KEPT:
         gc.collect()

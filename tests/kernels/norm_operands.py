@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What norms of rows are tested with: random operands, and the truth in plain PyTorch."""
+"""Random operands for tests of norms, and the truth in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def norm_rows(x: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor | None, r
 
 @dataclass(frozen=True)
 class NormOperands:
-    """Of PadfreeLayerNorm, for rows [T, E]; what the options do not name is None."""
+    """Operands of PadfreeLayerNorm for rows [T, E]; those that the options do not name are None."""
 
     x: torch.Tensor
     bias: torch.Tensor | None
@@ -36,7 +36,7 @@ class NormOperands:
 
     @staticmethod
     def draw(rows: int, width: int, dtype: torch.dtype, options: str) -> NormOperands:
-        """With the parts that the options name: bias, residual, beta, rms."""
+        """Draws operands, with the parts that the options name: bias, residual, beta, rms."""
         return NormOperands(
             normal(rows, width, dtype=dtype, seed=1) * 3 + 1,
             normal(width, dtype=dtype, seed=2) if "bias" in options else None,
@@ -47,7 +47,7 @@ class NormOperands:
         )
 
     def tensors(self) -> tuple[torch.Tensor | None, ...]:
-        """As launchers take them."""
+        """The operands in the order of the launchers' arguments."""
         return self.x, self.bias, self.residual, self.gamma, self.beta
 
     def sum_in(self, dtype: torch.dtype) -> torch.Tensor:
@@ -58,6 +58,6 @@ class NormOperands:
         return total
 
     def truth(self, eps: float) -> torch.Tensor:
-        """In float64."""
+        """The norm in float64."""
         beta = None if self.beta is None else self.beta.double()
         return norm_rows(self.sum_in(torch.float64), self.gamma.double(), beta, self.rms, eps)

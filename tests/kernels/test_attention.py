@@ -23,18 +23,18 @@ from .cases import (
 
 QKV_LAYOUTS = ["3HD", "H3D", "separate"]
 MANY_HEADS = 48
-"""Enough for the mma kernel's tiles of 128 query rows in a batch of a few hundred tokens, if it may be long."""
+"""Heads enough for the mma kernel's tiles of 128 query rows in a batch of a few hundred tokens of long sequences."""
 
 
 KERNELS = ["auto", "mma", "sm90", "short"]
 SHAPES = [(3, 0), (MANY_HEADS, 4096), (3, 4096), (3, 64)]
-"""Heads and max_seq_len: between them they reach every tile shape of the tensor-core kernels."""
+"""Heads and max_seq_len: together they cover every tile shape of the tensor-core kernels."""
 
 
 def make_operands(
     qkv_layout: str, tokens: int, heads: int, head_size: int, dtype: torch.dtype, spread: float, filler: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Views [T + filler, H, D] of random Q, K and V in one tensor, or in three."""
+    """Random Q, K and V as views [T + filler, H, D] of one tensor, or as three tensors."""
     shape = {"3HD": (3, heads, head_size), "H3D": (heads, 3, head_size), "separate": (3, heads, head_size)}[qkv_layout]
     qkv = torch.randn(tokens, *shape, device=DEVICE, generator=generator()) * spread
     qkv = with_filler(qkv.to(dtype), filler)
@@ -72,7 +72,7 @@ def check(
     kernel: str = "auto",
     key_factors: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """key_factors: what the key of a token is multiplied by, by its position."""
+    """Compares attention with the truth; `key_factors` gives what a token's key is multiplied by, from its position."""
     tokens = sum(lengths)
     operands = make_operands(qkv_layout, tokens, heads, head_size, dtype, spread, filler)
     if key_factors:
@@ -109,7 +109,7 @@ def test_lengths(name: str, dtype: torch.dtype, heads: int, max_seq_len: int, ke
 @pytest.mark.parametrize(("heads", "max_seq_len"), SHAPES)
 @pytest.mark.parametrize("kernel", ["sm90", "short"])
 def test_lengths_of_narrow_heads(name: str, dtype: torch.dtype, heads: int, max_seq_len: int, kernel: str) -> None:
-    """Heads of up to 32 columns have narrow panels in the Hopper kernels."""
+    """Heads of up to 32 columns use narrow panels in the Hopper kernels."""
     chosen = choose(kernel, dtype)
     check(LENGTHS[name], head_size=32, dtype=dtype, heads=heads, max_seq_len=max_seq_len, kernel=chosen)
 
@@ -157,7 +157,7 @@ def test_wide_scores_do_not_overflow(kernel: str) -> None:
 def test_scores_far_above_those_before(
     course: str, kernel: str, max_seq_len: int, dtype: torch.dtype, head_size: int
 ) -> None:
-    """Exponentials are relative to the largest score so far, which is right only if earlier sums are rescaled."""
+    """Exponentials are relative to the largest score so far, so that earlier sums have to be rescaled when it grows."""
     factors: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "rising": lambda position: 1 + position / 16,
         "falling": lambda position: 24 / (1 + position / 16),
@@ -176,7 +176,7 @@ def test_scores_far_above_those_before(
 @pytest.mark.parametrize("head_size", [32, 64])
 @pytest.mark.parametrize(("kernel", "max_seq_len"), [*((kernel, 0) for kernel in KERNELS), ("short", 128)])
 def test_same_sequence_alone_and_in_a_batch_gives_the_same_bits(kernel: str, max_seq_len: int, head_size: int) -> None:
-    """The batch is large enough for the short kernel's blocks to be whole sequences; alone they are parts of one."""
+    """In the batch the short kernel's blocks are whole sequences; alone, each block is a part of one."""
     choose(kernel, torch.float16)
     lengths = LENGTHS["mixed"] * 2
     width = MANY_HEADS * head_size
@@ -216,7 +216,7 @@ def test_hostile_cu_seqlens_stay_in_bounds(kernel: str, head_size: int) -> None:
 @pytest.mark.parametrize("heads", [2, MANY_HEADS])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_overlapped_launches_give_the_bits_of_separate_ones(heads: int, kernel: str, head_size: int) -> None:
-    """Each launch reads what the one before wrote, and overwrites what it read."""
+    """Each launch reads what the one before wrote, and overwrites what that one read."""
     choose(kernel, torch.float16)
     lengths = LENGTHS["mixed"]
     cu_seqlens, tokens = cumulative(lengths), sum(lengths)

@@ -12,7 +12,7 @@ from .test_attention_positions import EDGES, check, make_operands
 
 TABLES = [("k_position", "q_position"), ("k_position",), ("q_position",)]
 KERNELS = ["auto", "disentangled mma"]
-"""On Hopper the first is a kernel of its own for heads of up to 64."""
+"""On Hopper, "auto" is a kernel of its own for heads of up to 64."""
 
 
 def tables(
@@ -25,7 +25,7 @@ def tables(
     names: tuple[str, ...] = TABLES[0],
     spread: float = 1.0,
 ) -> Positions:
-    """Random tables with NaN around them, and in their rows for distances that no sequence has."""
+    """Random tables surrounded by NaN; rows for distances that no sequence has are NaN, too."""
     inputs = {}
     for seed, name in enumerate(names):
         table, _ = poisoned_output((2 * reach + 1, heads * head_size), dtype)
@@ -73,7 +73,7 @@ def test_lengths(name: str, dtype: torch.dtype, kernel: str) -> None:
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_head_sizes_and_biases(head_size: int, dtype: torch.dtype, kernel: str) -> None:
-    """The bias of K counts: rows of q_position are multiplied by it."""
+    """K's bias takes part in the disentangled bias, as rows of q_position are multiplied by K."""
     check_disentangled(LENGTHS["mixed"], 128, dtype, head_size=head_size, with_bias=True, kernel=kernel)
 
 

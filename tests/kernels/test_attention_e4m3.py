@@ -1,4 +1,4 @@
-"""Attention that stores e4m3: against float64 truth, and against what the same kernel stores in the operands' type."""
+"""Attention that stores e4m3, against float64 truth and against what the same kernel stores in the operands' type."""
 
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Callable
@@ -16,19 +16,19 @@ from .test_linear_e4m3 import E4M3, HALF_STEP, LARGEST, NAN, ROUNDED_ALIKE, e4m3
 
 HEADS = 3
 MANY_HEADS = 48
-"""Enough for the mma kernel's tiles of 128 query rows, where sequences may be long."""
+"""Heads enough for the mma kernel's tiles of 128 query rows, where sequences may be long."""
 Y_SCALE = 2.0**-6
 FILLER = 5
 TYPES = [torch.float16, torch.bfloat16]
 WITHIN = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
-"""What rounding to the type moves a number by, relative to it."""
+"""A bound on the relative change of a number by rounding to the type."""
 LEAST = 2.0**-6
-"""The least number in e4m3 that has all its bits."""
+"""The least normal number in e4m3."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What attention computes. positions: of head size and type; max_seq_len: as the kernel is told."""
+    """A kind of attention. positions: made from head size and type; max_seq_len: the kernel's argument."""
 
     positions: Callable[[int, torch.dtype], Positions] = lambda *_: Positions()
     heads: int = HEADS
@@ -50,11 +50,11 @@ KINDS = {
     "disentangled": Kind(lambda size, dtype: tables(HEADS, size, 64, dtype), most_head_size=128),
 }
 KERNELS = ["auto", "mma"]
-"""The plugin's choice and the general kernel: on Hopper two, where they are made for it."""
+"""The plugin's choice and the general kernel; they differ on Hopper, if it has a kernel for the kind."""
 
 
 def kernel_of(kernel: str, kind: str, dtype: torch.dtype) -> str:
-    """The name of a kernel for a kind of attention."""
+    """The name of the kernel for a kind of attention."""
     return choose("disentangled mma" if kernel == "mma" and kind == "disentangled" else kernel, dtype)
 
 
@@ -68,7 +68,7 @@ def operands_of(tokens: int, kind: Kind, size: int, dtype: torch.dtype) -> list[
 def check(
     lengths: list[int], name: str, dtype: torch.dtype, size: int, kernel: str, *, with_bias: bool, y_scale: float
 ) -> None:
-    """All of what is asked of results in e4m3."""
+    """Checks guards, filler rows, and e4m3 results against the same kernel's ordinary ones and against the truth."""
     kind = KINDS[name]
     if name == "short":
         lengths = [min(length, kind.max_seq_len) for length in lengths]
@@ -104,7 +104,7 @@ def check(
 
 
 def assert_within(actual: torch.Tensor, wanted: torch.Tensor, error: torch.Tensor) -> None:
-    """Each number is what some number not further than `error` from the wanted one rounds to."""
+    """Checks that each number is the rounding of some number that is at most `error` away from the wanted one."""
     nearest = wanted.clamp(-LARGEST, LARGEST)
     allowed = HALF_STEP * (nearest.abs() + error).clamp(min=LEAST) + error
     assert bool(((actual - nearest).abs() <= allowed).all())
@@ -154,7 +154,7 @@ def test_nan_stays_nan(name: str, kernel: str) -> None:
 
 
 def test_rounding_of_architectures_without_the_instruction() -> None:
-    """Of every number in bf16, of those beside it in float32, and of those beside the middle of two in e4m3."""
+    """Covers every number in bf16, its neighbours in float32, and the neighbours of midpoints of two e4m3 numbers."""
     upper = torch.arange(-(2**15), 2**15, dtype=torch.int32) << 16
     bits = torch.cat([upper + low for low in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF)])
     x = bits.view(torch.float32)

@@ -37,7 +37,7 @@ def biased_positions(kind: str, heads: int) -> Positions:
 def make_operands(
     tokens: int, heads: int, kv_heads: int, head_size: int, dtype: torch.dtype, *, separate: bool = False
 ) -> list[torch.Tensor]:
-    """q [T, H, D], k and v [T, KVH, D], of one tensor or of three, followed by filler."""
+    """Views of q [T, H, D], k and v [T, KVH, D] in one tensor, or three tensors, followed by filler."""
     counts = [heads, kv_heads, kv_heads]
     qkv = torch.randn(tokens, sum(counts), head_size, device=DEVICE, generator=generator())
     parts = with_filler(qkv.to(dtype), FILLER).split(counts, dim=1)
@@ -57,7 +57,7 @@ def check(
     kernel: str = "auto",
     key_spread: float = 1.0,
 ) -> torch.Tensor:
-    """kv_heads 0: as many as heads."""
+    """Compares attention with the truth; kv_heads 0 means as many as heads."""
     tokens, counts = sum(lengths), [heads, kv_heads or heads, kv_heads or heads]
     operands = make_operands(tokens, heads, counts[1], head_size, dtype, separate=separate)
     operands[1][:tokens] *= key_spread
@@ -142,12 +142,12 @@ def test_long_sequences(window: tuple[int, int], dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (64, 64)], ids=str)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_outliers(window: tuple[int, int], dtype: torch.dtype, kernel: str) -> None:
-    """Biases that alone decide, near and far, and slopes that leave every row one key."""
+    """Biases that outweigh all scores, near and far, and slopes that leave each row only one key."""
     lonely = distance_bias(3, 128)
     lonely[:, ::37] = 1e4
     forbidden = distance_bias(3, 128)
     forbidden[:, 1::3] = -1e4
-    forbidden[0, -1] = 1e4  # every key beyond the range on one side
+    forbidden[0, -1] = 1e4  # all keys beyond the range on one side
     rising = distance_bias(3, 600) + torch.arange(1201, device=DEVICE) * 8.0
     tables = [Positions(window, distance_bias=table) for table in (lonely, forbidden, rising, rising.flip(1))]
     steep = [Positions(window, slopes=slopes(3, steepest)) for steepest in (1e4, 30.0, -30.0)]
@@ -159,7 +159,7 @@ def test_outliers(window: tuple[int, int], dtype: torch.dtype, kernel: str) -> N
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_keys_outside_a_window_are_never_read(dtype: torch.dtype, kernel: str) -> None:
-    """NaN in keys and values that the rows from 384 on do not see, nor others of their tiles (128 rows at most)."""
+    """Keys and values are NaN where no row from 384 on, nor any other in its tile (of at most 128 rows), sees them."""
     lengths, dead = [700], slice(0, 256)
     q, k, v = make_operands(700, 3, 3, 64, dtype)
     whole = [operand[:700].clone() for operand in (q, k, v)]

@@ -25,14 +25,14 @@ if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9:
 TYPES = [torch.float16, torch.bfloat16]
 LONG = [513, 64, 0, 2048, 1, 129]
 NEAR = [(0, 0), (1, 1), (64, 64), (63, 49), (5, 60), (37, 3), (64, 0), (0, 17)]
-"""Windows that the kernel for windows takes."""
+"""Windows that the kernel for windows supports."""
 WIDE = [(-1, 0), (64, -1), (128, 128), (200, 31), (700, 700), (0, 129)]
 KERNELS = [("window", 0), ("sm90", 0), ("short", 128), ("short", 64)]
 """Kernels and max_seq_len."""
 
 
 def surround_with_nan(x: torch.Tensor) -> torch.Tensor:
-    """The same values with NaN before and after them in memory."""
+    """The same values, with NaN before and after them in memory."""
     band = torch.full((1024,), float("nan"), dtype=x.dtype, device=x.device)
     return torch.cat([band, x.flatten(), band])[1024 : 1024 + x.numel()].view(x.shape)
 
@@ -47,12 +47,12 @@ def make_operands(
 
 
 def slopes(heads: int, steepest: float = 0.5) -> torch.Tensor:
-    """ALiBi's, with NaN around them."""
+    """ALiBi's slopes, with NaN around them."""
     return surround_with_nan(attention_cases.slopes(heads, steepest))
 
 
 def distance_bias(heads: int, reach: int, spread: float = 3.0) -> torch.Tensor:
-    """A bias of every distance, with NaN around it."""
+    """A random bias for every distance, with NaN around it."""
     return surround_with_nan(attention_cases.distance_bias(heads, reach, spread, seed=2))
 
 
@@ -121,7 +121,7 @@ def check(
 
 
 def fits(kernel: str, positions: Positions) -> bool:
-    """Whether the kernel takes this: the one for windows wants near ones alone."""
+    """Whether the kernel supports these positions: the one for windows only takes near windows without a bias."""
     near = all(0 <= side <= 64 for side in positions.window)
     return kernel != "window" or (near and positions.bias == "none")
 
@@ -168,7 +168,7 @@ def test_biases(name: str, dtype: torch.dtype, kernel: str, max_seq_len: int) ->
 
 
 def test_distances_beyond_the_tables_reach() -> None:
-    """The Hopper kernels leave them to the general one."""
+    """The Hopper kernels leave such distances to the general one."""
     check(LONG, Positions(distance_bias=distance_bias(4, 1000)), heads=4)
 
 
@@ -213,7 +213,7 @@ def test_outliers_and_other_scales(kernel: str, max_seq_len: int) -> None:
 @pytest.mark.parametrize("heads", [2, 24])
 @pytest.mark.parametrize("positions", EVERY_KIND, ids=["window", "causal", "slope", "distance"])
 def test_long_sequences(positions: Positions, heads: int) -> None:
-    """Two heads leave the GPU so empty that two warpgroups share a row's keys."""
+    """With two heads the GPU has so few blocks that two warpgroups share a row's keys."""
     few = Positions(
         positions.window,
         None if positions.slopes is None else slopes(heads),
@@ -226,7 +226,7 @@ def test_long_sequences(positions: Positions, heads: int) -> None:
 
 @pytest.mark.parametrize(("kernel", "max_seq_len"), KERNELS)
 def test_same_sequence_alone_and_in_a_batch_gives_the_same_bits(kernel: str, max_seq_len: int) -> None:
-    """The kernel with a task list begins elsewhere, by how a sequence is cut, where rows have a start or slopes."""
+    """If rows have a first key or slopes, where the kernel with a task list starts depends on how a sequence is cut."""
     heads, lengths = 48, LENGTHS["mixed"] * 2
     operands = make_operands(sum(lengths), heads, heads, 64, torch.float16, 0)
     kinds = [Positions((64, 64)), Positions((-1, 0), slopes=slopes(heads, 4.0))]
@@ -262,7 +262,7 @@ def test_hostile_cu_seqlens_stay_in_bounds(kernel: str, max_seq_len: int) -> Non
 
 @pytest.mark.parametrize("kernel", ["window", "sm90"])
 def test_overlapped_launches_give_the_bits_of_separate_ones(kernel: str) -> None:
-    """Each launch reads what the one before wrote, and overwrites what it read."""
+    """Each launch reads what the one before wrote, and overwrites what that one read."""
     lengths, heads = LENGTHS["mixed"], 12
     cu_seqlens, tokens = cumulative(lengths), sum(lengths)
     tasks = make_tasks(cu_seqlens, tokens, heads)

@@ -1,4 +1,4 @@
-"""Kernels that begin while the one before still runs: the same bits as one after the other."""
+"""Kernels that start while the one before is still running give the same bits as one after the other."""
 
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Callable
@@ -26,16 +26,16 @@ EXTENT = 128
 HEADS = 12
 WORDS = 500
 ROUNDS = 20
-"""Times that the steps follow each other in one graph."""
+"""How often the steps are repeated in one graph."""
 REPLAYS = 100
 
 Step = Callable[[], None]
 
 
 class Chain:
-    """Kernels over few buffers, each of which is read, overwritten with poison, and written again over and over.
+    """Kernels on a few buffers, each of which is read, overwritten with other values, and written again over and over.
 
-    `tokens` is large where a step has to last long while the small ones around it could overtake it.
+    With many `tokens` a step lasts so long that the small ones around it could overtake it.
     """
 
     def __init__(self, tokens: int) -> None:
@@ -82,12 +82,12 @@ class Chain:
         )  # fmt: skip
 
     def clear(self, y: torch.Tensor) -> Step:
-        """Overwrites rows with zeros."""
+        """A step that overwrites rows with zeros."""
         row_bytes = Int64(y[0].numel() * y.element_size())
         return lambda: call("padfreePack", self.table, self.nowhere, y, len(y), Int64(WORDS), row_bytes)
 
     def steps(self) -> list[Step]:
-        """A step may read what steps before wrote, and overwrites what they may still read if it comes too early."""
+        """Steps that read what earlier ones wrote, and overwrite what those may still read if they start too early."""
         row_bytes = Int64(2 * WIDTH)
         slots = Int64(self.slots)
 
@@ -173,7 +173,7 @@ def test_overlapped_launches_give_the_bits_of_separate_ones(tokens: int) -> None
 
 @pytest.mark.parametrize("case", ["ring", "short", "window", "mma"])
 def test_attention_reads_lengths_while_the_kernel_ahead_runs(case: str) -> None:
-    """Lengths that change all the time: a schedule, a kernel that takes long, and attention with those lengths."""
+    """The lengths change all the time: a schedule, a kernel that takes long, and attention with those lengths."""
     kernel = "sm90" if case == "ring" else case
     longest, size = 128 if case == "short" else 300, WIDTH // HEADS
     positions = Positions(window=(64, 64)) if case == "window" else Positions()
@@ -206,7 +206,7 @@ def test_attention_reads_lengths_while_the_kernel_ahead_runs(case: str) -> None:
 @pytest.mark.parametrize("width", [384, 768, 1024, 2048])
 @pytest.mark.parametrize("schedules", [False, True])
 def test_embeddings_read_ids_while_the_kernel_ahead_runs(width: int, *, schedules: bool) -> None:
-    """Ids and lengths that change all the time, and a schedule ahead of the embedding, or in it."""
+    """Ids and lengths change all the time; the schedule is a kernel ahead of the embedding, or part of it."""
     lengths = [300 - (37 * i) % 300 for i in range(20)]
     batch, tokens = len(lengths), sum(lengths)
     inputs = [
@@ -248,7 +248,7 @@ def test_embeddings_read_ids_while_the_kernel_ahead_runs(width: int, *, schedule
 
 
 def assert_early_reads_are_right(steps: Callable[[int, bool], list[Step]], results: torch.Tensor) -> None:
-    """Steps of ROUNDS rounds in one graph, with early reads, fill results as they do one by one without."""
+    """Checks that ROUNDS rounds in one graph, with early reads, give what the steps give one by one without them."""
     for at in range(ROUNDS):
         for step in steps(at, False):
             step()
@@ -285,7 +285,7 @@ def test_launches_overlap_outside_of_graphs_too() -> None:
 @pytest.mark.parametrize("width", [384, 768, 1024])
 @pytest.mark.parametrize("kernel", ["pooler", "pool"])
 def test_poolers_read_lengths_while_the_kernel_ahead_runs(width: int, kernel: str) -> None:
-    """Lengths that change all the time: a schedule, a kernel that takes long, and a pooler with those lengths."""
+    """The lengths change all the time: a schedule, a kernel that takes long, and a pooler with those lengths."""
     lengths = [300 - (37 * i) % 300 for i in range(20)]
     batch, tokens = len(lengths), sum(lengths)
     kinds = [torch.tensor(lengths[at:] + lengths[:at], device=DEVICE, dtype=torch.int32) for at in (0, 7, 13)]

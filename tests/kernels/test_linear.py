@@ -23,11 +23,11 @@ TOKENS = [1, 7, 63, 64, 65, 127, 128, 129, 1403]
 ACTIVATIONS = ["none", "gelu", "gelu_tanh", "relu", "silu", "sigmoid"]
 TYPES = [torch.float16, torch.bfloat16]
 GUARD_ROWS = 3
-"""Rows of NaN before and after x and the residual, in the same memory."""
+"""Rows of NaN before and after x and the residual in memory."""
 
 
 def inside_poison(value: torch.Tensor) -> torch.Tensor:
-    """The same matrix between rows of NaN."""
+    """The same matrix, between rows of NaN in memory."""
     rows, columns = value.shape
     buffer = torch.full((rows + 2 * GUARD_ROWS, columns), float("nan"), dtype=value.dtype, device=value.device)
     buffer[GUARD_ROWS : GUARD_ROWS + rows] = value
@@ -118,7 +118,7 @@ def test_same_bits_again(tiling: tuple[int, int, int, int]) -> None:
 
 @pytest.mark.parametrize("parts", [2, 4])
 def test_parts_without_work(parts: int) -> None:
-    """A reduction shorter than the blocks that share a tile."""
+    """The reduction has fewer steps than there are blocks that share a tile."""
     check(130, 64, 256, tiling=(64, 1, 1, parts))
 
 
@@ -154,7 +154,7 @@ def test_no_tokens_is_nothing_to_do() -> None:
 
 
 def test_chain_in_a_graph() -> None:
-    """GEMMs that start while the one before ends wait for what they read."""
+    """GEMMs that start before the previous one ends have to wait for what they read."""
     weights = [torch.randn(768, 768, device=DEVICE, generator=generator(i)).half() / 28 for i in range(8)]
     x = torch.randn(700, 768, device=DEVICE, generator=generator(9)).half()
     outputs = [poisoned_output((700, 768), torch.float16)[0] for _ in weights]

@@ -1,4 +1,4 @@
-"""GEMMs of e4m3 in PadfreeLinear's kernel against float64 truth of the numbers that the operands stand for."""
+"""GEMMs of e4m3 in PadfreeLinear's kernel, against float64 truth of the values that the operands represent."""
 
 # SPDX-License-Identifier: Apache-2.0
 import math
@@ -32,27 +32,27 @@ TILINGS = [
 TOKENS = [1, 7, 63, 65, 129, 1403]
 
 SUM_ERROR = 1e-3
-"""Of sums of up to 1024 products, beside their norm or largest: the tensor cores add e4m3 products with about 13 bits,
-truncated. Rounding x and W to e4m3 costs 3.7e-2 of the norm."""
+"""Error of sums of up to 1024 products, relative to their norm or largest: tensor cores add e4m3 products with about
+13 bits, truncated. Rounding x and W to e4m3 costs 3.7e-2 of the norm."""
 LONG_SUM_ERROR = 4e-3
-"""Of sums of up to 4096, or of those whose parts are much larger than what is left of them."""
+"""The same for sums of up to 4096 products, or sums much smaller than their terms."""
 HALF_STEP = 2.0**-4
-"""Rounding to e4m3 moves a number by at most this part of it, or, below the least normal one, of 2^-6."""
+"""Rounding to e4m3 changes a number by at most this part of it, or of 2^-6 for subnormal numbers."""
 ROUNDED_ALIKE = 0.97
-"""At least so many results are the truth's e4m3; the others were near the middle of two."""
+"""The least share of results that are the truth's e4m3; the others were close to the midpoint of two."""
 COARSELY_ALIKE = 0.88
-"""The same of GELU where types are fp16, which is computed to 1e-3 (0.1 + |x|) (linear/activation.cuh)."""
+"""The same for GELU with fp16 types, which is computed to 1e-3 (0.1 + |x|) (linear/activation.cuh)."""
 ROUNDING_EXCESS = 1.03
-"""Errors of e4m3 results are at most so much larger, in norm, than those of the truth rounded to e4m3."""
+"""How much larger than those of the truth rounded to e4m3 the errors of e4m3 results may be, in norm."""
 
 
 def e4m3(x: torch.Tensor) -> torch.Tensor:
-    """Rounded to e4m3, saturated."""
+    """x rounded to e4m3, saturated."""
     return x.float().clamp(-LARGEST, LARGEST).to(E4M3)
 
 
 def between_nan(value: torch.Tensor) -> torch.Tensor:
-    """The same matrix of e4m3 between rows of NaN."""
+    """The same matrix of e4m3, between rows of NaN in memory."""
     buffer = torch.full((len(value) + 2 * GUARD_ROWS, value.shape[1]), NAN, dtype=torch.uint8, device=value.device)
     inside = buffer[GUARD_ROWS : GUARD_ROWS + len(value)].view(E4M3)
     inside.view(torch.uint8).copy_(value.view(torch.uint8))
@@ -60,7 +60,7 @@ def between_nan(value: torch.Tensor) -> torch.Tensor:
 
 
 def poisoned_e4m3(rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Results full of NaN inside a buffer with guard bands of bytes."""
+    """An output full of NaN inside a buffer with guard bands of bytes: returns the view and the whole buffer."""
     buffer = torch.full((rows * columns + 2 * GUARD,), NAN, dtype=torch.uint8, device=DEVICE)
     return buffer[GUARD : GUARD + rows * columns].view(E4M3).view(rows, columns), buffer
 
@@ -71,7 +71,7 @@ def normal(*shape: int, seed: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Operands:
-    """x and the weight as e4m3, what their sums are multiplied by, and the numbers that they stand for in float64."""
+    """x and the weight in e4m3, the scale of their sums, and the values that they represent, in float64."""
 
     x: torch.Tensor
     weight: torch.Tensor
@@ -81,7 +81,7 @@ class Operands:
 
 
 def quantise(x: torch.Tensor, weight: torch.Tensor) -> Operands:
-    """x [T, K] with one scale, a power of two, weight [N, K] with one for each feature."""
+    """Quantises x [T, K] with one scale, a power of two, and weight [N, K] with one scale per feature."""
     x_scale = 2.0 ** math.ceil(math.log2(float(x.abs().max()) / LARGEST))
     scales = weight.abs().amax(1).clamp(min=1e-6) / LARGEST
     small_x, small_weight = between_nan(e4m3(x / x_scale)), between_nan(e4m3(weight / scales[:, None]))
@@ -90,7 +90,7 @@ def quantise(x: torch.Tensor, weight: torch.Tensor) -> Operands:
 
 
 def assert_close(ours: torch.Tensor, truth: torch.Tensor, sum_error: float = SUM_ERROR) -> None:
-    """Within what truncated sums and rounding to the type cost, in norm and at worst."""
+    """Checks that errors are within those of truncated sums and of rounding to the type, in norm and at worst."""
     assert bool(ours.isfinite().all()), "the result holds NaN or infinity"
     allowed = sum_error + 2 * FLOOR[ours.dtype]
     error = (ours.double() - truth).norm() / truth.norm().clamp(min=1e-30)
@@ -100,7 +100,7 @@ def assert_close(ours: torch.Tensor, truth: torch.Tensor, sum_error: float = SUM
 
 
 def assert_rounded(ours: torch.Tensor, truth: torch.Tensor, y_scale: float, least_alike: float) -> None:
-    """e4m3 results are the truth divided by the scale, rounded; a sum between two numbers may give either."""
+    """Checks that results are the truth divided by the scale, rounded; sums near a midpoint may round either way."""
     values, wanted = ours.double(), (truth / y_scale).clamp(-LARGEST, LARGEST)
     assert bool(values.isfinite().all()), "the result holds NaN"
     slack = (SUM_ERROR + 2 * FLOOR[torch.float16]) * wanted.abs().max()
@@ -129,7 +129,7 @@ def check(
     kind: str = "plain",
     tiling: tuple[int, int, int, int] = AUTO,
 ) -> list[torch.Tensor]:
-    """One GEMM; results: "y", "e4m3" or both; norms: any of x, residual, y (its moments)."""
+    """Checks one GEMM; results: "y", "e4m3" or both; norms: any of x, residual, y (its moments)."""
     unquantised = rows(tokens, depth, torch.float32, kind, seed=1)
     operands = quantise(unquantised, normal(features, depth, seed=2) * depth**-0.5)
     bias = normal(features, seed=3).to(dtype)
@@ -221,10 +221,10 @@ KINDS = {
     "relu to both": {"results": "y and e4m3", "activation": "relu"},
     "residual to e4m3": {"results": "e4m3", "with_residual": True, "activation": "silu"},
 }
-"""Every kind of epilogue, by what it does."""
+"""All kinds of epilogues, by what they do."""
 LAYER = ["qkv", "up", "down"]
 OTHER_KERNELS = ["first out", "last down", "gate", "silu gate", "up with tanh"]
-"""With epilogues of their own."""
+"""Kinds of epilogues that have kernels of their own."""
 
 
 @pytest.mark.parametrize("tiling", TILINGS, ids=str)
@@ -276,7 +276,7 @@ def test_activations(activation: str, results: str, norms: str) -> None:
 @pytest.mark.parametrize("depth", [768, 4096])
 @pytest.mark.parametrize("kind", ["plain", "outliers", "far from zero"])
 def test_long_sums_with_outliers(depth: int, kind: str) -> None:
-    """Truncated sums lose little beside e4m3's own rounding, and no more than cuBLASLt's, which adds as fast."""
+    """Truncated sums add little to e4m3's own rounding error, and no more than cuBLASLt's, which are as fast."""
     check(600, depth, 1024, kind=kind)
     operands = quantise(rows(600, depth, torch.float32, kind, seed=1), normal(1024, depth, seed=2) * depth**-0.5)
     one = torch.ones((), device=DEVICE)
@@ -318,7 +318,7 @@ def test_tilings_that_a_build_measures() -> None:
 
 
 def test_nan_stays_in_its_rows() -> None:
-    """Filler tokens hold anything."""
+    """Filler tokens may hold anything."""
     operands = quantise(normal(200, 256, seed=1), normal(128, 256, seed=2))
     results = []
     for value in (0x10, NAN):

@@ -1,4 +1,4 @@
-"""Which tilings exist: each one listed as compiled launches, and choices of older engines still work."""
+"""Which tilings exist: every tiling on the list launches, and choices in older engines still work."""
 
 # SPDX-License-Identifier: Apache-2.0
 import ctypes
@@ -20,7 +20,7 @@ NORMS = ((), ("x",), ("residual", "y"), ("residual",), ("y",))
 
 
 def calls(there: int = 1 << 20) -> Iterator[LinearCall]:
-    """GEMMs with every epilogue, in every type, whose tensors all lie at an address."""
+    """GEMMs with every epilogue, in every type; all of their tensors are at the address `there`."""
     rotated = [("none", False, 64, norms) for norms in NORMS[:2]]
     gated = [(activation, True, 0, norms) for activation in ACTIVATIONS for norms in NORMS[:2]]
     others = [(activation, False, 0, norms) for activation in ACTIVATIONS for norms in NORMS]
@@ -30,7 +30,7 @@ def calls(there: int = 1 << 20) -> Iterator[LinearCall]:
     ):
         pairs, moments = is_gated or rotary_features > 0, "y" in norms or "residual" in norms
         if (pairs and (adds or moments)) or ("residual" in norms and not adds) or (moments and activation != "none"):
-            continue  # no GEMM that the launcher takes; nor are these
+            continue  # the launcher takes no such GEMM, nor the next ones
         if (
             (is_gated and len(results_) == 2)
             or (rotary_features and "y_e4m3" in results_)
@@ -50,7 +50,7 @@ def calls(there: int = 1 << 20) -> Iterator[LinearCall]:
 
 
 def rank_choices(call: LinearCall) -> list[int]:
-    """All choices of a GEMM."""
+    """All choices for a GEMM."""
     choices, count = (ctypes.c_int * MOST)(), ctypes.c_int()
     library().padfreeRankLinear(ctypes.byref(call), MULTIPROCESSORS, MOST, choices, ctypes.byref(count))
     assert 0 < count.value <= MOST
@@ -79,7 +79,7 @@ def test_every_tiling_that_there_is_launches() -> None:
 
 
 def test_a_choice_of_an_older_engine_that_is_gone_runs_with_another() -> None:
-    """128 tokens of a tile that four blocks share: an engine of version 0.1.0 may hold it."""
+    """The choice is a tile of 128 tokens that four blocks share; an engine of version 0.1.0 may hold it."""
     gone = 128 | 1 << 16 | 1 << 20 | 4 << 24
     x, weight = torch.randn(333, 768, device="cuda").half(), torch.randn(768, 768, device="cuda").half() / 28
     y = x.new_empty(333, 768)

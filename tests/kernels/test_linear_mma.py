@@ -1,4 +1,4 @@
-"""PadfreeLinear's kernel for GPUs that are no Hopper (mma.sync) against float64 truth; it runs on Hopper too."""
+"""PadfreeLinear's kernel for GPUs other than Hopper (mma.sync) against float64 truth; it also runs on Hopper."""
 
 # SPDX-License-Identifier: Apache-2.0
 import pytest
@@ -10,7 +10,7 @@ from .test_linear_e4m3 import KINDS
 from .test_linear_norms import NORMS
 
 MMA = (-1, 0, 0, 0)
-"""The kernel without tilings."""
+"""Selects the kernel without tilings."""
 TOKENS = [1, 7, 31, 33, 127, 128, 129, 1403]
 
 needs_e4m3 = pytest.mark.skipif(

@@ -1,4 +1,4 @@
-"""Layer norms inside PadfreeLinear's kernel against float64 truth: moments that it writes, rows that it norms."""
+"""Layer norms inside PadfreeLinear's kernel, against float64 truth: moments that it writes, rows that it normalises."""
 
 # SPDX-License-Identifier: Apache-2.0
 import pytest
@@ -21,7 +21,7 @@ TILINGS = [
 ]
 TOKENS = [1, 15, 17, 100, 1403]
 MOMENTS_ERROR = {torch.float16: 1e-3, torch.bfloat16: 8e-3}
-"""Relative error of moments that are taken from rounded rows: the rounding's, which averages out in part."""
+"""Relative error of moments of rounded rows: that of the rounding, which partly averages out."""
 
 
 def normal(*shape: int, seed: int) -> torch.Tensor:
@@ -29,7 +29,7 @@ def normal(*shape: int, seed: int) -> torch.Tensor:
 
 
 def rows(tokens: int, width: int, dtype: torch.dtype, kind: str, seed: int) -> torch.Tensor:
-    """Rows as they stand before a layer norm: of different size, with features far out, or far from zero."""
+    """Rows as they are before a layer norm: of different sizes, with outlier features, or far from zero."""
     x = normal(tokens, width, seed=seed) * normal(tokens, 1, seed=seed + 50).exp2()
     if kind == "outliers":
         x[:, 3] *= 200
@@ -40,32 +40,32 @@ def rows(tokens: int, width: int, dtype: torch.dtype, kind: str, seed: int) -> t
 
 
 def moments_of(x: torch.Tensor) -> torch.Tensor:
-    """[W / 64, T, 2] of rows [T, W], in float64."""
+    """The moments [W / 64, T, 2] of rows [T, W], in float64."""
     groups = x.double().view(len(x), -1, GROUP)
     mean = groups.mean(2)
     return torch.stack([mean, (groups - mean[..., None]).square().sum(2)], 2).transpose(0, 1).contiguous()
 
 
 def norm(x: torch.Tensor, dtype: torch.dtype, rms: bool = False) -> torch.Tensor:
-    """Layer norm or RMS norm of rows without scale and shift, computed in the type."""
+    """Layer norm or RMS norm of rows without gamma and beta, computed in the type."""
     if rms:
         return torch.nn.functional.rms_norm(x.to(dtype), x.shape[1:], eps=EPSILON)
     return torch.nn.functional.layer_norm(x.to(dtype), x.shape[1:], eps=EPSILON)
 
 
 def divide(x: torch.Tensor, dtype: torch.dtype, rms: bool = False) -> torch.Tensor:
-    """Rows divided as a layer norm or RMS norm divides them, computed in the type; their mean stays."""
+    """Rows divided by what a layer norm or RMS norm divides by, computed in the type; their mean stays."""
     squares = x.double().square().mean(1, keepdim=True) if rms else x.double().var(1, correction=0, keepdim=True)
     return x.to(dtype) / (squares + EPSILON).sqrt().to(dtype)
 
 
 def centre(weight: torch.Tensor) -> torch.Tensor:
-    """[K,N] less the mean of each column."""
+    """The weight [K,N] minus the mean of each column."""
     return (weight.float() - weight.float().mean(0)).to(weight.dtype)
 
 
 def floats(values: torch.Tensor) -> torch.Tensor:
-    """float32 values between NaN."""
+    """float32 values, between NaN in memory."""
     view, _ = poisoned_output(values.shape, torch.float32)
     return view.copy_(values)
 
@@ -82,7 +82,7 @@ def check(
     rms: bool = False,
     tiling: tuple[int, int, int, int] = AUTO,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """One GEMM with the norms named: any of x, residual, y (its moments)."""
+    """Checks one GEMM with the norms named: any of x, residual, y (its moments)."""
     x = rows(tokens, depth, dtype, kind, seed=1)
     weight = (normal(depth, features, seed=2) * depth**-0.5).to(dtype)
     bias = normal(features, seed=3).to(dtype)
@@ -144,7 +144,7 @@ def test_tokens(norms: str, dtype: torch.dtype, tokens: int) -> None:
 @pytest.mark.parametrize("depth", [64, 128, 192])
 @pytest.mark.parametrize("tiling", [(16, 2, 1, 1), (64, 1, 2, 1), (224, 2, 1, 1), (256, 1, 1, 1)], ids=str)
 def test_short_reductions_of_many_tiles(tiling: tuple[int, int, int, int], depth: int) -> None:
-    # The residual stands in stages of the ring: with a reduction of one stage they are most of it.
+    # The residual occupies stages of the ring: if the reduction has one stage, most of the ring is residual.
     check(20 * tiling[0] * 7 + 3, depth, 768, norms="residual and y", tiling=tiling)
 
 
@@ -188,7 +188,7 @@ def test_same_bits_again(norms: str, tiling: tuple[int, int, int, int]) -> None:
 
 
 def test_moments_feed_the_next_gemm() -> None:
-    """Two GEMMs with the norm between them gone, in a graph, against the norm by PyTorch in float64."""
+    """Two GEMMs without a kernel for the norm between them, in a graph, against PyTorch's norm in float64."""
     x = normal(700, 768, seed=1).half()
     residual = normal(700, 768, seed=2).half()
     first, second = (centre((normal(768, 768, seed=seed) / 28).half()) for seed in (3, 4))
@@ -231,7 +231,7 @@ def test_infinities_stay_in_their_rows() -> None:
 
 @pytest.mark.parametrize("tiling", [(32, 2, 4, 1), (64, 2, 4, 1), (32, 4, 2, 1), (32, 2, 2, 2), (32, 1, 1, 1)], ids=str)
 def test_launches_by_the_thousand(tiling: tuple[int, int, int, int]) -> None:
-    """A block that ends before its neighbours' last arrivals have come fails a launch, but seldom."""
+    """A launch fails if a block ends before its neighbours' last arrivals have come, but only rarely."""
     tokens, depth, features = 768, 1536, 384
     x, weight, bias, residual = (
         normal(*shape, seed=seed).half() / 8

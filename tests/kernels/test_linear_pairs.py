@@ -1,4 +1,4 @@
-"""GEMMs whose columns belong together two by two, gates and rotated pairs, against float64 truth."""
+"""GEMMs whose columns belong together in pairs, gates and rotated pairs, against float64 truth."""
 
 # SPDX-License-Identifier: Apache-2.0
 import pytest
@@ -25,7 +25,7 @@ def normal(*shape: int, seed: int) -> torch.Tensor:
 
 
 def frequencies(pairs: int, theta: float = 10000.0) -> torch.Tensor:
-    """As those of heads of up to 64 columns that follow each other; the last of each head leaves its pair as it is."""
+    """Frequencies like those of successive heads of up to 64 columns; the last pair of each head is not rotated."""
     size = min(pairs, 32)
     of_head = theta ** -(torch.arange(size, device=DEVICE, dtype=torch.float64) / size)
     of_head[-1] = 0
@@ -33,14 +33,14 @@ def frequencies(pairs: int, theta: float = 10000.0) -> torch.Tensor:
 
 
 def positions_of(tokens: int) -> torch.Tensor:
-    """Between values that would change every result."""
+    """Random positions between values in memory that would change every result."""
     view, _ = poisoned_output((tokens,), torch.int32)
     drawn = torch.randint(0, LONGEST, (tokens,), device=DEVICE, dtype=torch.int32, generator=generator(6))
     return view.copy_(drawn)
 
 
 def blocks(columns: torch.Tensor) -> torch.Tensor:
-    """[T, N] as [T, N / 16, 2, 8]."""
+    """Columns [T, N] as blocks [T, N / 16, 2, 8]."""
     return columns.view(len(columns), columns.shape[1] // 16, 2, 8)
 
 
@@ -50,7 +50,7 @@ def gate(columns: torch.Tensor, activation: str) -> torch.Tensor:
 
 
 def rotate(columns: torch.Tensor, rotation: Rotation) -> torch.Tensor:
-    """As transformers computes it: angles in float32, their cosines and sines in the columns' type."""
+    """Rotates pairs as transformers does: angles in float32, their cosines and sines in the columns' type."""
     angle = rotation.positions[:, None].float() * rotation.frequencies
     cosine, sine = ((of(angle.double())).to(columns.dtype).view(len(columns), -1, 8) for of in (torch.cos, torch.sin))
     split = blocks(columns[:, : rotation.features])
@@ -71,7 +71,7 @@ def check(
     norm: str = "",
     tiling: tuple[int, int, int, int] = AUTO,
 ) -> torch.Tensor:
-    """A gated GEMM where there is an activation, else one with rotated pairs; norm: "", "layer" or "rms"."""
+    """Checks a gated GEMM if there is an activation, else one with rotated pairs; norm: "", "layer" or "rms"."""
     x = inside_poison((normal(tokens, depth, seed=1) + (1 if norm else 0)).to(dtype))
     weight = inside_poison((normal(depth, features, seed=2) * depth**-0.5).to(dtype))
     bias = normal(features, seed=3).to(dtype) if with_bias else None
@@ -177,7 +177,7 @@ def test_infinities_stay_in_their_rows() -> None:
 
 
 def test_any_position_gives_finite_results() -> None:
-    """Positions of filler tokens are whatever the caller left there."""
+    """The positions of filler tokens are whatever the caller left there."""
     x, weight = normal(64, 64, seed=1).half(), normal(64, 64, seed=2).half()
     positions = torch.tensor([2**31 - 1, -(2**31), 10**6, -1], dtype=torch.int32, device=DEVICE).repeat(16)
     y, _ = poisoned_output((64, 64), torch.float16)

@@ -1,4 +1,4 @@
-"""GEMMs whose input is resident in shared memory: every size of tile, cut and epilogue against float64 truth."""
+"""GEMMs whose input stays in shared memory: every size of tile, cut and epilogue, against float64 truth."""
 
 # SPDX-License-Identifier: Apache-2.0
 import pytest
@@ -56,7 +56,7 @@ def test_tilings_of_half(tiling: tuple[int, int, int, int], kind: str) -> None:
 def test_tokens(tokens: int, depth: int, tiling: tuple[int, int, int, int]) -> None:
     check_e4m3(tokens, depth, 768, "up", tiling)
     check_e4m3(tokens, depth, 768, "qkv", tiling)
-    if depth // 2 % 64 == 0:  # widths that have moments
+    if depth // 2 % 64 == 0:  # only such widths have moments
         if_compiled(check_half, tokens, depth // 2, 768, "qkv", torch.float16, tiling)
 
 
@@ -64,9 +64,9 @@ def test_tokens(tokens: int, depth: int, tiling: tuple[int, int, int, int]) -> N
 @pytest.mark.parametrize("features", [16, 64, 112, 144, 1008])
 @pytest.mark.parametrize("tokens", [130, 20000])
 def test_ranges_of_few_tiles(tokens: int, features: int, tiling: tuple[int, int, int, int]) -> None:
-    """Many ranges a block, with one tile and with several, in which one warpgroup may have none."""
+    """Many ranges per block, of one tile or several, with warpgroups that may have no tile at all."""
     if tiling[1] > -(-features // 64):
-        with pytest.raises(RuntimeError):  # fewer tiles than blocks side by side
+        with pytest.raises(RuntimeError):  # there are fewer tiles than blocks next to each other
             check_e4m3(tokens, 256, features, "qkv", tiling)
         return
     check_e4m3(tokens, 256, features, "qkv", tiling)
@@ -81,7 +81,7 @@ def test_types(kind: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("tiling", SOME, ids=str)
 @pytest.mark.parametrize("kind", IN_E4M3)
 def test_same_bits_as_other_tilings(tiling: tuple[int, int, int, int], kind: str) -> None:
-    """Sums are added in the same order, again and again."""
+    """Sums are always added in the same order."""
     first = test_linear_e4m3.check(1403, 768, 768, tiling=(128, 1, 1, 1), **IN_E4M3[kind])  # type: ignore[arg-type]
     for _ in range(5):
         again = test_linear_e4m3.check(1403, 768, 768, tiling=tiling, **IN_E4M3[kind])  # type: ignore[arg-type]
@@ -90,7 +90,7 @@ def test_same_bits_as_other_tilings(tiling: tuple[int, int, int, int], kind: str
 
 
 def test_tilings_that_a_build_measures() -> None:
-    """Builds choose such tilings, and all that they choose are right."""
+    """The tilings that builds choose from include such ones, and all of these are right."""
     ranges = measured_tilings(768, 3072, "gelu", torch.float16, 1, 6000, norms={"x"}, e4m3={"y_e4m3"})
     assert any(tiling[3] == 0 for _, tiling in ranges)
     for last, tiling in ranges[:: max(len(ranges) // 20, 1)]:
@@ -109,6 +109,6 @@ def test_tilings_that_a_build_measures() -> None:
     ids=str,
 )
 def test_what_it_cannot_do_is_refused(depth: int, change: dict[str, object]) -> None:
-    """Other epilogues, and reductions that do not fit."""
+    """Other epilogues, and reductions that do not fit, are refused."""
     with pytest.raises(RuntimeError):
         test_linear_e4m3.check(300, depth, 768, tiling=(224, 1, 1, 0), **change)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Tensors of more than 2^31 elements: every index into [T, E] is a 64-bit one. Skipped where memory is short."""
+"""Tensors of more than 2^31 elements: every index into [T, E] has 64 bits. Skipped if there is too little memory."""
 
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Callable, Iterator
@@ -24,9 +24,9 @@ from .cases import DEVICE, assert_accurate, assert_guards, generator, poisoned_o
 
 SHAPES = [(1 << 22, 1024), ((1 << 28) + 3, 8)]
 HALF = torch.float16
-PART = 1 << 27  # elements that the truth holds at a time
+PART = 1 << 27  # elements for which the truth is computed at a time
 LENGTH, HEADS, HEAD_SIZE = 64, 16, 64
-SPARE_BYTES = 8 << 30  # of the truth
+SPARE_BYTES = 8 << 30  # what computing the truth takes
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def _room() -> Iterator[None]:
 
 
 def need(elements: int, dtype: torch.dtype = HALF) -> None:
-    """Skips where so many elements and the truth do not fit."""
+    """Skips the test if so many elements and the truth do not fit in memory."""
     free, _ = torch.cuda.mem_get_info()
     wanted = elements * dtype.itemsize + SPARE_BYTES
     if free < wanted:
@@ -53,12 +53,12 @@ def ids(tokens: int, limit: int, seed: int = 0) -> torch.Tensor:
 
 
 def starts_of(tokens: int, length: int) -> torch.Tensor:
-    """cu_seqlens of sequences of one length."""
+    """cu_seqlens of sequences of equal length."""
     return torch.arange(0, tokens + 1, length, device=DEVICE, dtype=torch.int32)
 
 
 def check(y: torch.Tensor, buffer: torch.Tensor, wanted: Callable[[slice, torch.dtype], torch.Tensor]) -> None:
-    """Compares all rows; `wanted` gives some of them, computed in a type."""
+    """Compares all rows; `wanted` computes a slice of them in a type."""
     torch.cuda.synchronize()
     assert_guards(buffer)
     step = PART // y.shape[1]
@@ -195,7 +195,7 @@ def test_linear(depth: int, width: int) -> None:
 
     torch.cuda.synchronize()
     assert_guards(buffer)
-    for start in (0, tokens // 2 - 4096, tokens - 8192):  # beginnings, both sides of 2^31 elements, ends
+    for start in (0, tokens // 2 - 4096, tokens - 8192):  # the beginning, both sides of 2^31 elements, the end
         part = slice(start, start + 8192)
         assert_accurate(y[part], multiply(part, HALF), multiply(part, torch.float64))
     for start in range(0, tokens, 1 << 18):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PadfreePool of rows that it norms first, and in float32."""
+"""PadfreePool with rows that it normalises first, with results in float32, and with one row per sequence."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ HALVES = [torch.float16, torch.bfloat16]
 EPS = 1e-5
 BATCHES = ["mixed", "empty between", "all empty", "one long", "many short", "one", "tile edges"]
 WITHIN = 1e-5
-"""How far results in float32 may be from the truth in float64, beside its largest number: sums of rows round."""
+"""The largest error of results in float32 relative to the truth's largest number: sums of rows round."""
 
 
 def pool(rows: torch.Tensor, lengths: list[int], mode: str, normalize: bool) -> torch.Tensor:
-    """The truth, in the type of the rows."""
+    """The pooled rows, computed in the type of the rows."""
     results, start = [torch.zeros(0, rows.shape[1], dtype=rows.dtype, device=DEVICE)], 0
     for length in lengths:
         part = rows[start : start + length]
@@ -84,7 +84,7 @@ def test_results_in_float32_are_rounded_to_those_in_half_precision(
         )  # fmt: skip
     torch.cuda.synchronize()
     assert_guards(wide_buffer)
-    if normalize:  # in half precision the sums are rounded before their norm is taken
+    if normalize:  # in half precision the sums are rounded before their norm is computed
         torch.testing.assert_close(wide, y.float(), rtol=0, atol=2 * torch.finfo(dtype).eps)
     else:
         assert torch.equal(wide.to(dtype), y)
@@ -95,7 +95,7 @@ def test_results_in_float32_are_rounded_to_those_in_half_precision(
 @pytest.mark.parametrize("normalize", [0, 1])
 @pytest.mark.parametrize("normed", [False, True])
 def test_rows_of_sequences(dtype: torch.dtype, width: int, normalize: int, normed: bool) -> None:
-    """x has a row for each sequence; what it has for empty ones, NaN here, is not read."""
+    """x has a row for each sequence; those of empty sequences, NaN here, are not read."""
     if normed and (width == 99 or dtype == torch.float32):
         pytest.skip("PadfreePool norms rows in half precision whose width is a multiple of 8")
     lengths = LENGTHS["empty between"]

@@ -1,6 +1,6 @@
-"""Encoder layers on two batches in turn, over and over: the same bits each time.
+"""Encoder layers on two batches in turn, over and over, give the same bits each time.
 
-What only happens now and then (a warp that comes too late or too early) shows here, most of all in a library built with
+Rare faults (a warp that comes too late or too early) show here, especially in a library built with
 -DPADFREE_PERTURB=ON, or while other processes use the GPU.
 """
 
@@ -33,7 +33,7 @@ class Batch:
 
 
 def draw(tokens: int, seed: int) -> Batch:
-    """Lengths as requests have them: mostly short, a few of LONGEST."""
+    """Draws lengths as requests have them: mostly short, a few of LONGEST."""
     source = torch.Generator().manual_seed(seed)
     lengths = torch.empty(tokens).log_normal_(4.2, 0.8, generator=source).round().clamp(3, LONGEST).int()
     lengths = lengths[lengths.cumsum(0) <= tokens]
@@ -42,7 +42,7 @@ def draw(tokens: int, seed: int) -> Batch:
 
 
 class Encoder:
-    """LAYERS layers whose every intermediate result has a buffer of its own, which both batches use in turn."""
+    """LAYERS layers with a buffer for every intermediate result; both batches use the buffers in turn."""
 
     def __init__(self, batches: list[Batch], heads: int) -> None:
         self.heads = heads
@@ -78,7 +78,7 @@ class Encoder:
         )  # fmt: skip
 
     def run(self, batch: Batch) -> Tensors:
-        """Everything computed, by layer and name, in order."""
+        """All computed tensors, by layer and name, in order."""
         tokens, x, results = len(batch.x), batch.x, {}
         cu_seqlens = self.cu_seqlens[: len(batch.seq_lens) + 1]
         schedule(batch.seq_lens, cu_seqlens, tokens, tasks=self.tasks, heads=self.heads)

@@ -15,7 +15,7 @@ LONGEST = 8192
 def rotate(
     x: torch.Tensor, angle: torch.Tensor, heads: int, head_size: int, *, interleaved: bool, dtype: torch.dtype
 ) -> torch.Tensor:
-    """In the type; cosines and sines are rounded to it as transformers rounds them."""
+    """Rotates x in the given type; cosines and sines are rounded to it as transformers rounds them."""
     cosine, sine = ((of(angle.double())).to(dtype)[:, None] for of in (torch.cos, torch.sin))
     split = x[:, : heads * head_size].to(dtype).unflatten(1, (heads, head_size))
     first, second = (split[..., ::2], split[..., 1::2]) if interleaved else split.chunk(2, -1)

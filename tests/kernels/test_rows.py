@@ -96,9 +96,9 @@ def test_embedding(dtype: torch.dtype, width: int, name: str, options: str) -> N
 @pytest.mark.parametrize("batch", [1, 2, 16, 17, 31, 32, 33])
 @pytest.mark.parametrize("heads", [0, 12])
 def test_embeddings_write_the_schedule_of_their_tokens(dtype: torch.dtype, width: int, batch: int, heads: int) -> None:
-    """Rows, offsets and tasks, bit for bit those of a schedule and of an embedding after it.
+    """Rows, offsets and tasks have the bits of a schedule followed by an embedding.
 
-    With lengths that sum to too little, that count as 0 and that exceed T.
+    Some lengths sum to less than T, some count as 0, and some exceed T.
     """
     tokens, words, positions = 700, 50, 800
     word_table, position_table = (
@@ -181,7 +181,7 @@ def test_pool(dtype: torch.dtype, width: int, mode: str, normalize: bool) -> Non
                 else:
                     rows.append({"first": part[0], "last": part[-1], "mean": part.mean(0), "max": part.amax(0)}[mode])
             pooled = torch.stack(rows)
-            # In fp16 the 1e-12 that guards a row of zeros is 0: PyTorch's norm is taken of wider numbers there.
+            # In fp16 the 1e-12 that guards a row of zeros would be 0, so that the norm is computed in a wider type.
             wide = pooled if kind == torch.float64 else pooled.float()
             return torch.nn.functional.normalize(wide, dim=-1).to(kind) if normalize else pooled
 

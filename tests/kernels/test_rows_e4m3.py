@@ -1,4 +1,4 @@
-"""Norms and embeddings whose rows leave in e4m3: the bits that PyTorch rounds the rows in half precision to."""
+"""Norms and embeddings that write rows in e4m3: the bits to which PyTorch rounds the rows in half precision."""
 
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Callable
@@ -21,9 +21,9 @@ OPTIONS = ["", "beta", "bias residual beta sum", "residual beta", "rms sum", "rm
 EPS = 1e-5
 Y_SCALE = 2.0**-5
 WITHIN = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-"""How far rows in half precision may be from the truth, beside its largest number."""
+"""The largest error of rows in half precision relative to the truth's largest number."""
 Launch = Callable[[torch.Tensor | None, torch.Tensor | None, float], None]
-"""Fills rows in half precision and in e4m3, each where it is there, the latter multiplied by the factor."""
+"""Writes rows in half precision and in e4m3, or only one of these; the latter are multiplied by the factor."""
 
 
 def bits(x: torch.Tensor) -> torch.Tensor:
@@ -37,7 +37,7 @@ def assert_bytes_around(buffer: torch.Tensor) -> None:
 def check_results(
     launch: Launch, rows: int, width: int, dtype: torch.dtype, y_scale: float = Y_SCALE
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows in half precision and in e4m3: the same in both types, alone, and as the kernel without e4m3 makes them."""
+    """Rows in half precision and in e4m3, which are the same alone; the former are those of the kernel without e4m3."""
     plain, _ = poisoned_output((rows, width), dtype)
     launch(plain, None, 1.0)
     y, y_buffer = poisoned_output((rows, width), dtype)
@@ -104,7 +104,7 @@ def simple_norm(x: torch.Tensor) -> Launch:
 @pytest.mark.parametrize("width", [99, 768])
 @pytest.mark.parametrize("y_scale", [2.0**-14, 2.0**-9, 2.0**14])
 def test_extreme_scales(dtype: torch.dtype, width: int, y_scale: float) -> None:
-    """What is too large becomes 448, what is too small 0."""
+    """Too large values become 448, too small ones 0."""
     x = normal(50, width, dtype=dtype)
     y, actual = check_results(simple_norm(x), len(x), width, dtype, y_scale)
     large = y.double().abs() > 480 * y_scale

@@ -1,6 +1,6 @@
-"""Norms of rows in half precision that leave in float32: what is rounded to the rows in half precision.
+"""Norms of rows in half precision that write float32: it rounds to the rows that they write in half precision.
 
-And rows of sequences' first tokens, in half precision again, beside those in float32; or what a pooler makes of them.
+With the rows in float32 they may write the sequences' first rows in half precision, or a pooler's results for these.
 """
 
 # SPDX-License-Identifier: Apache-2.0
@@ -16,11 +16,11 @@ WIDTHS = [8, 64, 99, 100, 384, 512, 768, 1024, 1280, 2048, 4096, 5000, 5001]
 OPTIONS = ["", "bias residual beta sum", "residual beta", "rms residual sum"]
 EPS = 1e-5
 WITHIN = 1e-5
-"""How far rows may be from the truth in float64, beside its largest number."""
+"""The largest error of rows relative to the truth's largest number, in float64."""
 
 
 def offsets(rows: int) -> torch.Tensor:
-    """Of five sequences, two of them empty, followed by filler where there are rows for it."""
+    """cu_seqlens of five sequences, two of them empty, followed by filler if there are rows for it."""
     ends = [0, rows // 3, rows // 3, rows // 2, rows, rows] if rows < 100 else [0, 0, 17, 100, 100, rows - 5]
     return torch.tensor(ends, device=DEVICE, dtype=torch.int32)
 
@@ -60,7 +60,7 @@ def test_layer_norm(dtype: torch.dtype, width: int, options: str, rows: int) -> 
     assert torch.equal(beside.to(dtype), y)
     expected = torch.zeros_like(first)
     expected[starts < ends] = y[starts[starts < ends].long()]
-    assert not rows or torch.equal(first, expected)  # without rows y_fp32 is null, by which the launcher goes
+    assert not rows or torch.equal(first, expected)  # the launcher decides by y_fp32, which is null without rows
     truth = operands.truth(EPS)
     assert not rows or bool(((beside.double() - truth).abs() <= WITHIN * truth.abs().max()).all())
     assert "sum" not in options or all(torch.equal(total, sums[0]) for total in sums)
@@ -72,7 +72,7 @@ def test_layer_norm(dtype: torch.dtype, width: int, options: str, rows: int) -> 
 @pytest.mark.parametrize("options", ["beta", "rms", "beta sum"])
 @pytest.mark.parametrize("batch", [[1], [0, 17, 0, 100, 0], [5] * 70, []], ids=lambda batch: f"{len(batch)} sequences")
 def test_pooler(dtype: torch.dtype, width: int, columns: int, options: str, batch: list[int]) -> None:
-    """In the kernel of the rows, or after it where no kernel does both at their width."""
+    """The pooler is part of the rows' kernel, or a kernel after it for widths at which none does both."""
     rows, B = sum(batch) + 3, len(batch)
     operands = NormOperands.draw(rows, width, dtype, options)
     weight = normal(columns, width, dtype=dtype, seed=6) / width**0.5
@@ -105,5 +105,5 @@ def test_pooler(dtype: torch.dtype, width: int, columns: int, options: str, batc
     starts, ends = cu_seqlens[:-1].long(), cu_seqlens[1:].long()
     first = torch.where((starts < ends)[:, None], plain[starts].to(dtype).double(), 0.0)
     truth = torch.tanh(first @ weight.double().T + bias.double())
-    step = torch.finfo(dtype).eps  # a row may be rounded to the other side: its sums come in another order
+    step = torch.finfo(dtype).eps  # a row may be rounded the other way, as its sums are added in another order
     torch.testing.assert_close(pooled.double(), truth, rtol=0, atol=step * 4)

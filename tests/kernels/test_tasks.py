@@ -14,7 +14,7 @@ from .cases import DEVICE, LENGTHS, POISON, assert_guards, poisoned_output
 
 
 def check_list(lengths: Sequence[int], tokens: int, heads: int, multiprocessors: int) -> None:
-    """The kernel's list and prefix sums against plain Python."""
+    """Compares the kernel's list and prefix sums with plain Python."""
     seq_lens = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
     cu_seqlens, cu_buffer = poisoned_output((len(lengths) + 1,), torch.int32)
     size = task_list_entries(tokens, len(lengths), heads)
@@ -56,7 +56,7 @@ def test_task_list_of_random_lengths(seed: int) -> None:
         ([3] * 9000, 27000, 4),
         ([262144], 262144, 4),
         ([40000, 33000, 32768, 32767, 50000], 200000, 2),
-        ([1_048_575, 1_100_000, 1_048_577], 3_200_000, 1),  # dearer than there are classes for
+        ([1_048_575, 1_100_000, 1_048_577], 3_200_000, 1),  # costs beyond the last class
         ([300, 70], 500, 4096),
         ([2**31 - 1, 2**31 - 1, -(2**31), 5], 1000, 12),
         ([], 0, 12),

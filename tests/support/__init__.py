@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of several folders, and benchmarks, share."""
+"""Helpers that tests of several folders, and benchmarks, share."""

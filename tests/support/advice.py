@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What messages advise: commands and options in a text, held against the parser of the command."""
+"""Compares the commands and options that a text advises with the parser of the command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 OTHERS = re.compile(
     r"(?<![\w-])(?:pip|python3? -m|cmake|docker|tritonserver|optimum-cli|trtexec|polygraphy|cargo|apt|kubectl)\b[^;`]*"
 )
-"""Commands of other programs, up to where the sentence goes on."""
+"""Commands of other programs, up to where the sentence continues."""
 
 
 @cache
@@ -28,23 +28,23 @@ def parsers() -> Mapping[str, Parser]:
 
 
 def options(subcommand: str) -> set[str]:
-    """The options that a subcommand has."""
+    """The options of a subcommand."""
     return set(parsers()[subcommand]._option_string_actions)
 
 
 def commands(text: str) -> Iterator[tuple[str, list[str]]]:
-    """The commands of padfree in a text: the subcommand and the words that follow."""
+    """Finds the commands of padfree in a text: the subcommand and the words that follow."""
     for match in COMMAND.finditer(text):
         if match[1] in parsers():
             yield match[1], shlex.split(match[2].replace("'", ""))
 
 
 def problems(text: str, subcommand: str | None = None) -> list[str]:
-    """What a text advises and is not there.
+    """The advice in a text that does not work: unknown options, and commands that the parser refuses.
 
     Args:
         text: a message, or part of one.
-        subcommand: the one that says it, whose options are advised where no other is named; None: any.
+        subcommand: the one that prints the text; options belong to it if the text names no other. None: any.
     """
     found: list[str] = []
     for name, words in commands(text):
@@ -59,7 +59,7 @@ def problems(text: str, subcommand: str | None = None) -> list[str]:
 
 
 def _refusals(name: str, words: list[str]) -> list[str]:
-    """A whole command that the parser does not take."""
+    """The refusal of a whole command, if the parser does not take it."""
     try:
         parsers()[name].parse_args(words)
     except SystemExit:

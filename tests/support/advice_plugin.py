@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command advises in its errors, in tests of these folders, is held against the parser."""
+"""In tests of these folders, whatever the command advises in its errors is compared with the parser."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLDERS = ("tests/builder/cli/", "tests/builder/folders/", "tests/bulk/test_cli"
 
 @pytest.fixture(autouse=True)
 def advice_exists(request: pytest.FixtureRequest) -> None:
-    """Options that an error of a subcommand names are its own, or those of the command that they stand with."""
+    """Options in a subcommand's error have to be its own, or those of the command that they are given with."""
     cli = sys.modules.get("padfree.builder.cli")
     if cli is not None and any(place in str(request.path) for place in FOLDERS):
         _listen(cli, request.getfixturevalue("monkeypatch"))

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 ROWS, KEYS, WIDTH = 64, 128, 3
 """Query rows of a group, keys of a step, warpgroups of a block."""
 CLASSES = 256
-"""Tasks that are dearer than all of these are not told apart when they are ordered."""
+"""Classes of cost; all tasks that cost more than the last class are treated alike when they are ordered."""
 MAX_MULTIPROCESSORS = 170
 
 
 @dataclass(frozen=True)
 class Task:
-    """Rows of one sequence for the warpgroups of one block; length 0: `first` rows of filler."""
+    """Rows of one sequence for the warpgroups of one block; with length 0, `first` rows of filler."""
 
     begin: int
     length: int
@@ -38,7 +38,7 @@ def _ceil(a: int, b: int) -> int:
 
 
 def starts_of(seq_lens: Sequence[int], tokens: int) -> list[int]:
-    """cu_seqlens: negative lengths count 0, no sum exceeds the tokens."""
+    """cu_seqlens: negative lengths count as 0, and no sum exceeds the tokens."""
     starts = [0]
     for length in seq_lens:
         starts.append(min(starts[-1] + max(length, 0), tokens))
@@ -46,7 +46,7 @@ def starts_of(seq_lens: Sequence[int], tokens: int) -> list[int]:
 
 
 def attention_tasks(seq_lens: Sequence[int], tokens: int, heads: int, multiprocessors: int) -> list[Task]:
-    """The tasks in their order: dearest class first, sequences in order where it is the same, filler last."""
+    """The tasks in order: the most expensive class first, within a class in the order of sequences, filler last."""
     starts = starts_of(seq_lens, tokens)
     lengths = [end - begin for begin, end in itertools.pairwise(starts)]
     multiprocessors = min(multiprocessors, MAX_MULTIPROCESSORS)
@@ -60,7 +60,7 @@ def attention_tasks(seq_lens: Sequence[int], tokens: int, heads: int, multiproce
 
 
 def _cost(half_steps: int, heads: int, warpgroups: int) -> int:
-    """In 0.05 us: what a warpgroup adds, and what a task takes besides (schedule/tasks.cuh)."""
+    """The cost in 0.05 us: what each half step adds, and what a task takes besides (schedule/tasks.cuh)."""
     if warpgroups == 1:
         return 8 * half_steps + 17
     if heads == 1 and warpgroups == 2:
@@ -69,7 +69,7 @@ def _cost(half_steps: int, heads: int, warpgroups: int) -> int:
 
 
 def _class(cost: int, *, left: bool) -> int:
-    """Classes are eight for each doubling of the cost; whole parts and what is left have their own."""
+    """There are eight classes per doubling of the cost; full tasks and those of a sequence's rest alternate."""
     mantissa, exponent = math.frexp(cost)
     return min(2 * (8 * (exponent - 1) + int(16 * mantissa) - 8) + (not left), CLASSES - 1)
 
@@ -91,10 +91,10 @@ def _cut(begin: int, length: int, heads: int, most: int, few: bool) -> Iterator[
 
 
 def entries_of(tasks: Sequence[Task]) -> list[list[int]]:
-    """The list as it lies in memory, entry 0 included."""
+    """The list as it is in memory, including entry 0."""
     return [[len(tasks), 0, 0, 0], *(task.pack() for task in tasks)]
 
 
 def most_entries(tokens: int, batch: int, heads: int) -> int:
-    """Rows of the tensor that holds a list: enough for any lengths."""
+    """Rows of the tensor that holds a list, enough for any lengths."""
     return 1 + 512 + (tokens // (WIDTH * ROWS) + batch) * heads + tokens // ROWS + 1

@@ -26,19 +26,19 @@ WORDS = SENTENCE.split()
 
 
 def texts(count: int, seed: int = 0, most: int = 30) -> list[str]:
-    """Texts of 1 to `most` words; the same seed gives the same ones."""
+    """Random texts of 1 to `most` words; the same seed gives the same texts."""
     rng = random.Random(seed)
     return [" ".join(rng.choices(WORDS, k=rng.randint(1, most))) for _ in range(count)]
 
 
 def write_lines(path: Path, rows: Sequence[Any]) -> Path:
-    """JSON lines."""
+    """Writes rows as JSON lines."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
 def run_here(request: Request, workers: int = 1, *, read_back: bool = True, threads: int = 1) -> Finished:
-    """Does a job; the driver is this process."""
+    """Runs a job with this process as the driver."""
 
     def make(spec: WorkerSpec) -> LocalWorkers:
         return LocalWorkers(spec, *on_cpu(workers))
@@ -47,17 +47,17 @@ def run_here(request: Request, workers: int = 1, *, read_back: bool = True, thre
 
 
 def result_files(output: Path) -> dict[str, bytes]:
-    """What the result consists of, by name: the parts and the bad rows."""
+    """The files that make up the result, by name: the parts and the bad rows."""
     return {path.name: path.read_bytes() for path in [*output.glob("part-*"), *output.glob("_bad/*")]}
 
 
 def parts_of(output: Path) -> int:
-    """How many parts are there."""
+    """How many parts have been written."""
     return len(list(output.glob("part-*.parquet")))
 
 
 def wait_until_steady(output: Path, steady_s: float = 2.0) -> None:
-    """Until no part has come for so long: workers of a stopped driver have nothing left to do."""
+    """Waits until no new part has come for `steady_s`: a stopped driver's workers have nothing left to do."""
     count, since = parts_of(output), time.monotonic()
     while time.monotonic() < since + steady_s:
         time.sleep(0.05)
@@ -77,17 +77,17 @@ class Command:
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
     def kill(self) -> None:
-        """As a power switch would, for the driver alone."""
+        """Kills the driver alone, as a power failure would."""
         self.process.kill()
         self.process.communicate()
 
     def end(self, timeout_s: float = 180.0) -> tuple[int, str]:
-        """Exit code and what was written to stderr."""
+        """Waits for the end; returns the exit code and what was written to stderr."""
         _, errors = self.process.communicate(timeout=timeout_s)
         return self.process.returncode, errors
 
     def wait_for_parts(self, output: Path, count: int, timeout_s: float = 120.0) -> bool:
-        """Until so many parts are there; False where the command has ended before."""
+        """Waits until so many parts are there; returns False if the command ended before."""
         until = time.monotonic() + timeout_s
         while parts_of(output) < count:
             if self.process.poll() is not None:
@@ -97,14 +97,14 @@ class Command:
         return True
 
     def wait_at_random(self, output: Path, rng: random.Random) -> bool:
-        """Until some parts more are there, and then a moment; False where the command has ended before."""
+        """Waits for a few more parts, and then for a moment; returns False if the command ended before."""
         there = self.wait_for_parts(output, parts_of(output) + rng.randint(1, 6))
         time.sleep(rng.uniform(0, 0.15))
         return there
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Stops the driver for a while: workers end what they have, and get nothing more."""
+        """Stops the driver for a while: workers finish what they have, and get no more work."""
         self.process.send_signal(signal.SIGSTOP)
         try:
             yield
@@ -112,7 +112,7 @@ class Command:
             self.process.send_signal(signal.SIGCONT)
 
     def kill_one(self, rng: random.Random, mark: str = "spawn_main") -> bool:
-        """Kills one of the driver's processes at random; False where there is none just now."""
+        """Kills one of the driver's processes at random; returns False if there is none at the moment."""
         pids = children(self.process.pid, mark)
         if pids:
             with suppress(ProcessLookupError):
@@ -121,7 +121,7 @@ class Command:
 
 
 def children(pid: int, mark: str) -> list[int]:
-    """Processes below another one whose command line holds a word."""
+    """Child processes of a process whose command line contains `mark`."""
     results = []
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():

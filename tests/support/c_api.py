@@ -22,7 +22,7 @@ class Status(enum.IntEnum):
 def attention_args(
     q: Operand, k: Operand, v: Operand, *, heads: int, head_size: int, tokens: int, sequences: int, **others: Any
 ) -> AttentionArgs:
-    """Arguments of padfree_attention: fp16, every token sees all, scale 1 / sqrt(head_size), but for `others`."""
+    """Arguments of padfree_attention: fp16, no window, scale 1 / sqrt(head_size), unless `others` change these."""
     args = AttentionArgs(struct_size=ctypes.sizeof(AttentionArgs), type=1, num_heads=heads, num_kv_heads=heads)
     args.head_size, args.num_tokens, args.num_sequences = head_size, tokens, sequences
     args.scale, args.window_left, args.window_right = head_size**-0.5, -1, -1

@@ -25,7 +25,7 @@ def names_of(labels: Sequence[str]) -> dict[str, str]:
 
 
 def small_folder(folder: Path, kind: str, labels: Sequence[str], **config: Any) -> Path:
-    """A folder of a classifier or tagger whose words are word0, word1, ..."""
+    """Writes a folder of a classifier or tagger whose words are word0, word1, ..."""
     names = {"sequence": "BertForSequenceClassification", "token": "BertForTokenClassification"}
     tokenizer = write_small_tokenizer(folder.parent / f"{folder.name}.json", 64)
     entries = {**SMALL, "architectures": [names[kind]], "id2label": names_of(labels), **config}
@@ -36,7 +36,7 @@ def small_folder(folder: Path, kind: str, labels: Sequence[str], **config: Any) 
 
 
 def logits_of(kind: str, tokenizer: Path, texts: Sequence[str]) -> list[Array]:
-    """What the exported model gives for every text alone."""
+    """The exported model's logits for every text alone."""
     session = ort.InferenceSession(str(OPTIMUM / f"bert_{kind}_classification.onnx"))
     encoder, actual = Tokenizer.from_file(str(tokenizer)), []
     for text in texts:

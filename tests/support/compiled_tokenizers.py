@@ -30,11 +30,11 @@ SMALL_TOKENIZER = {
         "ranks": [0x302E, 2, 0x302F, 1],
     },
 }
-"""A file with the words of tests/support/backend/text_requests.cpp."""
+"""A tokenizer.json with the words of tests/support/backend/text_requests.cpp."""
 
 
 def compile_tokenizers(compiler: str, folder: Path) -> ctypes.CDLL:
-    """The library, compiled."""
+    """Compiles and opens the library."""
     sources = [
         *sorted((ROOT / "plugins" / "tokenizer").glob("*.cpp")),
         ROOT / "plugins" / "triton_batching" / "json.cpp",
@@ -48,7 +48,7 @@ def compile_tokenizers(compiler: str, folder: Path) -> ctypes.CDLL:
 
 
 class CompiledTokenizer:
-    """What a file of `compile_tokenizer` makes of texts.
+    """A tokenizer from a file of `compile_tokenizer`.
 
     Raises:
         ValueError: the file is damaged.
@@ -64,7 +64,7 @@ class CompiledTokenizer:
     def encode(
         self, first: bytes, second: bytes | None = None, *, most: int = MOST, left: bool = False
     ) -> tuple[list[int], list[int], int] | None:
-        """Ids, types, and how many there are of the whole text; None: it is no UTF-8."""
+        """Ids, types, and the number of ids of the whole text; None if the text is no valid UTF-8."""
         capacity = len(first) + len(second or b"") + 16
         ids, types, whole = np.empty(capacity, np.int32), np.empty(capacity, np.int32), ctypes.c_int64()
         arguments: list[Any] = [self._handle, first, ctypes.c_int64(len(first)), second]
@@ -75,5 +75,5 @@ class CompiledTokenizer:
         return None if count < 0 else (ids[:count].tolist(), types[:count].tolist(), whole.value)
 
     def close(self) -> None:
-        """Frees it."""
+        """Frees the tokenizer."""
         self._library.tokenizer_close(self._handle)

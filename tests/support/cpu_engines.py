@@ -27,7 +27,7 @@ Change = Callable[[onnx.ModelProto], None]
 
 
 class CpuEngine:
-    """Runs what TensorRT's parser gets instead of an engine."""
+    """Runs the model that TensorRT's parser gets, in place of an engine."""
 
     def __init__(self, model: onnx.ModelProto, metadata: Metadata) -> None:
         half = metadata.precision != "fp32"
@@ -43,17 +43,17 @@ class CpuEngine:
         return dict(zip(self._names, self._session.run(self._names, dict(feeds)), strict=True))
 
     def start(self, *_: Any, **__: Any) -> Any:
-        """Nobody asks for it."""
+        """Not needed by builds and checks."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Once."""
+        """Closes the engine, which has to happen only once."""
         assert not self.closed
         self.closed = True
 
 
 class CpuBuilder(EngineBuilder):
-    """Makes plans of what TensorRT's parser would get; `change` is what a broken kernel would do to it."""
+    """Makes plans that hold what TensorRT's parser would get; `change` alters it as a broken kernel would."""
 
     change: Change | None = None
 
@@ -74,9 +74,9 @@ class CpuBuilder(EngineBuilder):
 def use_cpu_engines(
     monkeypatch: pytest.MonkeyPatch, change: Change | None = None, *, apart: bool = False
 ) -> list[CpuEngine]:
-    """Lets builds make such plans, and their checks run them; gives the engines that were opened.
+    """Makes builds write such plans, and their checks run them; returns the engines that were opened.
 
-    Models are prepared in this process, which is sooner here, unless they are to be prepared `apart`, as in use.
+    Models are prepared in this process, which is faster here, or `apart` in a process of their own, as in real use.
     """
     opened: list[CpuEngine] = []
 

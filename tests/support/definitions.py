@@ -15,7 +15,7 @@ _PROPERTIES = {"property", "cached_property"}
 
 @dataclass(frozen=True)
 class Definition:
-    """One name.
+    """A name that a file defines.
 
     Attributes:
         name: as it is written.
@@ -36,7 +36,7 @@ class Definition:
 
     @property
     def owner(self) -> str:
-        """The file, and what is around the name in it, as `path::within`."""
+        """The file and what surrounds the name in it, as `path::within`."""
         return f"{self.path}::{self.within}" if self.within else self.path
 
 

@@ -54,13 +54,13 @@ class EncoderBuilder:
         return self.norm(self.op("Add", words, positions))
 
     def padding_mask(self) -> str:
-        """0 for kept keys and -10000 for masked ones, [B,1,1,S]."""
+        """An additive mask [B,1,1,S]: 0 for kept keys and -10000 for masked ones."""
         mask = self.op("Unsqueeze", "attention_mask", self.axes(1, 2))
         masked = self.op("Sub", self.constant(1.0), self.op("Cast", mask, to=TensorProto.FLOAT))
         return self.op("Mul", masked, self.constant(-10000.0))
 
     def causal_mask(self) -> str:
-        """0 for keys up to the query and -10000 after it, [S,S]."""
+        """An additive mask [S,S]: 0 for keys up to the query and -10000 for later ones."""
         length = self.op("Squeeze", self.op("Shape", "input_ids", start=1))
         steps = self.op("Range", self.constant(0, np.int64), length, self.constant(1, np.int64))
         later = self.op("Greater", self.op("Unsqueeze", steps, self.axes(0)), self.op("Unsqueeze", steps, self.axes(1)))
@@ -86,7 +86,7 @@ class EncoderBuilder:
         return self.norm(self.op("Add", self.attention(x, mask, heads=heads), x))
 
     def model(self, outputs: Mapping[str, Sequence[Any]], *, opset: int = 17, more: Sequence[str] = ()) -> ModelProto:
-        """The model; `outputs` are names and shapes, `more` are inputs beside ids and mask."""
+        """The model; `outputs` are names and shapes, `more` are inputs in addition to ids and mask."""
         dims = ["batch", "sequence"]
         graph = helper.make_graph(
             self.nodes,
@@ -112,6 +112,6 @@ def one_layer() -> tuple[EncoderBuilder, str]:
 
 
 def with_output(tail: str, builder: EncoderBuilder, shape: list[object], *more: str) -> ModelProto:
-    """The model that ends with this tensor, as its output "y"; `more` are inputs beside ids and mask."""
+    """The model whose output "y" is this tensor; `more` are inputs in addition to ids and mask."""
     builder.op("Identity", tail, output="y")
     return builder.model({"y": shape}, more=more)

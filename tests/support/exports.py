@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exported files of many kinds, and a comparison that knows nothing of how padfree sees them.
+"""Exported files of many kinds, and a comparison that does not depend on how padfree reads them.
 
 The truth is the original file, run in onnxruntime on every sequence alone, without any padding.
 """
@@ -21,24 +21,24 @@ import onnxruntime as ort
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteResult, rewrite, save_model
 
-# Others, written by `make_exports.py FOLDER -o OTHERS`, go through the same checks, as engines too.
+# Other exports, written by `make_exports.py FOLDER -o OTHERS`, go through the same checks, as engines too.
 FOLDER = Path(os.environ.get("PADFREE_TEST_EXPORTS") or Path(__file__).resolve().parents[1] / "fixtures" / "exports")
-DRAWN = "drawn"  # make_exports.py's mark of a weight whose values are drawn here
+DRAWN = "drawn"  # how make_exports.py marks a weight whose values are drawn here
 LENGTHS = (9, 1, 4, 13, 6)
 TOLERANCE = 1e-4
-"""Largest difference in parts of a last-axis column's root mean square: float32, two layers, sums in another order."""
-FLOOR = 1e-2  # the least that a column's root mean square counts, in parts of the whole output's
+"""Largest difference relative to a last-axis column's root mean square: float32, two layers, sums in another order."""
+FLOOR = 1e-2  # a column's root mean square counts as at least this part of the whole output's
 
 
 @dataclass(frozen=True)
 class Input:
-    """An input of the original and what its values are.
+    """An input of the original, and the kind of its values.
 
-    That is "ids", "mask", "inverted" (a mask of 1 at padding), "types", "pos", "seg" (a mask of 0, 1, 2), "boxes"
-    (four numbers a token, ascending) or "embeddings" (`high` floats a token);
+    The kind is "ids", "mask", "inverted" (a mask of 1 at padding), "types", "pos", "seg" (a mask of 0, 1, 2), "boxes"
+    (four ascending numbers per token) or "embeddings" (`high` floats per token).
 
-    ids are drawn from [low, high) without those in `excl`; where `last` is given, it ends every sequence, and no other
-    token has it.
+    Ids are drawn from [low, high) without those in `excl`; if `last` is given, it ends every sequence, and occurs
+    nowhere else.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Input:
 
 
 def names() -> list[str]:
-    """All cases."""
+    """The names of all cases."""
     return list(json.loads((FOLDER / "cases.json").read_text()))
 
 
@@ -62,7 +62,7 @@ def save_rewritten(name: str, folder: Path, interface: str = "packed") -> Path:
 
 
 def inputs_of(name: str) -> list[Input]:
-    """What a case's inputs are; empty where nobody has said it."""
+    """A case's inputs; none if cases.json does not list any."""
     actual = json.loads((FOLDER / "cases.json").read_text())[name]["inputs"]
     known = ("name", "kind", "low", "high")
     return [
@@ -71,7 +71,7 @@ def inputs_of(name: str) -> list[Input]:
 
 
 def load(name: str, folder: Path = FOLDER) -> ModelProto:
-    """A case's file, with weights drawn from a seed that their names make."""
+    """A case's model, with weights drawn from a seed that depends on their names."""
     model: ModelProto = ModelProto.FromString(gzip.decompress((folder / f"{name}.onnx.gz").read_bytes()))
     for tensor in model.graph.initializer:
         _draw(tensor)
@@ -96,7 +96,7 @@ def _draw(tensor: TensorProto) -> None:
 
 
 def sequences(inputs: list[Input], lengths: tuple[int, ...] = LENGTHS, seed: int = 3) -> list[dict[str, np.ndarray]]:
-    """One dict of arrays [length], or [length,4] of boxes, a sequence."""
+    """One dict per sequence, of arrays [length], or [length,4] for boxes."""
     rng = np.random.default_rng(seed)
 
     def draw(item: Input, length: int) -> np.ndarray:
@@ -122,7 +122,7 @@ def sequences(inputs: list[Input], lengths: tuple[int, ...] = LENGTHS, seed: int
 
 
 def session(model: ModelProto | Path) -> ort.InferenceSession:
-    """The model in onnxruntime on one thread, without any fusions: nodes compute as the file has them."""
+    """The model in onnxruntime on one thread, without any fusions: every node is computed as the file has it."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -132,7 +132,7 @@ def session(model: ModelProto | Path) -> ort.InferenceSession:
 
 
 def assert_valid(model: ModelProto) -> None:
-    """Valid to the letter of ONNX, functions included: onnxruntime runs some files that TensorRT refuses."""
+    """Checks that a model is valid to the letter of ONNX, functions included: TensorRT is stricter than onnxruntime."""
     onnx.checker.check_model(model)
     onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
 
@@ -143,7 +143,7 @@ def metadata_of(result: RewriteResult) -> Mapping[str, Any]:
 
 
 def _nameless(model: ModelProto) -> ModelProto:
-    """The model with nodes without names: onnxruntime refuses equal ones, which mean nothing."""
+    """The model without names of nodes: onnxruntime refuses equal ones, which mean nothing."""
     copy: ModelProto = ModelProto.FromString(model.SerializeToString())
     for node in copy.graph.node:
         node.name = ""
@@ -160,7 +160,7 @@ def truth(
     outputs: list[str],
     running: ort.InferenceSession | None = None,
 ) -> list[list[np.ndarray]]:
-    """Of every sequence its outputs alone, in a batch of one; `running` is a session of the model, if there is one."""
+    """The outputs of each sequence alone, in a batch of one; `running` is a session of the model, if there is one."""
     types, running = types_of(model), running or session(_nameless(model))
     return [
         [
@@ -182,7 +182,7 @@ def assert_right(
 ) -> RewriteResult:
     """Rewrites the model and compares every sequence's outputs with those that the original gives for it alone.
 
-    Under the padded interface, padded slots hold the first id that is allowed, or padding's where the model has one;
+    With the padded interface, padded slots hold the first allowed id, or the id of padding if the model has one;
     they are on the right, or on the `left`. `options` are rewrite's.
     """
     result = rewrite(model, interface=interface, **options)
@@ -215,7 +215,7 @@ def padded_feeds(
     types, feeds = types_of(model), {}
     for item in inputs:
         filler = 1 if item.kind == "inverted" else 0
-        if item.kind == "ids":  # what the model itself takes for padding, where it says so
+        if item.kind == "ids":  # the id that the model itself takes for padding, if it says so
             filler = item.excl[0] if item.excl else item.low
         first = next(iter(original))[item.name]
         rows = np.full((len(original), longest, *first.shape[1:]), filler, first.dtype)
@@ -257,10 +257,10 @@ def compare(
 def assert_close(
     name: str, pairs: list[tuple[np.ndarray, np.ndarray]], tolerance: float = TOLERANCE, floor: float = FLOOR
 ) -> float:
-    """Compares what was found with what is wanted, pair by pair; returns the largest error.
+    """Compares results with what is wanted, pair by pair; returns the largest error.
 
-    Errors are parts of a last-axis column's root mean square, which counts as `floor` of the whole at least. Values
-    that are no ordinary numbers have to be the same ones.
+    Errors are relative to a last-axis column's root mean square, which counts as at least `floor` of the whole
+    output's. Values that are not finite, or are above 1e30, have to be equal.
     """
     width = pairs[0][1].shape[-1] if pairs[0][1].ndim and len({b.shape[-1] for _, b in pairs}) == 1 else 1
     a, b = (np.concatenate([pair[side].reshape(-1, width) for pair in pairs]) for side in (0, 1))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What becomes of every exported file: python -m tests.support.exports_table writes exports/expected.json.
 
-Each is right, with what of it is packed, or refused. A change of the table is to be read: each reason has to be true.
+Each file is right, with a note of what is packed, or refused. Read changes of the table: every reason has to be true.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from . import exports
 TABLE = exports.FOLDER / "expected.json"
 INTERFACES = ("packed", "padded")
 EQUAL_LENGTHS = (7, 7, 7)
-INVERTED = ("mask_inverted_ts17",)  # whose mask is 0 where tokens are kept
+INVERTED = ("mask_inverted_ts17",)  # its mask is 0 where tokens are kept
 ENDS = {"bart_cls_dy18": 2, "o_bart_cls_model": 2}  # ids that end every text, by which the file finds its last token
-# What onnxruntime says differs between its versions.
+# onnxruntime's own text differs between its versions.
 OF_ONNXRUNTIME = re.compile(r"\[ONNXRuntimeError\](?s:.*?)(?=\)?; (?:check|packed batches|whether|--no-verify))")
 
 
 def inputs_of(name: str) -> list[exports.Input]:
-    """What a file's inputs are, and what the texts that it takes end with."""
+    """A file's inputs, with the ids that end its texts."""
     inputs = exports.inputs_of(name)
     if name in INVERTED:
         inputs = [replace(item, kind="inverted") if item.kind == "mask" else item for item in inputs]
@@ -45,13 +45,13 @@ def right(name: str, interface: str) -> RewriteResult:
     # Without a mask every slot of the padded interface is a token.
     lengths = exports.LENGTHS if masked or interface == "packed" else EQUAL_LENGTHS
     model = exports.load(name)
-    if holds_quantization(model):  # its rounding is taken out, and so it is of what the result is compared with
+    if holds_quantization(model):  # the quantization is removed, so also from what the result is compared with
         model = without_quantization(Model(model)).model.whole()
     return exports.assert_right(model, inputs, interface, lengths=lengths)
 
 
 def outcome(name: str, interface: str, right: Callable[[str, str], RewriteResult] = right) -> dict[str, Any]:
-    """What rewriting gives, or the reason why the file is refused; `right` may be a keeper of rewritten files."""
+    """The result of rewriting, or the reason why the file is refused; `right` may be a cache of rewritten files."""
     try:
         result = right(name, interface)
     except RewriteError as error:
@@ -74,7 +74,7 @@ def outcome(name: str, interface: str, right: Callable[[str, str], RewriteResult
 
 
 def _kinds(reasons: tuple[str, ...]) -> list[str]:
-    """Of reasons that differ in the names of nodes alone the first."""
+    """The first of each group of reasons that differ only in names of nodes."""
     results: dict[str, str] = {}
     for reason in reasons:
         results.setdefault(re.sub(r"'[^']*'", "''", reason), reason)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A builder that builds nothing, instead of TensorRT's: `padfree build` without a GPU."""
+"""A builder that builds nothing, in place of TensorRT's: `padfree build` without a GPU."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .cpu_engines import CpuEngine
 
 
 class FakeBuilder(EngineBuilder):
-    """Builds plans that hold their number; `starts` counts builders, `built` the profiles of their engines.
+    """Builds plans that only hold their number; `starts` counts builders, `built` lists the profiles of their engines.
 
-    `models` are what the engines are made of, and what runs in their place when they are checked.
+    `models` are the models of the engines, which run in their place when they are checked.
     """
 
     starts = 0
@@ -49,7 +49,7 @@ class FakeBuilder(EngineBuilder):
 
 
 def fake_builder(monkeypatch: pytest.MonkeyPatch) -> type[FakeBuilder]:
-    """Replaces TensorRT's builder by a class of its own; models are prepared here, which is sooner."""
+    """Replaces TensorRT's builder by a new subclass; models are prepared in this process, which is faster."""
 
     class Own(FakeBuilder):
         built: list[dict[str, Any]] = []  # noqa: RUF012

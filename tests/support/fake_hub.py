@@ -18,12 +18,12 @@ _RANGE = "bytes="
 
 @dataclass
 class FakeHub:
-    """What the hub has, and what it was asked for.
+    """What the hub has, and which requests it got.
 
     Attributes:
         repositories: name -> its files.
-        gated: names whose files need conditions to be accepted.
-        breaks: names of files that end after half of their bytes when they are first asked for.
+        gated: names of repositories whose conditions have to be accepted.
+        breaks: names of files whose first download ends after half of their bytes.
         served: (name of a file, bytes sent) in the order of requests.
     """
 
@@ -59,14 +59,14 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
-        """Nothing is printed."""
+        """Prints nothing."""
 
     def do_HEAD(self) -> None:
-        """Of files."""
+        """Answers for files."""
         self._answer(body=False)
 
     def do_GET(self) -> None:
-        """Of files and of what is said about repositories."""
+        """Answers for files, and for information about repositories."""
         self._answer(body=True)
 
     def _answer(self, *, body: bool) -> None:

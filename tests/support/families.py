@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exported families: what each file is, batches for it, and comparison of original and rewritten model."""
+"""The exported families: what each file is, batches for it, and a comparison of original and rewritten model."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .messages import widen
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 FOLDER, OPTIMUM_FOLDER = FIXTURES / "families", FIXTURES / "optimum"
-VOCABULARY, SPECIAL_IDS = 64, 3  # ids below SPECIAL_IDS are padding and the like, which no text has
+VOCABULARY, SPECIAL_IDS = 64, 3  # ids below SPECIAL_IDS are padding and the like, which do not occur in texts
 LENGTHS, LENGTH = (9, 1, 4, 17, 6), 17
-# Largest difference in parts of a column's root mean square: sums in another order; in fp16 files both models round
-# at other places, and two layers of scores with a deviation of 3 carry that on.
+# Largest difference relative to a column's root mean square: sums in another order; in fp16 files the models round in
+# different places, and two layers of scores with a deviation of 3 amplify that.
 TOLERANCE = {"fp32": 1e-4, "fp16": 4e-2}
-# Attentions of two layers that PadfreeAttention computes in the padded interface, where masks may have holes, and why
-# it leaves the others padded.
+# How many of two attentions PadfreeAttention computes in the padded interface, where masks may have holes, and why
+# the others stay padded.
 BY_DISTANCE = {
     "deberta_v2": (0, "has a bias by distance: under a mask with holes"),
     "deberta_v3": (0, "has a bias by distance: under a mask with holes"),
@@ -36,7 +36,7 @@ BY_DISTANCE = {
 
 @dataclass(frozen=True)
 class Case:
-    """One file, as make_families.py or make_optimum.py describes it; `level` is that of its optimisation."""
+    """One file, as make_families.py or make_optimum.py describes it; `level` is its level of optimisation."""
 
     name: str
     family: str
@@ -58,7 +58,7 @@ class Case:
 
 
 def partly_packed(interface: str) -> dict[str, tuple[int, str]]:
-    """By family how many attentions of two layers are packed, and the reason for the others; of packed ones nothing."""
+    """Per family, how many of two attentions are packed, and why the others are not; empty if all are packed."""
     return {} if interface == "packed" else BY_DISTANCE
 
 
@@ -87,7 +87,7 @@ def masks(interface: str) -> dict[str, np.ndarray]:
 
 
 def feeds_for(original: ModelProto, mask: np.ndarray, kept_from: int) -> dict[str, np.ndarray]:
-    """Random ids everywhere, any of them in masked slots, `kept_from` and above in kept ones."""
+    """Random ids everywhere: any id in masked slots, those from `kept_from` on in kept ones."""
     rng = np.random.default_rng(7)
     feeds = {}
     for value in original.graph.input:
@@ -101,9 +101,9 @@ def feeds_for(original: ModelProto, mask: np.ndarray, kept_from: int) -> dict[st
 
 
 def assert_same(case: Case, interface: str, result: RewriteResult) -> CoverageReport:
-    """Compares every kept token of the rewritten file, or every sequence whose first slot is kept.
+    """Compares all kept tokens of the rewritten file, or all sequences whose first slot is kept.
 
-    Fused operators of float16 have no kernels on a CPU: optimised files are compared in float32.
+    Fused float16 operators have no kernels on a CPU, so that optimised files are compared in float32.
     """
     original = load_model(case.path)
     assert_valid(result.model)

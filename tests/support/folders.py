@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small folders as Hugging Face's repositories are: real layouts, random weights."""
+"""Small folders laid out like repositories of Hugging Face, with random weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO_DATA = ROOT / "builder" / "demo" / "data"
-ENCODER = DEMO_DATA / "bert_tiny.onnx"  # E 64, 930 ids, as the tokenizer beside it
+ENCODER = DEMO_DATA / "bert_tiny.onnx"  # E 64 and 930 ids, like the tokenizer in the same folder
 TOKENIZER = DEMO_DATA / "tokenizer.json"
 WIDTH, VOCABULARY, POSITIONS = 64, 930, 512
 CONFIG: Mapping[str, Any] = {
@@ -40,7 +40,7 @@ def write_json(path: Path, content: Any) -> Path:
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, npt.NDArray[np.float32]]) -> Path:
-    """A file as the library safetensors writes it."""
+    """Writes a file as the library safetensors does."""
     header, begin = {}, 0
     for name, values in tensors.items():
         end = begin + values.nbytes
@@ -62,12 +62,12 @@ def write_folder(
     settings: Mapping[str, Any] | None = None,
     tokenizer: Path | None = TOKENIZER,
 ) -> Path:
-    """A folder with config.json, tokenizer and onnx/model.onnx; with modules, as sentence-transformers writes it.
+    """Writes a folder with config.json, tokenizer and onnx/model.onnx; with modules, as sentence-transformers does.
 
     Args:
-        folder: where.
+        folder: where to write.
         model: the ONNX file; None for none.
-        config: entries of config.json, instead of CONFIG's.
+        config: entries of config.json, in place of those in CONFIG.
         modules: class of sentence_transformers and configuration of every module after the encoder.
         max_seq_length: of sentence_bert_config.json.
         settings: config_sentence_transformers.json.
@@ -95,7 +95,7 @@ def write_folder(
 
 
 def write_dense(folder: Path, number: int, rows: int, width: int, *, bias: bool = True, seed: int = 0) -> None:
-    """Weights of the Dense module with this number."""
+    """Writes the weights of the Dense module with this number."""
     rng = np.random.default_rng(seed)
     tensors = {"linear.weight": rng.standard_normal((rows, width), np.float32) / np.float32(np.sqrt(width))}
     if bias:
@@ -104,7 +104,7 @@ def write_dense(folder: Path, number: int, rows: int, width: int, *, bias: bool 
 
 
 def write_small_tokenizer(file: Path, size: int) -> Path:
-    """A tokenizer of whole words with `size` ids, that writes [CLS] a [SEP], and [CLS] a [SEP] b [SEP] for pairs."""
+    """Writes a tokenizer of whole words with `size` ids, for [CLS] a [SEP], and [CLS] a [SEP] b [SEP] for pairs."""
     specials = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     words = [*specials, *(f"word{number}" for number in range(size - len(specials)))]
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
@@ -120,7 +120,7 @@ def write_small_tokenizer(file: Path, size: int) -> Path:
 
 
 def pool(rows: npt.NDArray[Any], mode: str, positions: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-    """What sentence-transformers makes of a text's rows [len, E]: [E]. Positions count from 1, those of padding too."""
+    """sentence-transformers' vector [E] of a text's rows [len, E]. Positions count from 1, padding included."""
     weights = (np.arange(1, len(rows) + 1) if positions is None else positions)[:, None]
     result: npt.NDArray[Any] = {
         "cls": lambda: rows[0],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoders that are wide enough for GEMMs to take in the operators around them, and how many they take in."""
+"""Encoders wide enough for GEMMs to absorb the operators around them, and how many of these they absorb."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ NAMES = tuple(path.name.removesuffix(".onnx.gz") for path in sorted(FOLDER.glob(
 
 
 def load(name: str) -> ModelProto:
-    """A file, with weights drawn from a seed that their names make."""
+    """A model, with weights drawn from a seed that depends on their names."""
     return exports.load(name, FOLDER)
 
 
 def inputs_of(model: ModelProto) -> list[Input]:
-    """What its inputs are."""
+    """The model's inputs and their kinds."""
     kinds: Mapping[str, str] = {"attention_mask": "mask", "token_type_ids": "types", "bbox": "boxes"}
     return [Input(item.name, kinds.get(item.name, "ids"), low=4) for item in model.graph.input]
 
 
 @dataclass(frozen=True)
 class Layers:
-    """What the layers of a model are made of, on packed tokens."""
+    """How many kernels of each kind a model's layers have, on packed tokens."""
 
     linears: int
     gated: int
@@ -42,7 +42,7 @@ class Layers:
 
 
 def layers_of(model: ModelProto) -> Layers:
-    """The kernels of a model whose GEMMs are PadfreeLinear; those of the embedding do not count."""
+    """Counts the kernels of a model whose GEMMs are PadfreeLinear, without those of the embedding."""
     nodes = list(padfree_nodes(model.graph))
     linear = [node_attributes(node) for node in nodes if node.op_type == "PadfreeLinear"]
     return Layers(
@@ -56,5 +56,5 @@ def layers_of(model: ModelProto) -> Layers:
 
 
 def rewrite_fixture(name: str, precision: str = "fp32", interface: str = "packed") -> RewriteResult:
-    """A file, rewritten with plain GEMMs and norms."""
+    """Rewrites a file with plain GEMMs and norms."""
     return rewrite(load(name), precision=precision, interface=interface, verify=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of the tests, over plain connections."""
+"""Requests that tests send over plain connections."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ PATIENCE_S = 60.0
 def post(
     server: Server, path: str, *, raw: bytes | None = None, key: str | None = None, **fields: Any
 ) -> tuple[int, Any]:
-    """Status and body of a request with these fields, or with a raw body."""
+    """Sends fields as JSON, or a raw body; returns status and body."""
     return _request(server, "POST", path, json.dumps(fields).encode() if raw is None else raw, key)
 
 
 def get(server: Server, path: str, key: str | None = None) -> tuple[int, Any]:
-    """Status and body, as JSON where it is that."""
+    """Returns status and body, parsed if it is JSON."""
     return _request(server, "GET", path, None, key)
 
 

@@ -15,7 +15,7 @@ ACTIVATIONS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "silu": 4, "sigm
 ATTENTION_BIASES = {"none": 0, "slope": 1, "distance": 2, "disentangled": 3}
 POOL_MODES = {"first": 0, "last": 1, "mean": 2, "max": 3}
 POOL_EACH = 4
-"""The mode for an x that has a row for each sequence."""
+"""The mode in which x has one row per sequence."""
 
 LIBRARY = os.environ.get("PADFREE_KERNELS_LIBRARY", "")
 """Path of libpadfree_kernels.so, built with -DPADFREE_KERNEL_TESTS=ON."""
@@ -45,9 +45,9 @@ def schedule(
     heads: int = 1,
     multiprocessors: int = 0,
 ) -> None:
-    """Prefix sums of seq_lens [B], and on demand token_index [T], positions [T] and tasks [N, 4] for that many heads.
+    """Prefix sums of seq_lens [B]; on demand also token_index [T], positions [T], and tasks [N, 4] for `heads` heads.
 
-    N is at least `task_list_entries`; multiprocessors: those that the tasks are cut for, 0 for the device's own.
+    N is at least `task_list_entries`; multiprocessors: how many the tasks are cut for, 0: as many as the device has.
     """
     call(
         "padfreeSchedule", seq_lens, cu_seqlens, token_index, positions, tasks, len(seq_lens), tokens,
@@ -74,8 +74,8 @@ def make_tasks(cu_seqlens: torch.Tensor, tokens: int, heads: int) -> torch.Tenso
 class Positions:
     """What attention does with the positions i of a row and j of a key (see attention/launch.h).
 
-    window: keys that a row sees on its left and on its right, -1: all. At most one of slopes [H], distance_bias
-    [H, 2R + 1], both float32, and the pair k_position and q_position [2R + 1, H*D], of which one may be missing.
+    window: keys that a row sees on its left and on its right, -1: all. At most one of these is given: slopes [H] or
+    distance_bias [H, 2R + 1], both float32, or k_position and q_position [2R + 1, H*D], of which one may be missing.
     """
 
     window: tuple[int, int] = (-1, -1)
@@ -118,9 +118,9 @@ def attention(
 ) -> None:
     """Attention over three views [T, H, D] of any token and head stride; y is [T, H*D], biases are views [H, D].
 
-    K and V may have fewer heads, which divide H. y may be torch.float8_e4m3fn: results divided by y_scale.
+    K and V may have fewer heads, if their number divides H. y may be torch.float8_e4m3fn: results divided by y_scale.
 
-    kernel names the one to launch: "auto" is the plugin's own choice. Without tasks they are made first.
+    kernel: the one to launch, "auto" for the plugin's own choice. tasks: made first if they are not given.
     """
     arguments: list[Any] = []
     for i, operand in enumerate(operands):
@@ -161,10 +161,10 @@ def attention(
 
 @dataclass(frozen=True)
 class Moments:
-    """Layer norms in a GEMM: moments are float32 [W / 64, T, 2] of rows of width W (see linear/launch.h).
+    """Layer norms inside a GEMM: moments are float32 [W / 64, T, 2] of rows of width W (see linear/launch.h).
 
-    of_x: x is normed, but for its mean. of_residual with residual_scale [N]: the residual is normed, and
-    multiplied by it. out: gets the moments of y.
+    of_x: those of x, which is normalised except for its mean. of_residual: those of the residual, which is normalised
+    and multiplied by residual_scale [N]. out: gets the moments of y.
     """
 
     of_x: torch.Tensor | None = None
@@ -177,19 +177,19 @@ class Moments:
 
 @dataclass(frozen=True)
 class Rotation:
-    """Pairs of a GEMM's first columns that are rotated: positions int32 [T], a float32 frequency for each pair."""
+    """Rotation of pairs of a GEMM's first columns: int32 positions [T] and one float32 frequency per pair."""
 
     positions: torch.Tensor
     frequencies: torch.Tensor
 
     @property
     def features(self) -> int:
-        """How many columns that are."""
+        """How many columns are rotated."""
         return 2 * len(self.frequencies)
 
 
 class LinearCall(ctypes.Structure):
-    """A GEMM's parameters, as `LinearCall` of tests/kernels/bindings.cpp."""
+    """A GEMM's parameters, with the layout of `LinearCall` in tests/kernels/bindings.cpp."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (
@@ -204,9 +204,9 @@ class LinearCall(ctypes.Structure):
 
 @dataclass(frozen=True)
 class E4m3:
-    """A GEMM of e4m3: x [T, K] and weight [N, K] are torch.float8_e4m3fn, their sums are multiplied by scale [N].
+    """A GEMM of e4m3: x [T, K] and weight [N, K] are torch.float8_e4m3fn, and their sums are multiplied by scale [N].
 
-    y: gets the results divided by y_scale; None where they leave in the other type alone.
+    y: gets the results divided by y_scale; None if they are only written in the other type.
     """
 
     scale: torch.Tensor
@@ -215,7 +215,7 @@ class E4m3:
 
 
 class NoKernel(RuntimeError):
-    """No kernel is compiled for a GEMM with this tiling (plugins/linear/menu.h)."""
+    """No kernel is compiled for the GEMM with this tiling (plugins/linear/menu.h)."""
 
 
 def linear(
@@ -233,14 +233,14 @@ def linear(
     dtype: torch.dtype | None = None,
     tiling: tuple[int, int, int, int] = (0, 0, 0, 0),
 ) -> None:
-    """y [T, N] = activation(x [T, K] @ weight [K, N] + bias) + residual, x or the residual normed where `moments` say.
+    """y [T, N] = activation(x [T, K] @ weight [K, N] + bias) + residual; with `moments`, x or the residual is normed.
 
-    gated: y is [T, N / 2]. dtype: of bias and residual, y's where it is there. tiling: tokens of a tile, tiles of
-    features and of tokens in a cluster, parts of the reduction, 0 with resident input; zeros leave the choice to the
-    kernel.
+    gated: y is [T, N / 2]. dtype: of bias and residual; y's if there is a y. tiling: tokens per tile, tiles of features
+    and of tokens per cluster, parts of the reduction (0: resident input); all zeros leave the choice to the kernel.
 
     Raises:
-        NoKernel: there is none with this tiling; RuntimeError: the launcher refuses.
+        NoKernel: there is none with this tiling.
+        RuntimeError: the launcher refuses the call.
     """
     tokens, depth = x.shape
     norms = moments or Moments()
@@ -270,7 +270,7 @@ def rotary(
     head_size: int,
     interleaved: bool = False,
 ) -> None:
-    """y [T, W] = x [T, W] whose first heads have their pairs rotated by positions int32 [T] * frequencies [D / 2]."""
+    """y [T, W] is x with the pairs of its first heads rotated by int32 positions [T] times frequencies [D / 2]."""
     call(
         "padfreeRotary", x, positions, frequencies, y, *x.shape, heads, head_size, int(interleaved),
         DATA_TYPES[x.dtype],
@@ -291,10 +291,10 @@ def measured_tilings(
     norms: Collection[str] = (),
     e4m3: Collection[str] = (),
 ) -> list[tuple[int, tuple[int, int, int, int]]]:
-    """The fastest tiling for token counts up to each of some, with a bias: what an engine's build measures.
+    """The fastest tilings, each up to a token count, for a GEMM with a bias: what an engine's build measures.
 
-    norms: which moments are there, of "x", "residual" and "y". e4m3: which results a GEMM of e4m3 has, "y" and
-    "y_e4m3"; nothing for GEMMs of other types.
+    norms: whose moments are used, of "x", "residual" and "y". e4m3: which results a GEMM of e4m3 has, "y" and
+    "y_e4m3"; empty for GEMMs of other types.
     """
     capacity = 1024
     ranges = (ctypes.c_int * (2 * capacity))()

@@ -35,7 +35,7 @@ SHARED_DATA = re.compile(r"\.nv\.(constant[1-9]\d*|global\.init)$")
 SIZED = (".nv.constant0.", ".nv.shared.", ".nv.local.")
 INFO = ".nv.info"
 PARAMETER_BANK = 0x0A
-"""Attribute of a kernel that begins with the number of a symbol, which says nothing of the kernel."""
+"""Attribute of a kernel whose value begins with a symbol's number, which does not depend on the kernel."""
 LONG = 4
 """Form of an attribute that is followed by its size and data; the other forms hold 16 bits."""
 
@@ -47,7 +47,7 @@ class Kernel:
     Attributes:
         architecture: such as "sm_90a".
         symbol: its mangled name.
-        digest: of the code and of all else that decides what runs; not of names.
+        digest: of the code and everything else that decides what runs, without names.
     """
 
     architecture: str
@@ -57,13 +57,13 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Difference:
-    """What two builds do not share, by architecture and symbol.
+    """How two builds differ, by architecture and symbol.
 
     Attributes:
         same: how many kernels have the same machine code in both.
-        changed: symbols that both have, with other code.
-        gone: symbols of the first alone, whose code the second has under no name.
-        added: symbols of the second alone, whose code the first has under no name.
+        changed: symbols that both have, with different code.
+        gone: symbols of the first build only, whose code the second has under no name.
+        added: symbols of the second build only, whose code the first has under no name.
     """
 
     same: int
@@ -73,7 +73,7 @@ class Difference:
 
 
 def cuobjdump() -> Path:
-    """The program, beside nvdisasm, which it calls.
+    """The path of cuobjdump, in a folder with nvdisasm, which it calls.
 
     Raises:
         importlib.metadata.PackageNotFoundError: one of the two is not installed.
@@ -97,7 +97,7 @@ def kernels(path: Path) -> list[Kernel]:
 
 
 def compare(before: Iterable[Kernel], after: Iterable[Kernel]) -> Difference:
-    """What differs; a kernel has a counterpart where its architecture and code are the same, whatever its symbol."""
+    """Compares two builds; kernels match if their architecture and code are the same, whatever their symbols are."""
     first, second = _by_code(before), _by_code(after)
     gone = {name for code, names in first.items() for name in names[len(second.get(code, ())) :]}
     added = {name for code, names in second.items() for name in names[len(first.get(code, ())) :]}
@@ -110,7 +110,7 @@ def compare(before: Iterable[Kernel], after: Iterable[Kernel]) -> Difference:
 
 
 def _by_code(actual: Iterable[Kernel]) -> dict[tuple[str, str], list[str]]:
-    """Names, with the architecture, of the kernels that have the same code."""
+    """The names of the kernels with the same architecture and code."""
     names: dict[tuple[str, str], list[str]] = defaultdict(list)
     for kernel in sorted(actual, key=lambda kernel: kernel.symbol):
         names[kernel.architecture, kernel.digest].append(f"{kernel.architecture} {kernel.symbol}")
@@ -128,7 +128,7 @@ def _kernels_of_file(path: Path) -> Iterator[Kernel]:
 
 
 def _kernels_of_cubin(cubin: Path, architecture: str) -> Iterator[Kernel]:
-    from elftools.elf.elffile import ELFFile  # tests that read no cubin do without it
+    from elftools.elf.elffile import ELFFile  # tests that read no cubin work without it
 
     with cubin.open("rb") as file:
         elf = ELFFile(file)
@@ -164,7 +164,7 @@ def _items(info: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _facts(info: bytes, symbols: list[str]) -> dict[str, list[tuple[int, bytes]]]:
-    """What the section of all kernels says of each: registers, stack."""
+    """The general section's entries for each kernel: registers, stack."""
     facts: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
     for attribute, value in _items(info):
         if len(value) > 4:
@@ -173,12 +173,12 @@ def _facts(info: bytes, symbols: list[str]) -> dict[str, list[tuple[int, bytes]]
 
 
 def _attributes(info: bytes) -> list[tuple[int, bytes]]:
-    """What a kernel's own section says: parameters, launch bounds, where barriers and exits are."""
+    """The entries of a kernel's own section: parameters, launch bounds, positions of barriers and exits."""
     return [(number, value[4:] if number == PARAMETER_BANK else value) for number, value in _items(info)]
 
 
 def readable(names: Iterable[str]) -> list[str]:
-    """Names with demangled symbols, where c++filt is there."""
+    """Names with demangled symbols, if c++filt is installed."""
     lines, program = list(names), shutil.which("c++filt")
     if program is None or not lines:
         return lines
@@ -187,7 +187,7 @@ def readable(names: Iterable[str]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Compares and prints."""
+    """Compares two builds and prints how they differ."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)

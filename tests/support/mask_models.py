@@ -16,18 +16,18 @@ class Builder(EncoderBuilder):
     """An encoder with inputs of any names and types."""
 
     def key(self, tensor: str) -> str:
-        """[B,S] as [B,1,1,S]."""
+        """Turns [B,S] into [B,1,1,S]."""
         return self.op("Unsqueeze", tensor, self.axes(1, 2))
 
     def number(self, value: int) -> str:
         return self.constant(value, np.int64)
 
     def add_mask(self, kept: str) -> str:
-        """A bool [B,S] as what is added to the scores: 0, or float32's lowest."""
+        """What a bool [B,S] adds to the scores: 0 for kept slots, float32's lowest for others."""
         return self.op("Where", self.key(kept), self.constant(0.0), self.constant(np.finfo(np.float32).min))
 
     def finish(self, hidden: str, inputs: dict[str, int], rank: int = 3) -> ModelProto:
-        """The model with an output [B,S,E] and inputs of these types."""
+        """The model with an output [B,S,E] and inputs of the given types."""
         result = self.op("Identity", hidden, output="result")
         graph = helper.make_graph(
             self.nodes,
@@ -42,9 +42,9 @@ class Builder(EncoderBuilder):
 
 
 def unproved_mask(*, mixed: bool = False) -> ModelProto:
-    """Keys are hidden by a number that is not followed: a hyperbolic tangent of the mask.
+    """A mask that the rewriter cannot follow: keys are hidden by a hyperbolic tangent of the mask.
 
-    `mixed`: every token's row has that of the next slot added.
+    `mixed`: the row of the next slot is added to that of every token.
     """
     builder = Builder()
     x = builder.embedding()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the headers of TensorRT and CUDA are, for tests that compile."""
+"""Where the headers of TensorRT and CUDA are, for tests that compile C++."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .pages import ROOT
 
 
 def headers() -> list[Path] | None:
-    """Folders with TensorRT's headers, as a build on this machine has left them, and those of CUDA's package.
+    """Folders with TensorRT's headers, as left by a build on this machine, and with those of CUDA's package.
 
-    The crate that has TensorRT's headers has a cuda_runtime_api.h, too: four lines, which the plugins cannot do with.
+    The crate with TensorRT's headers also has a cuda_runtime_api.h, but its four lines are too little for the plugins.
     """
     roots = [Path(os.environ.get("TENSORRT_ROOT", "/nowhere")), ROOT / "build"]
     roots += [Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo")) / "registry" / "src"]

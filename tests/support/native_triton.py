@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton's backend "padfree" with fake_engine.cpp for an engine: libraries, repositories, right answers."""
+"""Triton's backend "padfree" with fake_engine.cpp as its engine: libraries, repositories, expected answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BACKEND = "libtriton_padfree.so"
 ENGINE = "libpadfree_engine.so"
 MODULUS = 2039
-"""Of the stand-in's results."""
+"""The stand-in's results are taken modulo this."""
 VOCABULARY = 930
 MAX_POSITIONS = 64
 PROFILE = {"min_tokens": 1, "opt_tokens": 128, "max_tokens": 512, "max_batch": 16, "max_seq_len": 64}
@@ -31,7 +31,7 @@ Array = npt.NDArray[Any]
 
 
 def compile_library(compiler: str, sources: Sequence[Path], library: Path, *options: str) -> Path:
-    """A shared library of sources that include headers below plugins/."""
+    """Compiles a shared library from sources that include headers below plugins/."""
     command = [compiler, "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
     command += ["-fvisibility=hidden", f"-I{ROOT / 'plugins'}", *options, *map(str, sources), "-o", str(library)]
     subprocess.run(command, check=True, timeout=300)
@@ -39,13 +39,13 @@ def compile_library(compiler: str, sources: Sequence[Path], library: Path, *opti
 
 
 def together(sources: Sequence[Path], file: Path) -> Path:
-    """One file that includes sources: most of the time to compile each goes into the standard library's headers."""
+    """Writes one file that includes all sources: most of the compile time is spent on the standard library's headers."""
     file.write_text("".join(f'#include "{path}"\n' for path in sources), encoding="utf-8")
     return file
 
 
 def backend_sources() -> list[Path]:
-    """What the backend is compiled of."""
+    """The sources of the backend."""
     folders = (ROOT / "plugins" / "triton_backend", ROOT / "plugins" / "tokenizer")
     return [
         *(file for folder in folders for file in sorted(folder.glob("*.cpp"))),
@@ -54,14 +54,14 @@ def backend_sources() -> list[Path]:
 
 
 def driver_sources() -> list[Path]:
-    """The backend with what drives it in place of Triton's core (tests/support/backend/driver.cpp)."""
+    """The sources of the backend and of what drives it in place of Triton's core (tests/support/backend/driver.cpp)."""
     return [*backend_sources(), *sorted((ROOT / "tests" / "support" / "backend").glob("*.cpp"))]
 
 
 def backend_directory(compiler: str, folder: Path, *options: str) -> Path:
-    """A folder for `--backend-directory`: the backend that was installed, or one compiled here, with the stand-in.
+    """A folder for `--backend-directory`: the installed backend, or one compiled here, with the stand-in as its engine.
 
-    `options` of the compiler are for what only a library compiled here has, such as sanitizers.
+    Compiler `options`, such as those for sanitizers, require a library that is compiled here.
     """
     backend = folder / "padfree"
     backend.mkdir(parents=True)
@@ -78,10 +78,10 @@ def backend_directory(compiler: str, folder: Path, *options: str) -> Path:
 
 
 def installed_backends(installed: Path, folder: Path) -> Path:
-    """A folder for `--backend-directory`: the native backend and its engine as they are installed, and Python's.
+    """A folder for `--backend-directory`: the installed native backend with its engine, and Python's backend.
 
     Raises:
-        SessionError: padfree's libraries are not there.
+        SessionError: padfree's libraries are not installed.
     """
     libraries = plugin_library.find().parent
     backend = folder / "padfree"
@@ -93,7 +93,7 @@ def installed_backends(installed: Path, folder: Path) -> Path:
 
 
 def tensorrt_environment() -> dict[str, str]:
-    """Lets a server find the TensorRT of this process, which Python finds by itself."""
+    """The environment in which a server finds this process's TensorRT, which Python finds by itself."""
     import_tensorrt()
     maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     libraries = [Path(line.split()[-1]).parent for line in maps if "libnvinfer.so" in line]
@@ -102,7 +102,7 @@ def tensorrt_environment() -> dict[str, str]:
 
 
 def metadata(**changes: Any) -> dict[str, Any]:
-    """What lies beside a plan: ids and types, a row for every token of two numbers, a vector of three per sequence."""
+    """A plan's metadata: inputs of ids and types, an output of two numbers per token, and one of three per sequence."""
     return {
         "format": 1,
         "version": "0.1.0",
@@ -133,7 +133,7 @@ def metadata(**changes: Any) -> dict[str, Any]:
 
 
 def write_plan(plan: Path, content: str = "delay_us 100", **changes: Any) -> Path:
-    """A plan that fake_engine.cpp reads, with true metadata beside it."""
+    """Writes a plan that fake_engine.cpp reads, and the metadata that belongs to it."""
     plan.write_text(content, encoding="utf-8")
     described = metadata(**changes)
     described["engine"] = {**described["engine"], **_sizes_of(content)}
@@ -142,7 +142,7 @@ def write_plan(plan: Path, content: str = "delay_us 100", **changes: Any) -> Pat
 
 
 def _sizes_of(content: str) -> dict[str, Any]:
-    """What metadata say of a plan's content."""
+    """What the metadata record about a plan's content."""
     return {"plan_bytes": len(content.encode()), "plan_sha256": hashlib.sha256(content.encode()).hexdigest()}
 
 
@@ -155,7 +155,7 @@ def write_model(
     parameters: Mapping[str, str] | None = None,
     **changes: Any,
 ) -> Path:
-    """A model for the backend whose configuration the backend completes; `plan` is what fake_engine.cpp reads."""
+    """Writes a model whose configuration the backend completes; `plan` is the text that fake_engine.cpp reads."""
     version = repository / name / "1"
     version.mkdir(parents=True)
     write_plan(version / "model.plan", plan, **changes)
@@ -167,7 +167,7 @@ def write_model(
 
 
 def pooled_answer(*tokens: Array, of_sequence: int = 0, width: int = 3) -> Array:
-    """What the stand-in says of one sequence: `tokens` are the values of each token input, [len] or [len, N]."""
+    """The stand-in's answer for one sequence: `tokens` are the values of each token input, [len] or [len, N]."""
     total = 1000 * of_sequence
     for number, values in enumerate(tokens, 1):
         rows = values.astype(np.int64).reshape(len(values), -1).sum(1)
@@ -176,7 +176,7 @@ def pooled_answer(*tokens: Array, of_sequence: int = 0, width: int = 3) -> Array
 
 
 def hidden(*tokens: Array, width: int = 2) -> Array:
-    """The same of every token: [len, width]."""
+    """The stand-in's answer for every token: [len, width]."""
     length = len(tokens[0])
     total = 3 * length + 7 * np.arange(length)
     for number, values in enumerate(tokens, 1):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documents' pages, wherever below docs/ they lie."""
+"""The pages of the documentation, in all folders below docs/."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NOTES = ROOT / "docs" / "notes"
 
 
 def pages() -> list[Path]:
-    """All pages of docs/ without the notes, in the order of their paths."""
+    """All pages of docs/ except the notes, in the order of their paths."""
     return [path for path in sorted((ROOT / "docs").rglob("*.md")) if NOTES not in path.parents]
 
 

@@ -28,13 +28,13 @@ FOLDERS: tuple[Mapping[str, Any], ...] = tuple(
 )
 _KIND = "sentence_transformers.models"
 _LARGEST_HEAD = 128
-"""Of the attention kernels for Hopper."""
+"""The largest head size of the attention kernels for Hopper."""
 
 
 def write_entry(entry: Mapping[str, Any], path: Path) -> Path:
-    """The folder, under its name, with sentence-transformers' chain where it has one.
+    """Writes the folder, under its name, with sentence-transformers' modules if it has any.
 
-    It has a tokenizer where scores of answers count.
+    It has a tokenizer if the model's scores are those of answers.
     """
     path = path / entry["folder"]
     if entry["config"] is not None:
@@ -67,14 +67,14 @@ def _write_modules(path: Path, *listed: tuple[str, str]) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What becomes of a folder.
+    """What padfree makes of a folder.
 
     Attributes:
         family: the definition's name.
         gives: the names of its outputs.
         is_complete: whether everything is packed.
         attention: the class of its attentions: A, B or C.
-        has_experts: whether experts are computed that the router does not choose.
+        has_experts: whether the model has experts, all of which are computed, chosen by the router or not.
     """
 
     family: str
@@ -85,10 +85,10 @@ class Outcome:
 
 
 def outcome(entry: Mapping[str, Any], path: Path) -> Outcome:
-    """What padfree makes of a folder, as `padfree optimize` does.
+    """Writes and rewrites a folder, as `padfree optimize` does.
 
     Raises:
-        NotDefinedError, BuildError: it is refused.
+        NotDefinedError, BuildError: the folder is refused.
     """
     folder = write_entry(entry, path)
     family = write_defined(read_folder(folder)).name
@@ -107,7 +107,7 @@ def outcome(entry: Mapping[str, Any], path: Path) -> Outcome:
 
 
 def _class_of(attention: Mapping[str, Any], head_size: int) -> str:
-    """A: full or causal, heads of up to 128; B: windows, biases by distance, wider heads; C: disentangled biases."""
+    """A: full or causal, heads of up to 128; B: windows, biases by distance, larger heads; C: disentangled biases."""
     if attention["bias"] == "disentangled":
         return "C"
     has_window = attention["window_left"] >= 0 or attention["window_right"] > 0

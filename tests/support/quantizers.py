@@ -12,17 +12,17 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 KINDS = {"e4m3": TensorProto.FLOAT8E4M3FN, "int8": TensorProto.INT8}
 FORMS = ("stored", "rounded")
-"""Weights as they are stored, in front of a DequantizeLinear, or as floats in front of both."""
+"""Weights are stored quantised, before a DequantizeLinear, or as floats before QuantizeLinear and DequantizeLinear."""
 ACTIVATION_SCALE = 0.05
 
 
 class Quantizer:
-    """Writes Q/DQ around GEMMs of weights and in front of Adds of two activations, as ModelOpt does."""
+    """Writes Q/DQ around GEMMs with weights, and before Adds of two activations, as ModelOpt does."""
 
     def __init__(self, kind: str, form: str) -> None:
         self.kind, self.form = kind, form
-        self.weights: dict[str, np.ndarray] = {}  # what they stand for, by the name of the initializer
-        self.pairs = 0  # on activations
+        self.weights: dict[str, np.ndarray] = {}  # the values that they represent, by the initializer's name
+        self.pairs = 0  # of Q/DQ on activations
         self._number = 0
 
     def apply(self, original: ModelProto) -> ModelProto:
@@ -89,15 +89,15 @@ class Quantizer:
 class TorchQuantizer:
     """Writes Q/DQ as modelopt.torch's export does: at floats [N,K], followed by a Transpose.
 
-    e4m3 stands in nodes of TensorRT's own with one scale a tensor, int8 in standard ones with one for every row.
-    `smooth` multiplies what a GEMM reads by factors and divides its weight by them (SmoothQuant); of GEMMs that
-    read the same, an Identity hands on the first one's. `rounds` is whether activations are rounded, too.
+    For e4m3 there are TensorRT's own nodes with one scale per tensor, for int8 standard ones with one per row.
+    `smooth` multiplies what a GEMM reads by factors and divides its weight by them (SmoothQuant); if several GEMMs
+    read the same, an Identity passes on the first one's. `rounds`: whether activations are rounded, too.
     """
 
     def __init__(self, kind: str, *, rounds: bool = True, smooth: bool = False) -> None:
         self.kind, self.rounds, self.smooth = kind, rounds, smooth
-        self.weights: dict[str, np.ndarray] = {}  # what they stand for, by the name of the float model's initializer
-        self.pairs = 0  # on activations
+        self.weights: dict[str, np.ndarray] = {}  # what they represent, by the name of the float model's initializer
+        self.pairs = 0  # of Q/DQ on activations
         self._factors: dict[str, str] = {}
 
     def apply(self, original: ModelProto) -> ModelProto:
@@ -163,7 +163,7 @@ class TorchQuantizer:
 
 
 def with_weights(original: ModelProto, weights: dict[str, np.ndarray]) -> ModelProto:
-    """A model with other weights."""
+    """The model with other weights."""
     result = ModelProto()
     result.CopyFrom(original)
     for tensor in result.graph.initializer:

@@ -20,7 +20,7 @@ Request = Mapping[str, Array]
 
 SHAPES = [(1, 4), (2, 9), (3, 1), (1, 7)]  # requests of one batch: n sequences of L tokens
 LONGEST = 9
-VOCABULARY = 30  # smaller than that of any model of the tests
+VOCABULARY = 30  # smaller than the vocabulary of any of the tests' models
 
 
 class RaggedBackend:
@@ -28,7 +28,7 @@ class RaggedBackend:
 
     Args:
         config: its configuration.
-        run: the engine: its inputs, batch inputs included, to its outputs.
+        run: the engine, from its inputs, including batch inputs, to its outputs.
     """
 
     def __init__(self, config: Any, run: Callable[[Request], Request]) -> None:
@@ -62,7 +62,7 @@ class RaggedBackend:
 
 
 def batch_input(kind: str, sources: Sequence[Array]) -> Array:
-    """A tensor that the server makes from the shapes of the requests' inputs."""
+    """The tensor that the server makes from the shapes of the requests' inputs."""
     if kind == "BATCH_ITEM_SHAPE_FLATTEN":
         return np.array([size for source in sources for _ in source for size in source.shape[1:]], np.int32)
     assert kind == "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE"
@@ -70,7 +70,7 @@ def batch_input(kind: str, sources: Sequence[Array]) -> Array:
 
 
 def make_requests(config: Any) -> list[Request]:
-    """Requests of SHAPES with every input of the configuration."""
+    """Requests of SHAPES, with all inputs of the configuration."""
     generator = np.random.default_rng(7)
     limits = {"input_ids": (5, VOCABULARY), "token_type_ids": (0, 2)}
     return [

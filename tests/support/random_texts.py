@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random texts of all of Unicode, with what tokenizers treat differently at its edges."""
+"""Random texts from all of Unicode, including characters that tokenizers treat differently at the edges of texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORDS = ("the", "cat", "sat", "on", "mats", "running", "unknowable", "x" * 100,
 
 
 def random_text(rng: np.random.Generator, pieces: int = 12) -> str:
-    """Up to so many words, characters of any kind, and special tokens."""
+    """Up to `pieces` words, characters of any kind, and special tokens."""
     text = ""
     for _ in range(rng.integers(0, pieces + 1)):
         kind = rng.random()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders whose tokenizer class builds its tokenizer anew: what it makes is not what their tokenizer.json says."""
+"""Folders whose tokenizer class builds its tokenizer anew, which differs from the one in tokenizer.json."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENT = {
 
 
 def merges_of(*specials: str, by_bytes: bool = True, more: tuple[str, ...] = ()) -> Tokenizer:
-    """SentencePiece's merges, in a file that says otherwise than any class: words are cut, and nothing goes before."""
+    """SentencePiece's merges in a file unlike what any class builds: words are cut, and no space is put before them."""
     letters = [SPACE, *LETTERS, *LETTERS.upper(), *",.!()'\"-`<>/_|", "é", "ï"]
     merges = [("c", "a"), ("ca", "t"), (SPACE, "t"), (SPACE + "t", "h"), (SPACE + "th", "e"), (SPACE, "cat")]
     merges += [("r", "a"), (SPACE, SPACE), ("i", "n"), ("ra", "in")]
@@ -39,7 +39,7 @@ def merges_of(*specials: str, by_bytes: bool = True, more: tuple[str, ...] = ())
 
 
 def merges_with_ends(*specials: str) -> Tokenizer:
-    """Merges of words that end in a mark."""
+    """Merges of words that end in a marker."""
     letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "é", "ï"]
     merges = [("c", "a"), ("ca", "t</w>"), ("t", "h"), ("th", "e</w>"), ("r", "a")]
     words = ["".join(pair) for pair in merges]
@@ -54,7 +54,7 @@ def merges_with_ends(*specials: str) -> Tokenizer:
 
 
 def _bytes(*specials: str) -> Callable[[], Tokenizer]:
-    """Byte-level merges with a space before every text, whatever the class says."""
+    """Byte-level merges with a space before each text, whatever the class does."""
 
     def make() -> Tokenizer:
         result = bytes_of(prefix=True, specials=(*specials, "<mask>"))

@@ -30,7 +30,7 @@ def index(mask: Array) -> tuple[Array, Array, Array]:
 
 
 def pack(x: Array, token_index: Array) -> Array:
-    """The slots [T,...] of x [B,S,...]; zeros for indices out of range."""
+    """The slots of x [B,S,...] that token_index [T] names, as [T,...]; zeros for indices out of range."""
     flat = x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
     result = np.zeros((len(token_index), *x.shape[2:]), x.dtype)
     for token, slot in enumerate(token_index):
@@ -40,7 +40,7 @@ def pack(x: Array, token_index: Array) -> Array:
 
 
 def unpack(packed: Array, token_index: Array, seq_lens: Array, extent: Array) -> Array:
-    """[B,S,...] with every token of packed [T,...] in its slot, zeros elsewhere."""
+    """The tokens of packed [T,...] in their slots [B,S,...], zeros elsewhere."""
     batch, length = len(seq_lens), extent.shape[-1]
     flat = np.zeros((batch * length, *packed.shape[1:]), packed.dtype)
     for token, slot in enumerate(token_index):
@@ -114,7 +114,7 @@ def embedding(
 def split_qkv(
     qkv: Array, num_heads: int, head_size: int, qkv_layout: str, num_kv_heads: int = 0
 ) -> tuple[Array, Array, Array]:
-    """q [...,H*D], k and v [...,KVH*D], of qkv, "3HD" or "H3D"; num_kv_heads 0: as many as num_heads."""
+    """Splits qkv ("3HD" or "H3D") into q [...,H*D], k and v [...,KVH*D]; num_kv_heads 0: as many as num_heads."""
     lead = qkv.shape[:-1]
     width, kv_width = num_heads * head_size, (num_kv_heads or num_heads) * head_size
     if qkv_layout == "3HD":
@@ -139,10 +139,10 @@ def attention(
     k_position: Array | None = None,
     q_position: Array | None = None,
 ) -> Floats:
-    """[T,H*D] of q [T,H*D], k and v [T,KVH*D]; zeros for filler tokens.
+    """Attention of q [T,H*D], k and v [T,KVH*D], as [T,H*D]; zeros for filler tokens.
 
-    window: keys that a query sees before and after its own, -1: all. slopes [H], distance_bias [H,2R+1],
-    k_position and q_position [2R+1,H*D] as in the operator's description.
+    window: how many keys a query sees before and after its own, -1: all. slopes [H], distance_bias [H,2R+1],
+    k_position and q_position [2R+1,H*D] are those of the operator's description.
     """
     y = np.zeros(q.shape)
     ratio = q.shape[1] // k.shape[1]
@@ -176,7 +176,7 @@ def attention(
 
 
 def _angles(positions: Array, frequencies: Array) -> Floats:
-    """[T,P]: position times frequency, rounded to float32."""
+    """Position times frequency [T,P], rounded to float32."""
     return f64(positions.astype(np.float32)[:, None] * frequencies.astype(np.float32))
 
 
@@ -206,7 +206,7 @@ def layer_norm(
     residual: Array | None = None,
     rms: bool = False,
 ) -> tuple[Floats, Floats]:
-    """The norm of x + bias + residual, and that sum; both [...,E]."""
+    """The norm of x + bias + residual, and the sum itself; both [...,E]."""
     total = f64(x)
     if bias is not None:
         total = total + f64(bias)
@@ -216,14 +216,14 @@ def layer_norm(
 
 
 def moments(y: Array, group: int = 64) -> Floats:
-    """[N/64,T,2]: mean and sum of squared deviations of every 64 columns of y [T,N]."""
+    """Mean and sum of squared deviations of every 64 columns of y [T,N], as [N/64,T,2]."""
     split = f64(y).reshape(len(y), y.shape[1] // group, group)
     mean = split.mean(-1)
     return np.stack([mean, ((split - mean[..., None]) ** 2).sum(-1)], -1).transpose(1, 0, 2)
 
 
 def statistics(moments: Array, epsilon: float, rms: bool = False, group: int = 64) -> tuple[Floats, Floats]:
-    """Mean and 1 / sqrt(variance + epsilon) of whole rows, each [T,1], from moments [G,T,2]; rms: of mean 0."""
+    """Mean and 1 / sqrt(variance + epsilon) of whole rows, each [T,1], from moments [G,T,2]; rms: about a mean of 0."""
     means, squares = f64(moments[..., 0]), f64(moments[..., 1])
     mean = np.zeros(means.shape[1]) if rms else means.mean(0)
     variance = (squares + group * (means - mean) ** 2).sum(0) / (group * len(means))
@@ -247,9 +247,9 @@ def linear(
     gated: bool = False,
     rms: bool = False,
 ) -> Floats:
-    """activation(x weight + bias) + residual, [T,N], for x and a residual that may be rows before a layer norm.
+    """activation(x weight + bias) + residual, [T,N]; x and the residual may be rows before a layer norm.
 
-    Or, gated, activation(u) * v, [T,N/2]; or with the first 2 * len(frequencies) columns rotated in pairs.
+    Gated: activation(u) * v, [T,N/2]. With frequencies: the first 2 * len(frequencies) columns are rotated in pairs.
     """
     total = f64(x) @ f64(weight)
     if x_moments is not None:
@@ -293,7 +293,7 @@ def _activate(total: Floats, activation: str) -> Floats:
 
 
 def pool(x: Array, cu_seqlens: Array, mode: str, normalize: bool = False) -> Floats:
-    """[B,E]: one row per sequence, zeros for empty ones."""
+    """One row per sequence, [B,E]; zeros for empty ones."""
     y = np.zeros((len(cu_seqlens) - 1, x.shape[1]))
     for b, (start, end) in enumerate(itertools.pairwise(cu_seqlens)):
         rows = f64(x[start:end] if mode != "each" else x[b : b + int(start < end)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of work that several tests need, done once for all of them and for all their processes."""
+"""Results that several tests need, made once for all tests and all their processes."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from .messages import with_linear
 
 
 class Rewritings:
-    """Rewritten models in a folder; each is a copy that the test may change, or the RewriteError that refuses it."""
+    """Rewritten models in a folder; each call returns a copy that the test may change, or raises the RewriteError."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def of_file(self, path: Path, interface: str = "packed") -> RewriteResult:
-        """A file below tests/fixtures, not verified. Raises RewriteError where it is refused."""
+        """Rewrites a file below tests/fixtures, without verification. Raises RewriteError if it is refused."""
         name = "-".join(path.relative_to(families.FIXTURES).with_suffix("").parts)
         return self.of(f"{name}-{interface}", lambda: rewrite(load_model(path), interface=interface, verify=False))
 
     def of_case(self, case: Case, interface: str = "packed") -> RewriteResult:
-        """A file of a family, not verified. Raises RewriteError where it is refused."""
+        """Rewrites a file of a family, without verification. Raises RewriteError if it is refused."""
         return self.of_file(case.path, interface)
 
     def of_export(self, name: str, interface: str) -> RewriteResult:
-        """An exported file, compared with the original on each sequence alone. Raises RewriteError."""
+        """Rewrites an exported file and compares it with the original on each sequence alone. Raises RewriteError."""
         return self.of(f"export-{name}-{interface}", lambda: exports_table.right(name, interface))
 
     def of_folded(self, name: str, precision: str = "fp32", interface: str = "packed") -> RewriteResult:
-        """A wide encoder with plain GEMMs and norms, not verified. Raises RewriteError."""
+        """Rewrites a wide encoder with plain GEMMs and norms, without verification. Raises RewriteError."""
         return self.of(
             f"folded-{name}-{precision}-{interface}",
             lambda: folding_encoders.rewrite_fixture(name, precision, interface),
         )
 
     def of_linear(self, name: str, precision: str = "fp32", interface: str = "packed") -> RewriteResult:
-        """The same with GEMMs and norms of padfree."""
+        """Does the same with GEMMs and norms of padfree."""
 
         def make() -> RewriteResult:
             plain = self.of_folded(name, precision, interface)
@@ -53,7 +53,7 @@ class Rewritings:
         return self.of(f"linear-{name}-{precision}-{interface}", make)
 
     def of(self, key: str, make: Callable[[], RewriteResult]) -> RewriteResult:
-        """What `make` gives, or the RewriteError that it raises; made when it is first asked for."""
+        """What `make` returns, or the RewriteError that it raises; `make` runs when the result is first needed."""
         file = self._folder / key
         with self._alone(key):
             if not file.exists():
@@ -72,7 +72,7 @@ class Rewritings:
 
     @contextmanager
     def _alone(self, key: str) -> Iterator[None]:
-        """While it lasts, other processes that want the same wait for it."""
+        """Holds a lock, so that other processes that need the same result wait for it."""
         with (self._folder / f"{key}.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How `pytest` runs here: on every core, without what this machine has not, and with a line for each reason."""
+"""How `pytest` runs here: on every core, without what this machine lacks, and with one line per reason for skips."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONE_AT_A_TIME = ("gpu", "needs_tensorrt")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Our own options."""
+    """Adds the options of these tests."""
     group = parser.getgroup("padfree")
     group.addoption("--slow", action="store_true", help="also run the tests that are marked slow")
     group.addoption("--note-passed", type=Path, metavar="FILE", help="write the ids of the tests that passed")
@@ -30,25 +30,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads its options
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Every core, where that is faster."""
+    """Uses every core if that is faster."""
     workers.choose_workers(config)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A file at a time."""
+    """Distributes whole files of tests."""
     return workers.make_scheduler(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Notes what passes, where that is asked for; workers tell the first process."""
+    """Records the tests that pass, if asked to; workers report to the first process."""
     if config.option.note_passed is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(pass_results.PassRun(config.option.note_passed))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Python looks for no garbage among ten thousand tests: while they are collected there is none, and they stay."""
+    """Turns garbage collection off while tests are collected: ten thousand of them leave no garbage, and they stay."""
     gc.disable()
     try:
         return (yield)
@@ -58,7 +58,7 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips what this machine cannot run; nothing is looked for unless a test is marked."""
+    """Skips what this machine cannot run; it looks for something only if a test's mark requires it."""
     for marker, works, reason in (
         ("needs_tensorrt", _tensorrt_works, "needs `import tensorrt` to work: pip install '.[trt]'"),
         ("needs_torch", _torch_is_there, "needs torch and transformers: pip install '.[export]'"),
@@ -79,7 +79,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _leave_slow_ones(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips slow tests that nobody asked for: with --slow, -m, or by their names."""
+    """Skips slow tests unless they are selected with --slow, with -m or by name."""
     if config.option.slow or "slow" in config.option.markexpr:
         return
     named = [argument.partition("::")[2] for argument in config.args]
@@ -91,7 +91,7 @@ def _leave_slow_ones(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """With workers, tests that use the GPU or TensorRT still run one at a time."""
+    """Runs tests that use the GPU or TensorRT one at a time, even if there are several workers."""
     if not hasattr(item.config, "workerinput") or not any(map(item.get_closest_marker, ONE_AT_A_TIME)):
         return (yield)
     factory: pytest.TempPathFactory = item.config._tmp_path_factory  # type: ignore[attr-defined]
@@ -101,7 +101,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """What was skipped: a line per reason, instead of one per test."""
+    """Prints what was skipped: one line per reason instead of one per test."""
     lines = skips.summary(report.longrepr[2] for report in terminalreporter.stats.get("skipped", []))
     if lines:
         terminalreporter.section("skipped", sep="=")

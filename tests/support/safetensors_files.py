@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes safetensors files of any type, for tests of what reads them."""
+"""Writes safetensors files of any type, for tests of code that reads them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMES: Mapping[Any, str] = {
 
 
 def write_tensors(path: Path, tensors: Mapping[str, npt.NDArray[Any]]) -> Path:
-    """A file as the library safetensors writes it, the header padded to 8 bytes."""
+    """Writes a file as the library safetensors does, with the header padded to 8 bytes."""
     header, begin = {}, 0
     for name, values in tensors.items():
         end = begin + values.nbytes
@@ -40,12 +40,12 @@ def write_tensors(path: Path, tensors: Mapping[str, npt.NDArray[Any]]) -> Path:
 def write_drawn(
     path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: npt.DTypeLike, draw: Callable[[str, tuple[int, ...]], Any]
 ) -> Path:
-    """As write_tensors, of tensors that are drawn one by one, so that large files need little memory.
+    """Like write_tensors, but draws the tensors one by one, so that large files need little memory.
 
     Args:
         path: the file.
-        shapes: of tensors by name.
-        dtype: what all are written in.
+        shapes: those of the tensors, by name.
+        dtype: the type in which all are written.
         draw: gives a tensor's numbers for its name and shape.
     """
     kind = np.dtype(dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Valid attributes of every operator, in the variants that change tensors, and concrete sizes for the letters."""
+"""Valid attributes of every operator, in all variants that change tensors, and numbers for the letters of shapes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ CHOSEN: dict[tuple[str, str], tuple[int, ...]] = {
     ("PadfreeLinear", "rotary_features"): (0, LETTERS["C"]),
     ("PadfreeLinearFp8", "rotary_features"): (0, LETTERS["C"]),
 }
-"""Values of numbers that change tensors or go with others; any other number has one value."""
+"""Values of numbers that change tensors or depend on others; all other numbers have one value."""
 
 
 def plain(operator: str, **changes: AttributeValue) -> dict[str, AttributeValue]:
-    """Attributes of a node that does as little as it can; those that every node says for itself are not there."""
+    """Attributes of a node that does as little as possible, without those that every node has to give itself."""
     values = {
         spec.name: _plain_value(spec)
         for spec in OPERATORS[operator].attributes
@@ -53,7 +53,7 @@ def _values(operator: str, spec: AttributeSpec) -> tuple[AttributeValue, ...]:
 
 
 def variants(operator: str) -> Iterator[dict[str, AttributeValue]]:
-    """Every combination of the operator's flags and choices that it allows."""
+    """All combinations of an operator's flags and choices that it allows."""
     spec = OPERATORS[operator]
     names = [attribute.name for attribute in spec.attributes]
     for values in itertools.product(*(_values(operator, attribute) for attribute in spec.attributes)):
@@ -67,7 +67,7 @@ def all_variants() -> list[tuple[str, dict[str, AttributeValue]]]:
 
 
 def concrete_shape(tensor: TensorSpec, letters: Mapping[str, int] = LETTERS) -> tuple[int, ...]:
-    """The tensor's shape with numbers for the letters of its description."""
+    """The tensor's shape, with numbers for the letters in its description."""
     shape: list[int] = []
     for axis in tensor.shape.strip("[]").split(","):
         if axis in ("...", "*"):

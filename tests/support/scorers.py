@@ -13,7 +13,7 @@ from .tiny_folders import draw
 
 FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "scorers"
 LIMIT = 230
-"""Tokens, of which the template leaves some of the longest document's, and all of the others'."""
+"""Tokens per pair; the template leaves room for part of the longest document, and for all of the others."""
 PAIRS: tuple[tuple[str, str], ...] = (
     ("What is the capital of China?", "The capital of China is Beijing."),
     ("Explain gravity", "Gravity is a force that attracts two bodies. " * 2),
@@ -47,13 +47,13 @@ Does it answer? <Query>: {{ query | trim }}
 
 @dataclass(frozen=True)
 class Scorer:
-    """One of them.
+    """The answers of one reranker.
 
     Attributes:
         ids: of every pair of PAIRS.
-        cut: of every pair, with LIMIT tokens at most; empty where nobody has said.
+        cut: of every pair, with at most LIMIT tokens; empty if they are not recorded.
         scores: of every pair, alone.
-        options: of commands, where the folder does not say everything.
+        options: for commands, if the folder does not specify everything.
     """
 
     ids: list[list[int]]
@@ -63,13 +63,13 @@ class Scorer:
 
 
 def read(name: str) -> Scorer:
-    """What a fixture's answers are."""
+    """Reads a fixture's answers."""
     raw = json.loads((FOLDER / name / "answers.json").read_text("utf-8"))
     return Scorer(raw["ids"], raw["cut"], raw["scores"], raw.get("options", []))
 
 
 def write_scorer(name: str, folder: Path) -> Path:
-    """The folder of a fixture, with weights."""
+    """Writes the folder of a fixture, with weights."""
     shutil.copytree(FOLDER / name, folder, ignore=shutil.ignore_patterns("answers.json"))
     shapes = json.loads((FOLDER / name / "answers.json").read_text("utf-8"))["tensors"]
     write_tensors(folder / "model.safetensors", {key: draw(key, tuple(shape)) for key, shape in shapes.items()})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoders with inputs that have a value for every sequence, or one for all, beside their token inputs."""
+"""Encoders that have, besides token inputs, inputs with one value per sequence or one for the whole batch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def finish(
 
 
 def with_rows() -> ModelProto:
-    """A language's row is added to every token, a source's and features to the vector, and ids go through.
+    """A language's row is added to every token, a source's and features to the vector, and ids pass through.
 
     Inputs: language [B], source [B,1], features [B,3] float, row_id [B]. Outputs: hidden [B,S,E], vector [B,E] and
     row_id_out [B].
@@ -68,7 +68,7 @@ def with_rows() -> ModelProto:
 
 
 def with_page() -> ModelProto:
-    """Four integers of every sequence, as a page's box: [B,4], each of which chooses from a table of seven rows."""
+    """An input [B,4] of four integers per sequence, like a page's box; each selects from a table of seven rows."""
     b = EncoderBuilder()
     rows = b.op("ReduceSum", b.op("Gather", b.weight(7, HIDDEN), "page"), b.axes(1), keepdims=1)
     b.op("Identity", b.layer(b.op("Add", b.embedding(), rows), b.padding_mask()), output="hidden")
@@ -76,9 +76,9 @@ def with_page() -> ModelProto:
 
 
 def with_scalar(axes: int = 0) -> ModelProto:
-    """A task's row, whose number is one for the whole batch, is added to every token. Output: hidden [B,S,E].
+    """A task's row, selected by one number for the whole batch, is added to every token. Output: hidden [B,S,E].
 
-    `axes`: of size 1, that the input has.
+    `axes`: how many axes of size 1 the input has.
     """
     b = EncoderBuilder()
     task = b.op("Gather", b.weight(LANGUAGES, HIDDEN), b.op("Reshape", "task", b.axes()))
@@ -87,10 +87,10 @@ def with_scalar(axes: int = 0) -> ModelProto:
 
 
 def with_shared() -> ModelProto:
-    """Four inputs that are one for the whole batch, in every way that they meet tokens and vectors.
+    """Four inputs with one value for the whole batch, which meet tokens and vectors in every possible way.
 
-    Inputs: task [] of a table, factor [1] float, features [3] float, turned [] bool. Outputs: hidden [B,S,E], vector
-    [B,E].
+    Inputs: task [], which selects from a table, factor [1] float, features [3] float, turned [] bool. Outputs:
+    hidden [B,S,E], vector [B,E].
     """
     b = EncoderBuilder()
     task = b.op("Gather", b.weight(LANGUAGES, HIDDEN), "task")
@@ -110,7 +110,7 @@ def with_shared() -> ModelProto:
 
 
 def rows_of(count: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Values for the inputs of `with_rows` beside ids and mask, for so many sequences."""
+    """Values for the inputs of `with_rows` other than ids and mask, for `count` sequences."""
     rng = np.random.default_rng(seed)
     return {
         "language": rng.integers(0, LANGUAGES, count),
@@ -123,9 +123,9 @@ def rows_of(count: int, seed: int = 0) -> dict[str, np.ndarray]:
 def alone(
     model: ModelProto, ids: Sequence[np.ndarray], rows: Mapping[str, np.ndarray], shared: Mapping[str, np.ndarray] = {}
 ) -> list[dict[str, np.ndarray]]:
-    """What onnxruntime makes of every sequence alone with the original: an output without its batch, by name.
+    """The original's results in onnxruntime for each sequence alone: outputs by name, without the batch axis.
 
-    `shared` holds a value per sequence for inputs that the original has once for a batch.
+    `shared` holds one value per sequence for inputs that in the original have one value per batch.
     """
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     names = [item.name for item in session.get_outputs()]
@@ -139,7 +139,7 @@ def alone(
 
 
 def write_tokenizer(path: Path) -> Path:
-    """A tokenizer.json whose words are letters, with as many ids as the models' table has rows."""
+    """Writes a tokenizer.json whose words are letters, with as many ids as the models' table has rows."""
     words = {letter: number for number, letter in enumerate(string.ascii_lowercase[:VOCABULARY])}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="a"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

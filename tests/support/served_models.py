@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packed models that cost next to nothing and can be computed in NumPy, and a running `padfree serve` in front of them.
+"""Packed models that cost almost nothing and can be computed in NumPy, and a running `padfree serve` of them.
 
-A text's vector is the sum of one row of a table for every token, twice that for tokens of the second text of a pair.
-The table lacks the row of the last id, so that a run with that token in it fails.
+A text's vector is the sum of one row of a table per token, which counts twice in the second text of a pair. The table
+lacks the row of the last id, so that a run with that token fails.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ PROMPTS = {"query": "query: "}
 
 
 def table(width: int) -> Array:
-    """Rows of all ids but the last."""
+    """Rows for all ids except the last."""
     return np.random.default_rng(7).standard_normal((VOCABULARY - 1, width), np.float32)
 
 
 def fault() -> str:
-    """A word with which a run of the model fails."""
+    """A word that makes a run of the model fail."""
     return str(Tokenizer.from_file(str(TOKENIZER)).id_to_token(VOCABULARY - 1))
 
 
 def expected_rows(texts: Sequence[Text], width: int = WIDTH) -> Array:
-    """The vectors of texts, or pairs: [texts, width]."""
+    """The vectors of texts or pairs: [texts, width]."""
     tokenizer = Tokenizer.from_file(str(TOKENIZER))
     tokenizer.no_padding()
     tokenizer.enable_truncation(POSITIONS)
@@ -64,7 +64,7 @@ def expected_rows(texts: Sequence[Text], width: int = WIDTH) -> Array:
 
 
 def unit(vectors: Array) -> Array:
-    """Vectors of length 1."""
+    """The vectors, scaled to length 1."""
     return np.asarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True))
 
 
@@ -77,10 +77,10 @@ def write_model(
     positive: bool = False,
     gemms: int = 0,
 ) -> Path:
-    """Writes the model, and its tokenizer beside it where `text` says that there is one.
+    """Writes the model, and its tokenizer next to it if `text` describes one.
 
-    `positive`: what is below 0 becomes 0, as in vectors of sparse encoders. `gemms`: of each token with matrices of
-    GEMM x GEMM, whose results are not looked at; they take time.
+    `positive`: negative numbers become 0, as in vectors of sparse encoders. `gemms`: how many products of each token
+    with matrices of GEMM x GEMM to compute; they only take time.
     """
     constants: dict[str, Array] = {
         "table": table(width),
@@ -96,7 +96,7 @@ def write_model(
         helper.make_node("Add", ["types", "one"], ["factors"]),
         helper.make_node("Unsqueeze", ["factors", "last"], ["column"]),
         helper.make_node("Mul", ["rows", "column"], ["weighted"]),
-        helper.make_node("Cast", ["weighted"], ["exact"], to=TensorProto.DOUBLE),  # sums over all texts of a run
+        helper.make_node("Cast", ["weighted"], ["exact"], to=TensorProto.DOUBLE),  # the sums go over all texts of a run
         helper.make_node("CumSum", ["exact", "axis"], ["sums"]),
         helper.make_node("Concat", ["none", "sums"], ["from_none"], axis=0),
         helper.make_node("Cast", ["seq_lens"], ["lengths"], to=TensorProto.INT64),
@@ -139,19 +139,19 @@ def write_model(
 
 
 def write_embedder(path: Path) -> Path:
-    """A packed model with one vector per text."""
+    """Writes a packed model with one vector per text."""
     text = TextInfo(SENTENCES, DIGEST, prompts=PROMPTS, pooling=("mean",))
     return write_model(path, text=text.to_dict())
 
 
 def write_reranker(path: Path) -> Path:
-    """A packed model with one score a pair."""
+    """Writes a packed model with one score per pair."""
     text = TextInfo(PAIRS, DIGEST, labels=("LABEL_0",), activation="identity")
     return write_model(path, "scores", 1, text.to_dict())
 
 
 def _work(gemms: int, constants: dict[str, Array], width: int) -> list[onnx.NodeProto]:
-    """Nodes that make `rows` of `plain_rows`, which are the same numbers."""
+    """Nodes that spend time on GEMMs and then give `rows`, which equal `plain_rows`."""
     if not gemms:
         return [helper.make_node("Identity", ["plain_rows"], ["rows"])]
     rng = np.random.default_rng(0)
@@ -168,17 +168,17 @@ def _work(gemms: int, constants: dict[str, Array], width: int) -> list[onnx.Node
 
 
 class Server:
-    """A `padfree serve` in processes of its own, at a free port.
+    """A `padfree serve` in processes of its own, on a free port.
 
     Args:
         model: the file or folder.
         options: further arguments.
-        environment: variables beside those of the tests.
+        environment: variables in addition to those of the tests.
     """
 
     def __init__(self, model: Path, *options: str, **environment: str) -> None:
         command = [sys.executable, "-m", "padfree.builder.cli", "serve", str(model), "--port", "0", *options]
-        # A file, not a pipe: a server whose log nobody reads would stop at a full one.
+        # A file, not a pipe: a server whose log nobody reads would block on a full pipe.
         self._log = tempfile.NamedTemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=self._log, text=True, env={**os.environ, **environment}
@@ -199,7 +199,7 @@ class Server:
 
     @property
     def front_ends(self) -> list[int]:
-        """Process ids of those that read HTTP."""
+        """The ids of the processes that read HTTP."""
         return find_spawned(self.process.pid)
 
     def end(self, number: int = signal.SIGTERM) -> str:
@@ -213,7 +213,7 @@ class Server:
         return self.log()
 
     def log(self) -> str:
-        """What was written to stderr until now."""
+        """What has been written to stderr so far."""
         return Path(self._log.name).read_text("utf-8")
 
     def __enter__(self) -> Server:
@@ -227,14 +227,14 @@ class Server:
 
 
 def find_spawned(pid: int) -> list[int]:
-    """The processes that multiprocessing has started for another."""
+    """The processes that a process has started with multiprocessing."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
     return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def wait_until(check: Any, most_s: float = MOST_END_S) -> None:
-    """Returns when the check is true, and fails when it is not within a time."""
+    """Returns as soon as the check is true, and fails if it is not within `most_s`."""
     until = time.monotonic() + most_s
     while not check():
         assert time.monotonic() < until, "it did not become true"

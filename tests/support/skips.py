@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests are skipped for, in one line per reason with its remedy."""
+"""Why tests are skipped, in one line per reason with its remedy."""
 
 from __future__ import annotations
 
@@ -63,23 +63,23 @@ def without(*modules: str) -> str | None:
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of what the module lies in
+    except ModuleNotFoundError:  # the package around the module is missing
         return False
 
 
 class LeftOut(pytest.File):
-    """A file of tests that is not imported: one item stands for all of them, and is skipped."""
+    """A file of tests that is not imported: one skipped item stands for all of them."""
 
     reason: str
 
     def collect(self) -> Iterable[pytest.Item]:
-        """The item."""
+        """Yields the item."""
         item: _AllOfThem = _AllOfThem.from_parent(self, name="all of it")
         yield item
 
     @classmethod
     def of(cls, path: Path, parent: pytest.Collector, reason: str) -> LeftOut:
-        """The file at a path, to be returned from pytest_pycollect_makemodule."""
+        """Makes the item for a path, to be returned from pytest_pycollect_makemodule."""
         result: LeftOut = cls.from_parent(parent, path=path)
         result.reason = reason
         return result
@@ -91,17 +91,17 @@ class _AllOfThem(pytest.Item):
         pytest.skip(self.parent.reason)
 
     def reportinfo(self) -> tuple[Path, int, str]:
-        """Where it stands: a line is wanted of what a mark skips."""
+        """The location; pytest wants a line for what a mark skips."""
         return self.path, 0, self.name
 
 
 def shown_reason(reason: str) -> str:
-    """A reason as the summary shows it: what pytest.importorskip says becomes what to install."""
+    """The reason as the summary shows it: messages of pytest.importorskip become what to install."""
     text = " ".join(reason.removeprefix("Skipped: ").split())
     module = _NOT_IMPORTED.match(text)
     if module is not None:
         name = module.group(1).partition(".")[0]
-        # A package of padfree's own that cannot be imported lacks what its message ends with.
+        # If a package of padfree's own cannot be imported, the end of the message names the module that is missing.
         name = name if name != "padfree" else text.rpartition("'")[0].rpartition("'")[2].partition(".")[0]
         extra = f"'.[{EXTRAS[name]}]'" if name in EXTRAS else name
         text = f"needs {name}: pip install {extra}"

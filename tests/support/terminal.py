@@ -19,21 +19,21 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 @dataclass(frozen=True)
 class Screen:
-    """What a terminal got, without colours and moves of the cursor, and the command's exit code."""
+    """A terminal's content, without colours and movements of the cursor, and the command's exit code."""
 
     text: str
     code: int
 
     @property
     def lines(self) -> list[str]:
-        """What was written to each line, also where something else was there before."""
+        """Everything that was written to each line, including what was overwritten later."""
         return [line.rstrip() for line in re.split(r"[\r\n]+", self.text) if line.strip()]
 
 
 def padfree_in_terminal(
     arguments: Sequence[str], *, columns: int = 80, environment: Mapping[str, str] | None = None
 ) -> Screen:
-    """`padfree` with these arguments, in a terminal that is so many columns wide."""
+    """Runs `padfree` with these arguments in a terminal of `columns` columns."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     width = {"COLUMNS": str(columns), "LINES": "40"}
@@ -45,7 +45,7 @@ def padfree_in_terminal(
         while True:
             try:
                 part = os.read(ours, 1 << 16)
-            except OSError:  # the other end is closed
+            except OSError:  # the other end was closed
                 break
             if not part:
                 break

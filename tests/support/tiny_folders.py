@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiny folders for definitions: config.json and weights drawn by name, with the answers that transformers gave.
 
-Weights are not kept: what is drawn for a name and a shape is always the same.
+Weights are not stored: the same name and shape always give the same ones.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ DTYPES: Mapping[str, Any] = {"float32": np.float32, "float16": np.float16, "bflo
 
 @dataclass(frozen=True)
 class Reference:
-    """One tiny model.
+    """One tiny model and its answers.
 
     Attributes:
-        name: of its file.
+        name: that of its file.
         config: config.json.
         tensors: names and shapes.
         dtype: of all of them.
         takes_types: whether token types are given.
-        outputs: by name, for every request what it gives alone.
-        source: what the answers are from.
+        outputs: by name, the answer for every request alone.
+        source: what made the answers.
         adapter: the adapter that was added.
     """
 
@@ -54,18 +54,18 @@ class Reference:
 
 
 def padding_of(reference: Reference) -> int | None:
-    """What padding has to hold, where a model looks for its id; None where it may hold anything."""
+    """The id that padding must have, if the model looks for it; None if padding may hold anything."""
     return reference.config["pad_token_id"] if "score.weight" in reference.tensors else None
 
 
 def names() -> list[str]:
-    """All references."""
+    """The names of all references."""
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
 @functools.cache
 def read(name: str) -> Reference:
-    """A reference that make_definitions.py wrote."""
+    """Reads a reference that make_definitions.py wrote."""
     raw = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
     outputs = {
         key: tuple(np.asarray(rows, np.float32) for rows in actual) for key, actual in raw.pop("outputs").items()
@@ -77,7 +77,7 @@ def read(name: str) -> Reference:
 
 
 def draw(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    """The numbers of a tensor: sums of products stay near 1, scales of norms too."""
+    """Draws a tensor's numbers, such that sums of products, and scales of norms, stay near 1."""
     numbers = np.random.RandomState(zlib.crc32(name.encode())).standard_normal(shape)
     if len(shape) > 1:
         spread = 0.8 if "embed" in name else 1.3 / math.sqrt(shape[-1])
@@ -87,7 +87,7 @@ def draw(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
 
 
 def write_reference(reference: Reference, folder: Path) -> Path:
-    """The folder of a reference."""
+    """Writes the folder of a reference."""
     write_json(folder / "config.json", reference.config)
     inputs = ["input_ids", "attention_mask", *(["token_type_ids"] if reference.takes_types else [])]
     write_json(folder / "tokenizer_config.json", {"model_input_names": inputs})
@@ -97,7 +97,7 @@ def write_reference(reference: Reference, folder: Path) -> Path:
 
 
 def pad(padding: int | None = None) -> dict[str, npt.NDArray[np.int64]]:
-    """All requests as one batch, with an id of padding after each, or random ids."""
+    """All requests as one batch, padded with the id of padding, or with random ids."""
     longest = max(map(len, REQUESTS))
     ids = np.random.RandomState(0).randint(5, 60, (len(REQUESTS), longest)).astype(np.int64)
     ids = ids if padding is None else np.full_like(ids, padding)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what AutoTokenizer makes of TEXTS and PAIRS in every folder of tokenizer_kinds.
+"""Records what AutoTokenizer makes of TEXTS and PAIRS in every folder of tokenizer_kinds.
 
-python -m tests.support.tokenizer_answers wants transformers 5, and nothing else of padfree's dependencies but
-tokenizers.
+python -m tests.support.tokenizer_answers needs transformers 5 and tokenizers, and no other dependency of padfree.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ ANSWERS = Path(__file__).parents[1] / "fixtures" / "tokenizer_answers.json"
 
 
 def answers(folder: Path) -> dict[str, Any]:
-    """Ids, and types where there are any, of texts and pairs, whole and cut to MOST tokens."""
+    """Ids and types, if there are any, of texts and pairs, whole and cut to MOST tokens."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(folder))
@@ -33,7 +32,7 @@ def answers(folder: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Writes ANSWERS."""
+    """Writes the file ANSWERS."""
     import transformers
 
     with tempfile.TemporaryDirectory() as scratch:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders with a small tokenizer of every kind that AutoTokenizer reads: tokenizer.json and what lies beside it."""
+"""Folders with a small tokenizer of each kind that AutoTokenizer reads: tokenizer.json and the files next to it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ TEXTS = (
 )  # fmt: skip
 PAIRS = (("the cat", "sat on the mat"), ("", "rain"), ("a b c d e f g h i j", "the rain the rain the rain the rain"))
 MOST = 12
-"""Tokens that the long ones are cut to."""
+"""The number of tokens to which long texts are cut."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One folder: its tokenizer, and the objects in its JSON files; None: there is no such file."""
+    """One folder: its tokenizer, and the contents of its JSON files (None: there is no such file)."""
 
     name: str
     make: Callable[[], Tokenizer]
@@ -44,7 +44,7 @@ class Kind:
     added: Mapping[str, int] | None = None
 
     def write(self, folder: Path) -> Path:
-        """The folder, with all files."""
+        """Writes the folder with all its files."""
         folder.mkdir(parents=True, exist_ok=True)
         self.make().save(str(folder / "tokenizer.json"))
         for name, content in (
@@ -75,7 +75,7 @@ def _vocabulary(*specials: str) -> dict[str, int]:
 def bert(
     *, lower: bool = True, types: int = 1, frame: bool = True, added: bool = True, more: tuple[str, ...] = ()
 ) -> Tokenizer:
-    """BERT's: WordPiece."""
+    """A tokenizer like BERT's: WordPiece."""
     specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *more]
     tokenizer = Tokenizer(models.WordPiece(_vocabulary(*specials), unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower)
@@ -98,7 +98,7 @@ def _splinter() -> Tokenizer:
 
 
 def words(*, cut: str | None = None, end: bool = True) -> Tokenizer:
-    """Whole words, as small tests have them."""
+    """A tokenizer of whole words, as small tests use them."""
     tokenizer = Tokenizer(
         models.WordLevel(_vocabulary("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), unk_token="[UNK]")
     )
@@ -118,7 +118,7 @@ def words(*, cut: str | None = None, end: bool = True) -> Tokenizer:
 def bytes_of(
     *, prefix: bool = False, specials: tuple[str, ...] = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 ) -> Tokenizer:
-    """RoBERTa's: byte-level BPE."""
+    """A tokenizer like RoBERTa's: byte-level BPE."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [
         ("c", "a"),
@@ -149,7 +149,7 @@ def bytes_of(
 def pieces(
     specials: tuple[str, ...], frame: tuple[str, str] | None, *, normalizer: Any = None, unknown: int | None = None
 ) -> Tokenizer:
-    """SentencePiece's: Unigram."""
+    """A tokenizer like SentencePiece's: Unigram."""
     listed = [*((name, 0.0) for name in specials), ("\u2581", -3.0)]
     listed += [
         (f"\u2581{word}", -4.0) for word in ("cat", "mat", "rain", "sat", "the", "Cat", "a", "b", "cafe", "naive")

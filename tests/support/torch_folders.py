@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders with weights for torch, of the numbers that an exported BERT holds."""
+"""Folders with torch weights that hold the numbers of an exported BERT."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def write_torch_folder(
     config: Mapping[str, Any] = NO_CHANGES,
     tokenizer: Mapping[str, Any] = NO_CHANGES,
 ) -> Path:
-    """A copy of a folder, with model.safetensors instead of its ONNX file.
+    """Copies a folder, with model.safetensors in place of its ONNX file.
 
     Args:
-        source: as `folders.write_folder` makes it.
-        folder: where.
+        source: a folder from `folders.write_folder`.
+        folder: where to write.
         exported: the ONNX file, whose nodes have the names of torch's modules.
         config: entries to change in config.json.
         tokenizer: entries to change in tokenizer_config.json.
@@ -38,7 +38,7 @@ def write_torch_folder(
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("onnx"))
     graph = onnx.load(str(exported)).graph
     values = {item.name: numpy_helper.to_array(item) for item in graph.initializer}
-    # Products by constants are written as x W there, and as x W^T in torch.
+    # The file has products with constants as x W, torch has them as x W^T.
     names = {name: name for name in values if not name.startswith("onnx::")}
     products = {
         node.input[1]: node.name.strip("/").removesuffix("/MatMul").replace("/", ".") + ".weight"
@@ -58,7 +58,7 @@ def write_torch_folder(
 
 
 def rename_input(model: onnx.ModelProto, old: str, new: str) -> None:
-    """Gives an input of a model another name, in place."""
+    """Renames an input of a model in place."""
     for node in model.graph.node:
         for at, name in enumerate(node.input):
             if name == old:

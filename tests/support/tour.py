@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of the README and of the guide to ONNX files as a program can give them, and what they start from."""
+"""The commands of the README and of the guide to ONNX files, for a program to run, and the files they start from."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def blocks(document: Path, language: str) -> list[str]:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """Simple commands of a script, without variables set before them; line continuations are followed."""
+    """The simple commands of a script, without variables set before them; lines that continue are joined."""
     for line in text.replace("\\\n", " ").splitlines():
         words: list[str] = []
         for word in [*shlex.split(line, comments=True), "&&"]:
@@ -40,7 +40,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def write_start(folder: Path) -> Path:
-    """Writes what the tour starts from: small models where the README has published ones, and a few texts."""
+    """Writes what the tour starts from: small models in place of the README's public ones, and a few texts."""
     data = ROOT / "builder" / "demo" / "data"
     modules = [("Pooling", {"pooling_mode": "mean"}), ("Normalize", {})]
     write_folder(folder / "sentence-transformers" / "all-MiniLM-L6-v2", modules=modules)
@@ -53,6 +53,6 @@ def write_start(folder: Path) -> Path:
 
 
 def python_example() -> str:
-    """The guide's Python of token ids, of those that the small model has: its vocabulary has 930, BERT's 30,522."""
+    """The guide's Python about token ids, with ids that the small model has: its vocabulary has 930, BERT's 30,522."""
     (example,) = blocks(ONNX_FILES, "python")
     return re.sub(r"\b\d{4,}\b", "59", example)

@@ -17,7 +17,7 @@ class CoreError(ctypes.Structure):
 
 
 class Request(ctypes.Structure):
-    """A request of one input; `shape` has the batch dimension in front."""
+    """A request with one input; the first axis of `shape` is the batch."""
 
     _fields_ = (
         ("shape", ctypes.POINTER(ctypes.c_int64)),
@@ -32,7 +32,7 @@ class Request(ctypes.Structure):
 
 
 def compile_core(compiler: str, folder: Path) -> Path:
-    """Compiles the stand-in of the core."""
+    """Compiles the stand-in for the core."""
     library = folder / "libtriton_core.so"
     options = ["-std=c++17", "-shared", "-fPIC", f"-I{ROOT / 'plugins'}", "-o", str(library)]
     subprocess.run([compiler, *options, str(Path(__file__).with_name("triton_core.cpp"))], check=True, timeout=120)
@@ -55,7 +55,7 @@ def configuration(**changes: Any) -> dict[str, Any]:
 
 
 class Scheduler:
-    """What the core's scheduler does with the library, step by step; payloads are numbered."""
+    """Makes the calls of the core's scheduler to the library, step by step; payloads are numbered."""
 
     def __init__(self, library: ctypes.CDLL, config: dict[str, Any] | str) -> None:
         self._library = library
@@ -73,14 +73,14 @@ class Scheduler:
             raise ValueError(error.contents.message.decode())
 
     def begin(self, payload: int = 0) -> None:
-        """A round of forming the batch begins."""
+        """Starts a round of forming the batch."""
         size = ctypes.sizeof(ctypes.c_void_p)
         index = ctypes.c_void_p(ctypes.addressof(self._payloads) + payload * size)
         self._check("TRITONBACKEND_ModelBatchInitialize", self._batcher, index)
         self._batch = ctypes.c_void_p(self._payloads[payload])
 
     def include(self, request: Request) -> bool:
-        """Whether the request joins the batch."""
+        """Asks whether the request joins the batch."""
         answer = ctypes.c_bool(False)
         try:
             self._check(
@@ -91,9 +91,9 @@ class Scheduler:
         return self.answer
 
     def send(self) -> None:
-        """The batch goes to the model's instances; it may still grow."""
+        """Sends the batch to the model's instances; it may still grow."""
         self._check("TRITONBACKEND_ModelBatchFinalize", self._batch)
 
     def close(self) -> None:
-        """The model is unloaded."""
+        """Unloads the model."""
         self._check("TRITONBACKEND_ModelBatcherFinalize", self._batcher)

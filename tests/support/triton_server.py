@@ -22,7 +22,7 @@ import padfree.runtime
 READY_WITHIN_S = 60.0
 STOPPED_WITHIN_S = 40.0
 CRASHES = 4
-"""That a test of cancellation outlasts: one in some ten thousand cancelled requests ends this server."""
+"""Crashes that a test of cancellation survives: one in some ten thousand cancelled requests ends this server."""
 
 
 class TritonServer:
@@ -55,7 +55,7 @@ class TritonServer:
         ]
         for service, port in self.ports.items():
             command += [f"--{service}-address=127.0.0.1", f"--{service}-port={port}"]
-        path = f"{python / 'bin'}:{os.environ['PATH']}"  # the Python backend takes the first python3
+        path = f"{python / 'bin'}:{os.environ['PATH']}"  # the Python backend uses the first python3 on the path
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [*command, *options],
@@ -92,7 +92,7 @@ class TritonServer:
     def _is_ready(self) -> bool:
         try:
             self.get("v2/health/ready")
-            self.get("metrics", "metrics")  # which begins to listen last
+            self.get("metrics", "metrics")  # the port that starts to listen last
         except (urllib.error.URLError, ConnectionError):
             return False
         return True
@@ -103,19 +103,19 @@ class TritonServer:
 
     def kill(self) -> None:
         """Ends the server and the processes of its Python backend at once."""
-        with contextlib.suppress(ProcessLookupError):  # all have ended
+        with contextlib.suppress(ProcessLookupError):  # all have ended already
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def has_crashed(self) -> bool:
-        """Whether a segmentation fault has ended the server, or does within a second."""
+        """Whether a segmentation fault has ended the server, or ends it within a second."""
         try:
             return self.process.wait(1.0) == -signal.SIGSEGV
         except subprocess.TimeoutExpired:
             return False
 
     def wait(self) -> int:
-        """The exit status, once the server has ended."""
+        """Waits for the server to end; returns its exit status."""
         return self.process.wait(STOPPED_WITHIN_S)
 
     def __enter__(self) -> TritonServer:
@@ -138,11 +138,11 @@ class TritonServer:
 
 
 def try_on_servers(start: Callable[[], TritonServer], trial: Callable[[TritonServer], None]) -> None:
-    """A trial that cancels gRPC requests, on a server of its own; on a new one after each crash of the server.
+    """Runs a trial that cancels gRPC requests on a server of its own, and on a new server after each crash.
 
     This version's gRPC front-end (2.51; fixed in 25.04 and 25.06) may use a request's state after its release if the
-    request is cancelled while it is being answered, and ends by SIGSEGV (triton-inference-server/server#8034, #8078,
-    #8220), whatever the backend. Nothing else that fails is tried again.
+    request is cancelled while it is being answered, and dies with SIGSEGV (triton-inference-server/server#8034, #8078,
+    #8220), whatever the backend. No other failure is retried.
     """
     for crashes in range(CRASHES + 1):
         server = start()
@@ -158,7 +158,7 @@ def try_on_servers(start: Callable[[], TritonServer], trial: Callable[[TritonSer
 
 
 def python_environment(folder: Path, packages: list[Path]) -> Path:
-    """An environment of its own for the Python backend: padfree as it is imported here, and some folders.
+    """Makes an environment for the Python backend alone, with padfree as it is imported here and some folders.
 
     The backend runs Python isolated, so PYTHONPATH does not reach it.
     """
@@ -174,7 +174,7 @@ def python_environment(folder: Path, packages: list[Path]) -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
+    """Ports on which nobody listens at the moment."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for item in sockets:

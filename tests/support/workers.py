@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How pytest-xdist shares the tests among processes: by itself where there are many files, and how they are divided."""
+"""How pytest-xdist distributes the tests: it is used if there are many files, and divides them by file."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 FEW_FILES = 12
-"""With fewer files one process is as fast: another takes seconds to start, and collects all tests again."""
+"""With fewer files one process is as fast: each further one takes seconds to start and to collect all tests again."""
 MOST_WORKERS = 16
-"""Each takes about 600 MB."""
+"""Each worker takes about 600 MB."""
 ON_THE_GPU = ("tests/gpu/", "tests/kernels/", "tests/triton/")
-"""Their tests run in one process, one after another, as they do without workers."""
+"""Tests in these folders run in one process, one after another, as they do without workers."""
 GPU_SCOPE = "tests on the GPU"
 
 
 def choose_workers(config: pytest.Config) -> None:
-    """Asks pytest-xdist for a process per core where many files are run and nothing speaks against it.
+    """Asks pytest-xdist for one process per core if many files are run and no option speaks against it.
 
-    What was given on the command line stays: -n, --dist and --tx. One process it is for what looks into a test or
-    takes part of them: -s, --pdb, --trace, -k, -m, --lf, --sw, node ids and few files.
+    -n, --dist and --tx on the command line stay as they are. Options that look into a test or select some tests use a
+    single process: -s, --pdb, --trace, -k, -m, --lf, --sw, node ids and few files.
     """
     option = config.option
     if not hasattr(option, "numprocesses") or hasattr(config, "workerinput"):
@@ -37,7 +37,7 @@ def choose_workers(config: pytest.Config) -> None:
 
 
 def _scopes(config: pytest.Config) -> set[str]:
-    """What of the files that were named can run beside each other."""
+    """The parts of the named files that can run at the same time."""
     files: set[Path] = set()
     for inputs in config.args:
         path = config.invocation_params.dir / inputs.partition("::")[0]
@@ -54,11 +54,11 @@ def _scope(nodeid: str) -> str:
 
 
 def make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Divides the tests by file, and takes what is on the GPU together; None where the user chose another division.
+    """Divides the tests by file, with all tests on the GPU in one part; None if the user chose another division.
 
-    Files are taken in their order, not those with most tests first: the last folders have many short files, after which
-    all processes end at about the same time, and the files with most tests are those that share rewritten models, for
-    which they would wait for each other.
+    Files are taken in their order, not those with most tests first: the last folders have many short files, so that all
+    processes end at about the same time, and the files with most tests share rewritten models, for which they would
+    wait for each other.
     """
     if config.getvalue("dist") != "load":
         return None
