@@ -39,7 +39,7 @@ def compile_library(compiler: str, sources: Sequence[Path], library: Path, *opti
 
 
 def together(sources: Sequence[Path], file: Path) -> Path:
-    """Writes one file that includes all sources: most of the compile time is spent on the standard library's headers."""
+    """Writes one file that includes all sources: most of the compile time goes into the standard library's headers."""
     file.write_text("".join(f'#include "{path}"\n' for path in sources), encoding="utf-8")
     return file
 
