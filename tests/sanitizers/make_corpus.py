@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the corpus that padfree_fuzz begins with: python -m tests.sanitizers.make_corpus.
+"""Writes the corpus that padfree_fuzz starts with: python -m tests.sanitizers.make_corpus.
 
-Every operator with attributes and tensors that it allows, configurations with requests, and metadata of plans. Files
-that fuzzing found are not made here, and stay.
+It has every operator with attributes and tensors that it allows, configurations with requests, and metadata of plans.
+Files that fuzzing found are not made here, and are left alone.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tests.support.samples import concrete_shape, variants
 from tests.support.triton_core import configuration
 
 FOLDER = Path(__file__).with_name("corpus")
-CREATORS = tuple(sorted(OPERATORS))  # as plugins/shell/schemas.h lists them
+CREATORS = tuple(sorted(OPERATORS))  # in the order of plugins/shell/schemas.h
 FLOAT32, INT32, CHAR = 1, 5, 6  # nvinfer1::PluginFieldType
 TYPES = {"int32": 3, "float32": 0, "act": 1, "fp8": 6}  # nvinfer1::DataType; activations are halves
-VARIANTS = 5  # of an operator
+VARIANTS = 5  # per operator
 
 
 def plugin(operator: str, attributes: Mapping[str, Any]) -> bytes:
@@ -66,12 +66,12 @@ def native(config: Mapping[str, Any], **changes: Any) -> bytes:
 
 
 def request(*shape: int) -> bytes:
-    """A request with these sizes, as a step."""
+    """A step: a request with these sizes."""
     return b"\x02" + bytes([len(shape)]) + b"".join(struct.pack("<q", size) for size in shape)
 
 
 def corpus() -> dict[str, bytes]:
-    """File name -> content."""
+    """The contents by file name."""
     result = {}
     for operator in CREATORS:
         results = list(variants(operator))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sanitized build reads its corpus, and some damaged copies, without a finding."""
+"""The sanitized build reads its corpus, and some damaged copies of it, without a finding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEMAS = FOLDER.parents[1] / "plugins" / "shell" / "schemas.h"
 
 
 def test_creators_are_the_library_s() -> None:
-    """All of them, in its order: a file of the corpus names its creator by number."""
+    """They are all creators of the library, in its order: files of the corpus name a creator by its number."""
     listed = re.search(r"kOperators = \{(.*?)\};", SCHEMAS.read_text(), re.DOTALL)
     assert listed is not None
     functions = re.findall(r"(\w+)Operator\b", listed[1])
@@ -31,7 +31,7 @@ def test_every_operator_is_in_the_corpus() -> None:
 
 
 def test_the_corpus_holds_what_is_made() -> None:
-    """After a change of operators: python -m tests.sanitizers.make_corpus."""
+    """If this fails after a change of operators, run python -m tests.sanitizers.make_corpus."""
     result = corpus()
     assert len(result) > 30
     for name, content in result.items():
