@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmarks, a package a subject; they run as modules in the repository's root: `python -m benchmarks.attention`.
+"""Benchmarks, one package per subject; they run as modules in the repository's root: `python -m benchmarks.attention`.
 
-They need padfree installed. What they measured is kept in `benchmarks/results`, from which `benchmarks.pages` writes
-the tables and pictures of the documents.
+They need padfree installed. Their results are kept in `benchmarks/results`, from which `benchmarks.pages` makes the
+tables and pictures of the documents.
 """

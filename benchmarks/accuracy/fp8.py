@@ -37,7 +37,7 @@ from .texts import documentation_of, texts_at_hand
 
 PRECISIONS = ("fp32", "fp16", "fp8")
 GOAL_COSINE, GOAL_POINTS = 0.997, 0.7
-"""Of fp8: mean cosine to fp32, and how many points of retrieval it may lose."""
+"""Goals for fp8: mean cosine to fp32, and how many points of retrieval it may lose."""
 CALIBRATED, SHORTEST, BATCH = 200, 60, 32
 SAMPLES = 2000
 _SENTENCE = re.compile(r"(?<=[.!?:])\s+")
@@ -47,14 +47,14 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Pair:
-    """A query and the document that it is to find."""
+    """A query and the document that it should find."""
 
     query: str
     document: str
 
 
 def pairs(count: int, packages: Sequence[str]) -> tuple[list[Pair], list[str]]:
-    """So many pairs, and the texts to calibrate with, which are others."""
+    """`count` pairs, and other texts to calibrate with."""
     result, others = list[Pair](), list[str]()
     documentation = [text for package in packages for text in documentation_of(package)]
     for number, text in enumerate(dict.fromkeys([*texts_at_hand(8 * count), *documentation])):
@@ -72,7 +72,7 @@ def _first_break(text: str) -> str:
 
 
 def models(path: Path, texts: Sequence[str], folder: Path) -> tuple[dict[str, Path], QuantizationInfo]:
-    """The file in every precision, packed, as it runs on a CPU; and what fp8 said of itself."""
+    """The model in every precision, packed, as it runs on a CPU; and what the fp8 file records of its quantization."""
     output = {name: folder / f"{name}.onnx" for name in PRECISIONS}
     save_model(rewrite(path, verify=False).model, output["fp32"])
     half = rewrite(path, precision="fp16", verify=False).model
@@ -95,11 +95,11 @@ def models(path: Path, texts: Sequence[str], folder: Path) -> tuple[dict[str, Pa
 
 
 def _nothing() -> None:
-    """Progress is not shown."""
+    """Shows no progress."""
 
 
 def vectors(path: Path, source: Path, texts: Sequence[str]) -> Array:
-    """The model's vectors of all texts, [N, E]; `source` is the file that the tokenizer lies beside."""
+    """The model's vectors of all texts, [N, E]; `source` is the file next to the tokenizer."""
     collected: dict[int, Array] = {}
     with Session(path) as session:
         reader = TextReader(source, parse_metadata(dict(session.metadata.raw), str(path)))
@@ -118,7 +118,7 @@ def hits(queries: Array, documents: Array) -> Array:
 
 
 def interval(values: Array) -> tuple[float, float]:
-    """Where 95 % of the means of resampled values lie, in points."""
+    """The interval with 95 % of the means of resampled values, in points."""
     rng = np.random.default_rng(0)
     means = [values[rng.integers(0, len(values), len(values))].mean() for _ in range(SAMPLES)]
     low, high = np.percentile(np.asarray(means) * 100, [2.5, 97.5])
@@ -168,7 +168,7 @@ def _is_passed(figures: Mapping[str, Any]) -> bool:
 
 
 def main() -> int:
-    """Measures and prints; exit code 1 where fp8 misses a goal."""
+    """Measures and prints; exit code 1 if fp8 misses a goal."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.accuracy.fp8",
         description=__doc__,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A generated task with known answers: nested operations on lists of digits, of very different lengths.
 
-After ListOps (Nangia and Bowman, 2018): `[MAX 2 9 [MIN 4 7] 0]` is 9. A model answers the whole (10 classes) and tags
-every token with how deep it is nested.
+It follows ListOps (Nangia and Bowman, 2018): `[MAX 2 9 [MIN 4 7] 0]` is 9. A model gives the value of the whole list
+(10 classes) and tags every token with its depth of nesting.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ START, CLOSE, FIRST_OPERATION, FIRST_DIGIT = 1, 2, 3, 3 + len(OPERATIONS)  # 0 i
 VOCAB_SIZE = FIRST_DIGIT + 10
 ANSWERS, DEPTHS = 10, 5
 MAX_ARGUMENTS = 5
-NESTING = 0.35  # share of arguments that are lists, where they may be
+NESTING = 0.35  # share of arguments that are lists, where lists are allowed
 
 
 @dataclass(frozen=True)

@@ -37,18 +37,18 @@ SCORE_BATCH = 256
 ALLOWED_POINTS = 0.1
 ALLOWED_POINTS_FP8 = 0.7
 TUNING_RATE = 1e-4
-SAMPLES = 256  # lists, and as many documents, on which outliers are fitted
+SAMPLES = 256  # lists, and as many documents, to which outliers are fitted
 COMPARED = 16  # sequences whose tensors are compared one by one
 HALVES = ("fp16", "bf16")
-CALIBRATED = 512  # lists, and as many documents, of those that the model was trained with
+CALIBRATED = 512  # as many lists and documents of the training data, for fp8's scales
 VARIANTS = ("plain", "outliers")
 ARITHMETIC = {"fp16": "fp16", "bf16": "bf16", "fp8": "fp16"}
-"""What is rounded to between products."""
+"""The type to which values are rounded between products."""
 REFERENCE = "padded PyTorch fp32"
-RECORDED = ("layers", "hidden", "steps", "tuning_steps", "examples", "test")  # of the options
+RECORDED = ("layers", "hidden", "steps", "tuning_steps", "examples", "test")  # the options that are recorded
 
 Data = tuple[list[list_operations.Example], list[retrieval.Pair]]
-Outputs = dict[str, list[np.ndarray]]  # an output's array for every sequence
+Outputs = dict[str, list[np.ndarray]]  # each output's arrays, one per sequence
 Infer = Callable[[Sequence[np.ndarray]], Outputs]
 
 
@@ -111,7 +111,7 @@ def write_fp8(exported: Path, folder: Path, data: Data) -> Path:
 def contenders(
     exported: Path, packed: Mapping[str, Path], folder: Path, without_tensorrt: bool
 ) -> Iterator[tuple[str, Path]]:
-    """What is scored beside PyTorch: name and file."""
+    """The models that are scored besides PyTorch: name and file."""
     if not without_tensorrt:
         path = folder / "padded.plan"
         build_padded_engine(exported, path, max_batch=SCORE_BATCH, max_seq_len=MAX_LENGTH)
@@ -129,7 +129,7 @@ def contenders(
 def errors_inside(
     exported: Path, packed: Mapping[str, Path], ids: Sequence[np.ndarray], without_tensorrt: bool
 ) -> dict[str, Any]:
-    """The relative error of every tensor inside the half precision models on some sequences, by precision."""
+    """The relative error of every tensor inside the models in half precision or fp8 on some sequences, by precision."""
     data = exported.with_name("tokens.npz")
     np.savez(data, input_ids=np.concatenate(ids), seq_lens=np.asarray([len(row) for row in ids]))
     runner = "onnxrt-packed" if without_tensorrt else "trt"
@@ -148,7 +148,7 @@ def errors_inside(
 
 
 def trained_model(arguments: argparse.Namespace, data: Data, device: str) -> Model:
-    """The model: of the file of weights if there is one, else trained, and kept in that file if it has a name."""
+    """The model from the file of weights, if that exists; else a trained one, saved in that file if it is named."""
     torch.manual_seed(0)
     model = Model(arguments.layers, arguments.hidden)
     path: Path | None = arguments.weights
@@ -164,7 +164,7 @@ def trained_model(arguments: argparse.Namespace, data: Data, device: str) -> Mod
 
 
 def outlier_model(model: Model, arguments: argparse.Namespace, data: Data, device: str) -> Model:
-    """The trained model with outliers, trained on with them for a few steps."""
+    """The trained model with outliers, trained further for a few steps."""
     rows = [*(item.ids for item in data[0][:SAMPLES]), *(item.document for item in data[1][:SAMPLES])]
     result = with_outliers(model, *(item.to(device) for item in grid(rows)))
     fit(result, data, arguments.tuning_steps, TUNING_RATE, arguments, device)
@@ -172,14 +172,14 @@ def outlier_model(model: Model, arguments: argparse.Namespace, data: Data, devic
 
 
 def fit(model: Model, data: Data, steps: int, rate: float, arguments: argparse.Namespace, device: str) -> None:
-    """Trains and says how long it took."""
+    """Trains, and reports how long it took."""
     start = time.perf_counter()
     train(model, *data, steps, device, seed=0, graph=device == "cuda" and not arguments.eager, rate=rate)
     print(f"{steps} steps in {time.perf_counter() - start:.1f} s", flush=True)
 
 
 def make_data(lists: int, pairs: int, seed: int) -> Data:
-    """Seeded examples. Other processes make the lists: to be called before CUDA is used."""
+    """Seeded examples. Other processes make the lists, so this has to be called before CUDA is used."""
     examples = list_operations.examples(lists, MAX_LENGTH, seed=seed, workers=os.cpu_count() or 1)
     return examples, retrieval.pairs(pairs, MAX_LENGTH, seed=seed)
 
@@ -187,7 +187,7 @@ def make_data(lists: int, pairs: int, seed: int) -> Data:
 def run_variant(
     variant: str, model: Model, data: Data, test: HeldOut, arguments: argparse.Namespace, device: str
 ) -> bool:
-    """Scores one variant; whether all agree with PyTorch. Scales of fp8 come from `data`, which it was trained with."""
+    """Scores one variant; returns whether all agree with PyTorch. fp8's scales come from `data`, the training data."""
     reference = run(in_torch(model, device), test)
     scores = {REFERENCE: score(test, reference, reference)}
     show(variant, REFERENCE, scores)
@@ -198,7 +198,7 @@ def run_variant(
         packed = write_packed(exported, folder)
         files = packed | {"fp8": write_fp8(exported, folder, data)}
         for name, path in contenders(exported, files, folder, arguments.without_tensorrt):
-            with Session(path, cuda_graphs=False) as session:  # hundreds of sizes, once each
+            with Session(path, cuda_graphs=False) as session:  # there are hundreds of sizes, each used once
                 scores[name] = score(test, run(lambda rows: session.run(list(rows)), test), reference)
             show(variant, name, scores)
         ids = [item.ids for item in test.lists[:COMPARED]]
@@ -221,7 +221,7 @@ def run_variant(
 
 
 def agrees(name: str, off: Mapping[str, float]) -> bool:
-    """Whether a model's scores are as near to PyTorch's as its precision has to be."""
+    """Whether a model's scores are as close to PyTorch's as its precision requires."""
     allowed = ALLOWED_POINTS_FP8 if name == "packed fp8" else ALLOWED_POINTS
     return max(abs(points) for points in off.values()) <= allowed
 

@@ -20,7 +20,7 @@ BY_TOKEN = (*INPUTS, "depths")
 
 
 class Model(torch.nn.Module):  # type: ignore[misc]
-    """A BERT with heads for a list's answer [B, 10], for every token's depth [B, S, 5] and for embeddings [B, E]."""
+    """A BERT with heads for a list's value [B, 10], every token's depth [B, S, 5] and embeddings [B, E]."""
 
     def __init__(self, layers: int, hidden: int) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Embedder(torch.nn.Module):  # type: ignore[misc]
 
 
 def embedding_model(folder: Path) -> Embedder:
-    """What a folder of sentence-transformers holds, in fp32 on the CPU. Raises ValueError for another pooling."""
+    """The encoder in a folder of sentence-transformers, in fp32 on the CPU. Raises ValueError for another pooling."""
     pooling = json.loads((folder / "1_Pooling" / "config.json").read_text("utf-8"))
     modes = [name for name, chosen in pooling.items() if name.startswith("pooling_mode") and chosen is True]
     if modes != ["pooling_mode_mean_tokens"]:
@@ -74,7 +74,7 @@ def embedding_model(folder: Path) -> Embedder:
 
 
 def mean_of_tokens(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The mean [B, E] of hidden states [B, S, E] over what the mask [B, S] keeps."""
+    """The mean [B, E] of hidden states [B, S, E] over the tokens that the mask [B, S] keeps."""
     kept = mask.unsqueeze(-1).to(hidden.dtype)
     return (hidden * kept).sum(1) / kept.sum(1).clamp(min=1e-9)
 

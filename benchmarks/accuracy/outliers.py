@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives a trained BERT outliers as published checkpoints have them, with the function that it has learnt.
+"""Gives a trained BERT outliers like those of published checkpoints, and nearly keeps the function that it has learnt.
 
 In two channels every norm's output is moved by SHIFT, up or down, which the layers that read it undo in their biases.
-One feed-forward neuron of every layer becomes INNER for every token, and its output adds PUSH to these channels. That
-leaves the function as it is but for two things: that neuron had little to say, and norms divide by a standard deviation
-over all channels, which is now several times as large, by a factor that differs a little from token to token. Norms get
-the weights and biases that come closest on sample data.
+One feed-forward neuron of every layer becomes INNER for every token, and its output adds PUSH to these channels. This
+leaves the function as it is except for two things: that neuron contributed a little, and norms divide by a standard
+deviation over all channels, which is now several times as large, by a factor that differs a little from token to token.
+Norms get the weights and biases that come closest on sample data.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Site:
     """A norm of a post-norm encoder.
 
     readers: linear layers that read its output.
-    network: inner and output layer of the feed-forward network whose output it reads, if it reads one's.
+    network: inner and output layer of the feed-forward network whose output it reads, if it reads one.
     """
 
     norm: nn.LayerNorm
@@ -73,7 +73,7 @@ def sites(model: Model) -> list[Site]:
 
 
 def norm_inputs(model: Model, ids: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
-    """What every norm reads on sample data, valid tokens alone: [T, H] each."""
+    """The input [T, H] of every norm on sample data, valid tokens only."""
     results: list[torch.Tensor] = []
     valid = mask.bool()
     hooks = [
@@ -88,7 +88,7 @@ def norm_inputs(model: Model, ids: torch.Tensor, mask: torch.Tensor) -> list[tor
 
 
 def _push(inner: nn.Linear, output: nn.Linear, signs: torch.Tensor) -> None:
-    """Makes the neuron that matters least INNER for every token; the output layer adds PUSH for it."""
+    """Sets the least important neuron to INNER for every token; the output layer turns that into PUSH."""
     neuron = int(output.weight.norm(dim=0).argmin())
     inner.weight[neuron] = 0.0
     inner.bias[neuron] = INNER
@@ -97,7 +97,7 @@ def _push(inner: nn.Linear, output: nn.Linear, signs: torch.Tensor) -> None:
 
 
 def _fit(norm: nn.LayerNorm, target: torch.Tensor, rows: torch.Tensor) -> None:
-    """Gives a norm the weights and biases with which it comes closest to `target` [T, H] where it reads `rows`."""
+    """Fits a norm's weights and biases, so that its result for `rows` comes closest to `target` [T, H]."""
     normed = normalise(rows, norm.eps)
     centre, wanted = normed.mean(0), target.mean(0)
     weight = ((normed - centre) * (target - wanted)).mean(0) / (normed - centre).square().mean(0)

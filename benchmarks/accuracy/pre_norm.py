@@ -30,7 +30,7 @@ from .texts import documentation_of
 PACKAGES = ("numpy", "datasets", "sentence_transformers")
 LAYERS, HEADS, INTERMEDIATE = 4, 6, 512
 LEARNT_TOKENS, LONGEST = 48, 128
-"""Of a text in training, and in use."""
+"""Tokens of a text in training, and in use."""
 BATCH, RATE, WARM_UP_STEPS, CLIPPED_NORM, SHOWN_EVERY = 32, 1e-3, 30, 1.0, 20
 COPIED = ("tokenizer.json", "tokenizer_config.json", "1_Pooling", "config_sentence_transformers.json")
 
@@ -50,7 +50,7 @@ def student(table: torch.Tensor) -> Embedder:
 
 
 def train(model: Embedder, teacher: Embedder, rows: Sequence[np.ndarray], steps: int) -> None:
-    """AdamW on one minus the cosine to the teacher's vectors, with warm-up and a linear fall."""
+    """Trains with AdamW on one minus the cosine to the teacher's vectors, with warm-up and a linear decay."""
     learnt = [item for item in model.parameters() if item.requires_grad]
     optimizer = torch.optim.AdamW(learnt, lr=RATE, weight_decay=0.01)
     rng, start = np.random.default_rng(0), time.perf_counter()

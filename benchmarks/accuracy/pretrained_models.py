@@ -30,7 +30,7 @@ from .texts import texts_at_hand
 
 PRECISION = "fp16"
 GOAL = 0.99999
-"""Least cosine of an embedding to PyTorch's in fp32."""
+"""Smallest allowed cosine of an embedding to PyTorch's in fp32."""
 PACKED, ANSWERS, PLAN = f"packed_{PRECISION}.onnx", "answers.npz", f"packed_{PRECISION}.plan"
 TORCH_BATCH = 16
 RUN_BATCH = 32
@@ -39,7 +39,7 @@ Array = np.ndarray[Any, Any]
 
 
 def prepare(folder: Path, work: Path, count: int) -> None:
-    """Writes what the measurement needs: the rewritten file, the texts' token ids and PyTorch's embeddings."""
+    """Writes what the measurement needs: the rewritten file, the texts' token ids, and PyTorch's embeddings."""
     from .model import embedding_model, export
 
     model, longest = embedding_model(folder), _json(folder / "sentence_bert_config.json")["max_seq_length"]
@@ -59,7 +59,7 @@ def prepare(folder: Path, work: Path, count: int) -> None:
 
 
 def in_torch(model: Any, rows: Sequence[Array]) -> Array:
-    """PyTorch's embeddings of all texts, padded, texts of like lengths together."""
+    """PyTorch's embeddings of all texts, padded, with texts of similar lengths together."""
     import torch
 
     from .model import grid
@@ -94,7 +94,7 @@ def measure(work: Path, timing_cache: str, *, without_tensorrt: bool) -> dict[st
     else:
         path = work / PLAN
         build_engine(work / PACKED, path, max_batch=RUN_BATCH, max_seq_len=longest, timing_cache=timing_cache)
-    with Session(path, cuda_graphs=False) as session:  # sizes come once each
+    with Session(path, cuda_graphs=False) as session:  # each size occurs once
         result = np.stack(session.run(rows)["embedding"])
     values, of_torch = (cosines(saved["embeddings"], item) for item in (result, saved["torch_fp16"]))
     return {
@@ -111,7 +111,7 @@ def measure(work: Path, timing_cache: str, *, without_tensorrt: bool) -> dict[st
 
 
 def figures(values: Array) -> dict[str, Any]:
-    """What is recorded of the cosines of all texts."""
+    """What is recorded about the cosines of all texts."""
     below = int((~(values >= GOAL)).sum())
     return {"cosine_worst": float(values.min()), "cosine_mean": float(values.mean()), "below_goal": below}
 
@@ -124,7 +124,7 @@ def cosines(wanted: Array, result: Array) -> Array:
 
 
 def main() -> int:
-    """Prepares what is missing and measures; exit code 1 where a cosine misses the goal."""
+    """Prepares what is missing and measures; exit code 1 if a cosine misses the goal."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.accuracy.pretrained_models",
         description=__doc__,

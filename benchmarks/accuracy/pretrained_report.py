@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published models' records as a table."""
+"""The records of published models as a table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HEADINGS = ("cosines to PyTorch fp32", "texts", "tokens", "longest", "worst", "m
 
 
 def cells(record: Mapping[str, Any]) -> list[str]:
-    """One row; after ours, in brackets, what PyTorch in fp16 reaches."""
+    """One row; PyTorch's figures in fp16 follow ours in brackets."""
 
     def beside(name: str, shown: str) -> str:
         return f"{record[name]:{shown}} ({record['torch_fp16'][name]:{shown}})"

@@ -21,12 +21,12 @@ ATTENTION = "PadfreeAttention"
 
 
 def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown."""
+    """A table in Markdown."""
     return "".join(f"| {' | '.join(row)} |\n" for row in (heading, ["---"] * len(heading), *rows))
 
 
 def scores(records: Sequence[Mapping[str, Any]]) -> str:
-    """Percent of right answers of every variant's models, and how many answers are not PyTorch's."""
+    """Percentage of right answers of every variant's models, and how many answers differ from PyTorch's."""
     tasks = list(records[0]["scores"][REFERENCE]["percent"])
     rows = []
     for record in records:
@@ -42,7 +42,7 @@ def scores(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def layers(tensors: Sequence[Sequence[Any]]) -> list[list[float]]:
-    """Relative errors of a model's tensors: the embedding's, then every layer's, which begins with its attention."""
+    """Relative errors of a model's tensors: the embedding's, then those of each layer, which starts with attention."""
     parts: list[list[float]] = [[]]
     for _, operator, error in tensors:
         if operator == ATTENTION:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A generated retrieval task with known answers: short queries, and documents of very different lengths.
 
-A document is a list of words, a query is some of its words in another order, a quarter of them replaced by others. The
-document that a query was made from is the one to be found among all.
+A document is a list of words; a query is some of its words in another order, a quarter of them replaced by others. The
+task is to find the document that a query was made from among all documents.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Pair:
 
 
 def pairs(count: int, max_length: int, seed: int) -> list[Pair]:
-    """Seeded pairs; documents have 12 to max_length - 1 words, evenly over their logarithm, after a start token."""
+    """Seeded pairs; documents have a start token and 12 to max_length - 1 words, uniformly in the logarithm."""
     rng = np.random.default_rng((seed, FIRST_WORD))
     lengths = np.exp(rng.uniform(np.log(SHORTEST_DOCUMENT), np.log(max_length), count)).astype(np.int64)
     return [_pair(rng, int(length)) for length in np.minimum(lengths, max_length - 1)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of a model on generated tasks: percent of right answers, and how far that is from another model's.
+"""Scores of a model on generated tasks: percentage of right answers, and its difference from another model's.
 
-Two models are scored on the same examples, so that what the difference would be on all possible examples is known much
-better than either score: only examples on which one is right and the other is not matter. Its 95 % interval treats
+Two models are scored on the same examples, so that their difference on all possible examples is known much better than
+either score: only examples on which one is right and the other is not matter. Its 95 % interval treats
 lists and queries as independent, the tags of one list as one whole (a ratio of means; Cochran, Sampling Techniques,
 chapter 6).
 """
@@ -19,8 +19,8 @@ import numpy as np
 from .list_operations import Example
 from .retrieval import Pair
 
-POOL = 25_000  # documents among which a query's own is to be found
-QUERIES = 1000  # that are held against a pool at a time
+POOL = 25_000  # documents among which a query's own has to be found
+QUERIES = 1000  # how many are compared with a pool at a time
 NORMAL_95 = 1.96  # standard errors on either side
 
 TASKS = ("answers", "tags", "retrieval")
@@ -28,7 +28,7 @@ TASKS = ("answers", "tags", "retrieval")
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What is scored: lists, and queries with a document each."""
+    """The test set: lists, and queries with one document each."""
 
     lists: Sequence[Example]
     pairs: Sequence[Pair]
@@ -61,7 +61,7 @@ class FoundScores:
 
     @cached_property
     def choices(self) -> dict[str, np.ndarray]:
-        """What the model answers for each task."""
+        """The model's answers for each task."""
         nearest = [
             start + (self.queries[at : min(at + QUERIES, start + POOL)] @ documents.T).argmax(1)
             for start in range(0, len(self.queries), POOL)
@@ -74,8 +74,9 @@ class FoundScores:
 def score(test: HeldOut, measured: FoundScores, reference: FoundScores) -> dict[str, Any]:
     """Scores by task, in percent and points.
 
-    percent: right choices. margin: half of the 95 % interval of its difference from the reference's.
-    changed_percent: choices that are not the reference's, right or wrong. largest_difference: of any output's number.
+    percent: right choices. margin: half of the 95 % interval of the difference from the reference's percent.
+    changed_percent: choices that differ from the reference's, right or wrong. largest_difference: that of any number
+    in any output.
     """
     names = [item.name for item in fields(FoundScores)]
     pairs = [(getattr(measured, name), getattr(reference, name)) for name in names]
@@ -91,7 +92,7 @@ def score(test: HeldOut, measured: FoundScores, reference: FoundScores) -> dict[
 
 
 def standard_error(values: np.ndarray, owners: np.ndarray) -> float:
-    """Of the mean of values [N], where those of one owner [N] depend on each other and owners do not."""
+    """Standard error of the mean of values [N], which depend on each other if they have the same owner [N]."""
     sums, counts = np.bincount(owners, values), np.bincount(owners)
     return float(np.sqrt(np.square(sums - values.mean() * counts).sum()) / len(values))
 

@@ -15,14 +15,14 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def texts_at_hand(count: int) -> list[str]:
-    """So many different texts of very different lengths, half of them paragraphs as far as there are enough."""
+    """`count` different texts of very different lengths, half of them paragraphs if there are enough of these."""
     paragraphs, strings = (list(dict.fromkeys(texts)) for texts in (_paragraphs(), _documentation_strings()))
     chosen = _spread(paragraphs, min(len(paragraphs), count // 2))
     return [*chosen, *_spread(strings, count - len(chosen))]
 
 
 def _spread(texts: list[str], count: int) -> list[str]:
-    """At most so many of the texts, at even steps."""
+    """At most `count` of the texts, at regular intervals."""
     step = max(1.0, len(texts) / max(1, count))
     return [texts[int(at * step)] for at in range(min(count, len(texts)))]
 
@@ -37,7 +37,7 @@ def _paragraphs() -> Iterator[str]:
 
 @cache
 def _documentation_strings() -> tuple[str, ...]:
-    """Of Python's own modules; reading them takes seconds."""
+    """Documentation strings of Python's own modules; reading them takes seconds."""
     paths = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     return tuple(text for path in paths for text in _strings_of(path))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains trained_model's BERT on all its tasks at once; on a GPU a step is a CUDA graph."""
+"""Trains the BERT of model.py on all its tasks at once; on a GPU a step is a CUDA graph."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .list_operations import Example
 from .model import MAX_LENGTH, Model, grid
 from .retrieval import LONGEST_QUERY, Pair
 
-LISTS, PAIRS = 256, 64  # examples a step
-WIDTHS = (32, 64, MAX_LENGTH)  # a step's lists are padded to one of them
+LISTS, PAIRS = 256, 64  # examples per step
+WIDTHS = (32, 64, MAX_LENGTH)  # the lists of a step are padded to one of these
 LEARNING_RATE, WARM_UP_STEPS, CLIPPED_NORM, TEMPERATURE = 6e-4, 200, 1.0, 0.05
-NO_TAG = -100  # what cross_entropy leaves out
-GRAPH_WARM_UPS = 3  # steps before a capture: libraries and the optimiser take their memory in them
+NO_TAG = -100  # the label that cross_entropy ignores
+GRAPH_WARM_UPS = 3  # steps before a capture: libraries and the optimiser allocate their memory during these
 SHOWN_EVERY = 500
 
 Tensors = tuple[torch.Tensor, ...]
@@ -26,7 +26,7 @@ Tensors = tuple[torch.Tensor, ...]
 class Step:
     """One training step on inputs of fixed shapes; a CUDA graph of it on a GPU.
 
-    A step of this model has about a thousand small kernels, whose launches one by one take longer than they do.
+    A step of this model has about a thousand small kernels, which take longer to launch one by one than to run.
     """
 
     def __init__(self, update: Callable[..., torch.Tensor], inputs: Tensors, *, graph: bool) -> None:
@@ -65,7 +65,7 @@ def train(
     graph: bool,
     rate: float = LEARNING_RATE,
 ) -> None:
-    """AdamW with warm-up and a linear fall; fp32 weights, bf16 products on a GPU."""
+    """Trains with AdamW, warm-up and a linear decay; fp32 weights, bf16 products on a GPU."""
     current_rate = torch.tensor(0.0, device=device)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=current_rate, weight_decay=0.01, fused=True, capturable=device == "cuda"
@@ -109,7 +109,7 @@ def _loss(
     document_ids: torch.Tensor,
     document_mask: torch.Tensor,
 ) -> torch.Tensor:
-    """Cross entropies of answers and tags, and of which document belongs to which query."""
+    """Cross entropies of answers and tags, and of the choice of each query's document."""
     hidden = _encode(model, ids, mask)
     loss = functional.cross_entropy(model.answer(hidden[:, 0]).float(), answers)
     loss = loss + functional.cross_entropy(model.depths(hidden).float().transpose(1, 2), depths)
@@ -120,7 +120,7 @@ def _loss(
 
 
 def _encode(model: Model, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Hidden states; a mask [B, 1, 1, S] is taken as it is, so that nothing asks for its values during a capture."""
+    """Hidden states; a mask [B, 1, 1, S] is used as it is, so that nothing reads its values during a capture."""
     hidden: torch.Tensor = model.encoder(input_ids=ids, attention_mask=mask[:, None, None].bool()).last_hidden_state
     return hidden
 

@@ -52,7 +52,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main() -> int:
-    """Runs the cases; exit code 1 if ours is wrong on one or misses a target that is no stretch."""
+    """Runs the cases; exit code 1 if our result is wrong in one, or misses a target other than a stretch goal."""
     options = parse(sys.argv[1:])
     every, every_peer = (position_cases(), POSITION_PEERS) if options.positions else (all_cases(), PEERS)
     cases = [case for case in every if re.search(options.cases, case.name)]

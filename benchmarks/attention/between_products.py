@@ -33,7 +33,7 @@ ROUNDS = 41
 
 
 def microseconds(case: AttentionCase) -> list[float]:
-    """Quartiles of what attention adds to a layer."""
+    """Quartiles of the time that attention adds to a layer."""
     problem = make_attention_problem(case, warm=True)
     width, tokens, positions = case.heads * case.head_size, case.tokens, problem.positions
     gemms = [Case(tokens, width, features, "none") for features in (3 * width, width)]

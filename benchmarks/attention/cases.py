@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the attention benchmark measures: cases with their lengths, the work in them, and what they have to reach."""
+"""The attention benchmark's cases: their lengths, the work in them, and the times that they have to reach."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Target:
     stretch: bool = False
 
     def bound_us(self, peers_us: Mapping[str, float]) -> float | None:
-        """The time in us, None if the peer that it leans on was not measured."""
+        """The time in us; None if the peer that it depends on was not measured."""
         if not self.peer:
             return self.limit_us
         if self.peer == BEST:
@@ -47,10 +47,10 @@ class Target:
 
 @dataclass(frozen=True)
 class PositionTerms:
-    """What scores depend on beside Q and K: keys seen on both sides of a row (-1: all), and a bias.
+    """What scores depend on besides Q and K: keys seen on both sides of a row (-1: all), and a bias.
 
-    bias: "slope", "distance" or "disentangled" (of distances up to bias_range, constant beyond) or "none".
-    buckets: a disentangled bias has rows of positions by DeBERTa's logarithmic buckets, so many on each side.
+    bias: "slope", "distance" or "disentangled" (for distances up to bias_range, constant beyond) or "none".
+    buckets: how many logarithmic buckets of DeBERTa's a disentangled bias has rows of positions for, on each side.
     """
 
     window: tuple[int, int] = (-1, -1)
@@ -59,7 +59,7 @@ class PositionTerms:
     buckets: int = 0
 
     def visible_pairs(self, length: int) -> int:
-        """Rows and keys that meet in a sequence."""
+        """How many pairs of a row and a key that it sees there are in a sequence."""
         left, right = (length if side < 0 else side for side in self.window)
         rows = np.arange(length)
         return int((np.minimum(rows + right, length - 1) - np.maximum(rows - left, 0) + 1).sum())
@@ -67,7 +67,7 @@ class PositionTerms:
 
 @dataclass(frozen=True)
 class Case:
-    """Sequences of one attention layer: H heads of size D, fp16, and the kernel that is measured as ours."""
+    """Sequences for one attention layer: H heads of size D, fp16, and the kernel that is measured as ours."""
 
     name: str
     heads: int
@@ -84,12 +84,12 @@ class Case:
 
     @property
     def longest(self) -> int:
-        """The longest sequence, which a build would give as max_seq_len."""
+        """The longest sequence, which a build would be given as max_seq_len."""
         return max(self.lengths)
 
     @property
     def equal_lengths(self) -> bool:
-        """Whether no sequence is shorter than another."""
+        """Whether all sequences have the same length."""
         return len(set(self.lengths)) == 1
 
     @property
@@ -109,7 +109,7 @@ def uniform(batch: int, low: int, high: int, seed: int) -> tuple[int, ...]:
 
 
 def times_fa2(speedup: float) -> Target:
-    """So many times as fast as FlashAttention-2's varlen kernel."""
+    """A multiple of the speed of FlashAttention-2's varlen kernel."""
     return Target(f"{speedup:g} x as fast as {FA2}", peer=FA2, factor=1 / speedup)
 
 
@@ -118,7 +118,7 @@ STRETCH_BEST_PEER = Target("the best peer's time", peer=BEST, stretch=True)
 
 
 def ragged_cases() -> list[Case]:
-    """Lengths as encoders have them; the seeds are chosen for the token counts that the targets were set at."""
+    """Lengths like those of encoders' inputs; the seeds give the token counts for which the targets were set."""
     rows = (
         ("B 16, lengths 102 to 512", 12, uniform(16, 102, 512, seed=0), 2.2),
         ("B 16, lengths 26 to 128", 12, uniform(16, 26, 128, seed=31), 1.8),
@@ -133,7 +133,7 @@ def ragged_cases() -> list[Case]:
 
 
 def equal_cases(head_size: int, *, stretch: bool) -> list[Case]:
-    """16k tokens of 16 heads in sequences of one length."""
+    """16k tokens of 16 heads, in sequences of equal length."""
     target = Target(f"at most 1.05 x {CUDNN}'s time", peer=CUDNN, factor=1.05, stretch=stretch)
     return [
         Case(f"H 16, D {head_size}, 16k tokens of {length}", 16, head_size, (length,) * (16384 // length), (target,))
@@ -142,7 +142,7 @@ def equal_cases(head_size: int, *, stretch: bool) -> list[Case]:
 
 
 def narrow_cases() -> list[Case]:
-    """Heads of 32, as MiniLM and bge-small have them; B 100 is a query with as many texts for a cross-encoder."""
+    """Heads of 32, as in MiniLM and bge-small; B 100 is a query with 100 texts for a cross-encoder."""
     batches = {
         "B 16, lengths 102 to 512": uniform(16, 102, 512, seed=0),
         "B 100, lengths 30 to 300": uniform(100, 30, 300, seed=7),
@@ -156,7 +156,7 @@ def narrow_cases() -> list[Case]:
 
 
 def all_cases() -> tuple[Case, ...]:
-    """Every case, in the order of their weight."""
+    """Every case, the most important first."""
     ragged = ragged_cases()
     alone = [Case(f"H 12, B 1, length {n}", 12, 64, (n,), (BEST_PEER,)) for n in (128, 512, 2048, 8192)]
     short = (32,) * 32

@@ -17,21 +17,21 @@ from .peers import ours
 from .problem import DEVICE, Launch, Prepare, Problem, UnsupportedError, biased_scores
 
 CACHE_MULTIPLE = 3
-"""Input sets and outputs together are this many times the L2 cache."""
+"""Input sets and outputs together have this multiple of the L2 cache's size."""
 MAX_SETS = 256
 WARM_CALLS = 20
-"""Calls in a graph when the one input set stays in the cache."""
+"""Calls in a graph if the only input set stays in the cache."""
 ROUNDS = 15
 ROUND_MS = 2.0
-"""Least time of one implementation's replays in one round."""
+"""Minimum time of one implementation's replays in one round."""
 MAX_ERROR_RATIO = 2.0
-"""Our error against float64 truth may be this many times that of plain PyTorch in fp16."""
+"""Our error against float64 truth may be at most this multiple of that of plain PyTorch in fp16."""
 WRONG_RATIO = 20.0
-"""A peer whose error is this many times that of plain PyTorch computes something else."""
+"""A peer whose error is more than this multiple of plain PyTorch's computes something else."""
 ERROR_FLOOR = 5e-4
 """Relative error that rounding the result to fp16 alone can cause."""
 PEER_LIMIT_S = 240
-"""A peer that takes longer to prepare or to run once (compilation included) hangs: the process ends."""
+"""A peer that takes longer to prepare, or to run once (with compilation), hangs: the process ends."""
 
 Say = Callable[[str], None]
 
@@ -42,7 +42,7 @@ class BrokenContextError(Exception):
 
 @dataclass(frozen=True)
 class CapturedGraph:
-    """An implementation that proved right: its graph, how many calls it makes, and its largest relative error.
+    """An implementation whose result is right: its graph, how many calls that makes, and its largest relative error.
 
     The launch owns memory that the graph uses.
     """
@@ -54,7 +54,7 @@ class CapturedGraph:
 
 
 def make_problem(case: Case, *, warm: bool) -> Problem:
-    """Random inputs with a fixed seed, in as many sets as it takes to fill the cache several times."""
+    """Random inputs with a fixed seed, in enough sets to fill the cache several times."""
     cache_bytes = torch.cuda.get_device_properties(0).L2_cache_size
     sets = 1 if warm else min(MAX_SETS, max(2, -(-CACHE_MULTIPLE * cache_bytes // case.bytes_moved)))
     generator = torch.Generator(device=DEVICE).manual_seed(0)
@@ -67,7 +67,7 @@ def make_problem(case: Case, *, warm: bool) -> Problem:
 
 
 def plain_attention(problem: Problem, dtype: torch.dtype) -> torch.Tensor:
-    """softmax(Q K^T * scale) V of the first input set in the type [T, E], one sequence and head after the other."""
+    """softmax(Q K^T * scale) V of the first input set [T, E] in the given type, by sequence and by head."""
     q, k, v = problem.operands(0)
     output = torch.empty(q.shape, dtype=dtype, device=q.device)
     positions = problem.positions
@@ -85,14 +85,14 @@ def plain_attention(problem: Problem, dtype: torch.dtype) -> torch.Tensor:
 
 
 def max_error(output: torch.Tensor, truth: torch.Tensor) -> float:
-    """The largest difference over the largest value; infinite if the output is not finite or of another shape."""
+    """The largest difference over the largest value; infinite if the output is not finite or has another shape."""
     if output.shape != truth.shape or not bool(output.isfinite().all()):
         return float("inf")
     return float((output.double() - truth).abs().max() / truth.abs().max())
 
 
 def prepare(make: Prepare, problem: Problem, truth: torch.Tensor, allowed: float, *, repeats: bool) -> CapturedGraph:
-    """Runs an implementation, holds it against the truth, and captures its calls over all input sets."""
+    """Runs an implementation, compares it with the truth, and captures its calls on all input sets."""
     launch: Launch = make(problem)
     output = launch.pack(launch.run(0)).clone()
     torch.cuda.synchronize()
@@ -110,7 +110,7 @@ def prepare(make: Prepare, problem: Problem, truth: torch.Tensor, allowed: float
 
 
 def attempt(name: str, action: Callable[[], CapturedGraph]) -> CapturedGraph | str:
-    """The captured implementation, or why there is none.
+    """The captured implementation, or the reason why there is none.
 
     Raises:
         BrokenContextError: nothing runs on the GPU any more.
@@ -120,7 +120,7 @@ def attempt(name: str, action: Callable[[], CapturedGraph]) -> CapturedGraph | s
         return action()
     except UnsupportedError as error:
         return str(error)
-    except Exception as error:  # whatever a peer raises, the others are still measured
+    except Exception as error:  # whatever one peer raises, the others are still measured
         reason = f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
         try:
             torch.cuda.synchronize()
@@ -137,7 +137,7 @@ def time_all(implementations: Mapping[str, CapturedGraph]) -> dict[str, list[flo
     times: dict[str, list[float]] = {name: [] for name in implementations}
     for _ in range(ROUNDS):
         for name, result in implementations.items():
-            result.replay()  # what the one before left in the cache is gone
+            result.replay()  # evicts from the cache what the one before left there
             times[name].append(mean_ms(result.replay, repeats[name]) * 1e3 / result.calls)
     return times
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention over packed sequences, by PadfreeAttention and by every peer of the benchmark, behind one interface."""
+"""Attention over packed sequences, by PadfreeAttention and every peer of the benchmark, with one interface."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tests.support.launchers import attention, make_tasks  # the one way from Python to the CUDA launchers
+from tests.support.launchers import attention, make_tasks  # the only way from Python to the CUDA launchers
 
 from .cases import CUDNN, FA2
 from .problem import DEVICE, Launch, Prepare, Problem, UnsupportedError, padding, unpadding
@@ -25,7 +25,7 @@ def ours(problem: Problem) -> Launch:
     case = problem.case
     width = case.heads * case.head_size
     outputs = [torch.empty(case.tokens, width, dtype=torch.float16, device=DEVICE) for _ in problem.inputs]
-    tasks = make_tasks(problem.cu_seqlens, case.tokens, case.heads)  # once for all layers of a network
+    tasks = make_tasks(problem.cu_seqlens, case.tokens, case.heads)  # made once for all layers of a network
     positions = problem.positions
 
     def run(index: int) -> torch.Tensor:
@@ -138,7 +138,7 @@ def cudnn_ragged(problem: Problem) -> Launch:
 
 
 def flash_attention_4(problem: Problem) -> Launch:
-    """The CuTe DSL forward of flash-attn-4, compiled on its first call; whether to split the keys is left to it."""
+    """The CuTe DSL forward of flash-attn-4, compiled on its first call; it decides whether to split the keys."""
     from flash_attn.cute import flash_attn_varlen_func
 
     longest, offsets = problem.case.longest, problem.cu_seqlens
@@ -179,9 +179,9 @@ def flashinfer_ragged(problem: Problem) -> Launch:
 
 
 def grouped_streams(problem: Problem) -> Launch:
-    """One launch a group of like lengths, each on a stream of its own (the grouped FMHA of the unpadded-BERT paper).
+    """One launch per group of similar lengths, each on its own stream (the grouped FMHA of the unpadded-BERT paper).
 
-    Sequences lie in the order of their groups beforehand; each group runs FlashAttention-2's varlen kernel.
+    Sequences are in the order of their groups beforehand; each group runs FlashAttention-2's varlen kernel.
     """
     from torch.nn.attention.varlen import varlen_attn
 
@@ -273,4 +273,4 @@ PEERS: Mapping[str, Prepare] = {
     "TensorRT fused, padded": tensorrt_fused,
     "TensorRT varseqlen plugin": tensorrt_varseqlen,
 }
-"""By name, those that come with PyTorch first."""
+"""All peers by name, those that come with PyTorch first."""

@@ -8,11 +8,11 @@ from dataclasses import replace
 from .cases import Case, PositionTerms, Target, uniform
 
 PLAIN = "padfree, plain"
-"""The same sequences without windows and biases, by the same launcher."""
+"""PadfreeAttention on the same sequences without windows and biases, through the same launcher."""
 
 
 def microseconds(reach: float, stretch: float) -> tuple[Target, ...]:
-    """A time to reach, and one to fight for."""
+    """A time to reach, and a stretch goal."""
     return (
         Target(f"{reach:g} us", limit_us=reach),
         Target(f"{stretch:g} us", limit_us=stretch, stretch=True),
@@ -20,12 +20,12 @@ def microseconds(reach: float, stretch: float) -> tuple[Target, ...]:
 
 
 def over_plain(factor: float) -> Target:
-    """So many times the time of plain attention at most."""
+    """At most this multiple of plain attention's time."""
     return Target(f"{factor:g} x plain", peer=PLAIN, factor=factor)
 
 
 def position_cases() -> tuple[Case, ...]:
-    """Every case, in the order of their weight."""
+    """Every case, the most important first."""
     ragged, short = uniform(16, 102, 512, seed=0), uniform(16, 26, 128, seed=31)
     near = PositionTerms((64, 64))
     shapes = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What else computes attention with windows and biases over packed sequences."""
+"""Other implementations of attention with windows and biases over packed sequences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .problem import LONGEST_DISTANCE, Launch, Prepare, Problem, UnsupportedErro
 
 
 def plain(problem: Problem) -> Launch:
-    """PadfreeAttention without what this case asks for: what windows and biases cost or save."""
+    """PadfreeAttention without the case's window and bias, to show what these cost or save."""
     return replace(ours(replace(problem, case=replace(problem.case, positions=PositionTerms()))), checked=False)
 
 
@@ -58,7 +58,7 @@ def flex(problem: Problem) -> Launch:
             return score + table[head, (key - row).clamp(-reach, reach) + reach]
         return score
 
-    small = {"BLOCK_M": 64, "BLOCK_N": 64}  # larger tiles do not fit into shared memory beside a table that is read
+    small = {"BLOCK_M": 64, "BLOCK_N": 64}  # larger tiles do not fit into shared memory along with a table
     options = small if table is not None else None
     mask = create_block_mask(visible, None, None, case.tokens, case.tokens, device=position.device)
     compiled = torch.compile(flex_attention, dynamic=False)
@@ -87,7 +87,7 @@ def flashdeberta_padded(problem: Problem) -> Launch:
 
 
 def flashdeberta_varlen(problem: Problem) -> Launch:
-    """flashdeberta's kernel over packed sequences; the table of blocks that its host code makes is made beforehand."""
+    """flashdeberta's kernel over packed sequences; the table of blocks from its host code is made beforehand."""
     case, rows, offsets = problem.case, position_tables(problem), problem.cu_seqlens
     from flashdeberta.ops import flash_attention_varlen as ops
 
@@ -104,7 +104,7 @@ def flashdeberta_varlen(problem: Problem) -> Launch:
 
 
 def position_tables(problem: Problem) -> list[torch.Tensor]:
-    """Rows of K's and of Q's positions as flashdeberta has them, [H, 2 * buckets, D]."""
+    """Rows of K's and Q's positions in flashdeberta's layout, [H, 2 * buckets, D]."""
     if problem.case.positions.bias != "disentangled":
         raise UnsupportedError("it knows the disentangled bias alone")
     heads = problem.case.heads

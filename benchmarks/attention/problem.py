@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A case of the attention benchmark on the GPU, and what an implementation makes of it."""
+"""A case of the attention benchmark on the GPU, and an implementation that is ready to run on it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .cases import Case, PositionTerms
 
 DEVICE = "cuda"
 LONGEST_DISTANCE = 512
-"""Of DeBERTa v3-base, which all of its logarithmic buckets are made for."""
+"""That of DeBERTa v3-base, for which all its logarithmic buckets are made."""
 
 
 class UnsupportedError(Exception):
-    """What a peer cannot do, said in its message."""
+    """A peer cannot do something, which the message names."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class Problem:
 
     @property
     def position_rows(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of a disentangled bias the rows of K and of Q by bucket, random fp16 [2 * buckets, H*D]."""
+        """The rows of K's and Q's positions by bucket for a disentangled bias, random fp16 [2 * buckets, H*D]."""
         shape = (2, 2 * self.case.positions.buckets, self.case.heads * self.case.head_size)
         k, q = torch.randn(shape, generator=torch.Generator().manual_seed(1)).half().to(DEVICE)
         return k, q
 
     @property
     def positions(self) -> Positions:
-        """The case's window, and its bias in tensors on the GPU: slopes as ALiBi has them, or random numbers."""
+        """The case's window, and its bias in tensors on the GPU: ALiBi's slopes, or random numbers."""
         indices, heads = self.case.positions, self.case.heads
         if indices.bias == "slope":
             slopes = 2.0 ** (-8.0 * torch.arange(1, heads + 1, dtype=torch.float32) / heads)
@@ -74,8 +74,8 @@ def rows(output: torch.Tensor) -> torch.Tensor:
 class Launch:
     """One implementation, ready to run: `run` enqueues attention over an input set on the current stream.
 
-    `pack` brings what `run` returned to [T, E], outside of the timed part. checked: whether it computes what the case
-    asks for; otherwise it is there to compare times.
+    `pack` turns the result of `run` into [T, E], outside the timed part. checked: whether it computes what the case
+    asks for; otherwise only its time is compared.
     """
 
     run: Callable[[int], torch.Tensor]
@@ -90,7 +90,7 @@ def buckets_of(positions: PositionTerms) -> torch.Tensor:
     """DeBERTa v3's bucket of every distance (key minus row) from -bias_range to bias_range, int64."""
     from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
-    distances = torch.arange(positions.bias_range, -positions.bias_range - 1, -1)  # it counts row minus key
+    distances = torch.arange(positions.bias_range, -positions.bias_range - 1, -1)  # buckets count row minus key
     bucket = make_log_bucket_position(distances, positions.buckets, LONGEST_DISTANCE).long()
     return (bucket + positions.buckets).clamp(0, 2 * positions.buckets - 1)
 
@@ -98,7 +98,7 @@ def buckets_of(positions: PositionTerms) -> torch.Tensor:
 def biased_scores(
     problem: Problem, queries: torch.Tensor, keys: torch.Tensor, heads: slice, positions: Positions
 ) -> torch.Tensor:
-    """Scores [heads, L, L] of a sequence's Q and K [heads, L, D] with their bias; -infinity outside of the window."""
+    """Scores [heads, L, L] of a sequence's Q and K [heads, L, D] with their bias; -infinity outside the window."""
     scores = torch.matmul(queries, keys.transpose(1, 2)) * problem.scale
     length = scores.shape[1]
     indices = torch.arange(length, device=DEVICE)
@@ -119,7 +119,7 @@ def biased_scores(
 
 
 def by_distance(x: torch.Tensor, rows: torch.Tensor, heads: slice) -> torch.Tensor:
-    """Products of x [heads, L, D] and the rows [2R + 1, H*D] of every distance: [heads, L, 2R + 1]."""
+    """Products of x [heads, L, D] and the rows [2R + 1, H*D] of all distances: [heads, L, 2R + 1]."""
     tables = rows.unflatten(1, (-1, x.shape[2])).transpose(0, 1)[heads].to(x.dtype)
     return torch.matmul(x, tables.transpose(1, 2))
 
@@ -144,7 +144,7 @@ def unpadding(problem: Problem) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def slots(case: Case) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of every token its sequence and its position in it, int64 [T] each."""
+    """The sequence of each token and its position in it, int64 [T] each."""
     lengths = torch.tensor(case.lengths, device=DEVICE)
     sequence = torch.repeat_interleave(torch.arange(len(lengths), device=DEVICE), lengths)
     starts = lengths.cumsum(0) - lengths

@@ -55,28 +55,28 @@ METRICS: Mapping[str, str] = {
     "l2_hit_pct": "lts__t_sector_hit_rate.pct",
     "shared_pct": "l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed",
 }
-"""Field of a record -> metric; of use (pct) while a multiprocessor has work, except for memory: of the whole launch."""
+"""Field of a record -> metric; use (pct) is of the time that a multiprocessor has work, but for memory of all time."""
 STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active\.ratio")
 STALL_SECTION = "WarpStateStats"
-"""What warps did instead of issuing (selected: they issued), and ncu's section that has all of it."""
+"""Why warps did not issue (selected: they did), and ncu's section with all of these reasons."""
 UNITS = {"us": 1.0, "ns": 1e-3, "ms": 1e3, "byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
-"""Units that ncu chooses by a value's size, in microseconds or bytes; others stay as they are."""
+"""ncu's units, which it chooses by a value's size, in microseconds or bytes; other units are left as they are."""
 FLOP_PER_CLOCK, EXP_PER_CLOCK = 4096, 16
-"""Of one multiprocessor (compute capability 9.0): dense fp16 products, and exponentials."""
+"""For one multiprocessor (compute capability 9.0): dense fp16 products, and exponentials."""
 HOW_TO_PERMIT = """the driver does not let this user read GPU counters (ERR_NVGPUCTRPERM): run as root, in a container
 with --cap-add SYS_ADMIN, or load the nvidia module with NVreg_RestrictProfilingToAdminUsers=0"""
 
 
 def value_of(text: str, unit: str) -> float:
-    """A value as ncu prints it, in microseconds, bytes or its own unit; a unit like Kbyte/block is one of bytes."""
+    """A value as printed by ncu, in microseconds, bytes or its own unit; Kbyte/block and the like become bytes."""
     return float(text.replace(",", "")) * UNITS.get(unit.partition("/")[0], 1.0)
 
 
 def profiles(text: str) -> list[dict[str, Any]]:
-    """What `ncu --page raw --csv` printed, as one flat dictionary a launch, with `stalls`: a share for every reason.
+    """The output of `ncu --page raw --csv` as one flat dictionary per launch, with `stalls`: a share for each reason.
 
     Raises:
-        ValueError: no launch, or a metric that is missing; the message names it.
+        ValueError: there is no launch, or a metric is missing, which the message names.
     """
     start = text.find('"ID"')
     rows = list(csv.reader(text[start:].splitlines())) if start >= 0 else []
@@ -99,10 +99,10 @@ def profiles(text: str) -> list[dict[str, Any]]:
 
 
 def records(cases: Sequence[Case], result: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One record per case: the least its work can take, beside what was counted.
+    """One record per case: the least time that its work can take, and what was counted.
 
     Raises:
-        ValueError: other than one launch a case.
+        ValueError: there is not exactly one launch per case.
     """
     if len(result) != len(cases):
         raise ValueError(f"{len(cases)} cases, but ncu saw {len(result)} attention kernels")
@@ -119,7 +119,7 @@ def records(cases: Sequence[Case], result: Sequence[Mapping[str, Any]]) -> list[
 
 
 def choose(pattern: str | None) -> list[Case]:
-    """Cases that the pattern finds; without one, those whose goal a record of benchmarks.attention says was missed.
+    """Cases that the pattern matches; without one, those that missed their goal in a record of benchmarks.attention.
 
     Raises:
         SystemExit: there is none.
@@ -132,7 +132,7 @@ def choose(pattern: str | None) -> list[Case]:
 
 
 def launch(names: Sequence[str]) -> None:
-    """One launch a case between the profiler's start and stop: what runs under ncu."""
+    """Launches each case once between the profiler's start and stop; ncu runs this."""
     import torch
 
     from .measurement import make_problem
@@ -141,7 +141,7 @@ def launch(names: Sequence[str]) -> None:
     for case in all_cases():
         if case.name in names:
             attention = ours(make_problem(case, warm=True))
-            attention.run(0)  # modules are loaded, the list of tasks is made
+            attention.run(0)  # loads modules and makes the list of tasks
             torch.cuda.synchronize()
             torch.cuda.profiler.start()
             attention.run(0)
@@ -153,7 +153,7 @@ def run(command: Sequence[str]) -> str:
     """A command's output.
 
     Raises:
-        SystemExit: it failed; the message ends its output, or says how to permit counters.
+        SystemExit: it failed; the message is the end of its output, or says how to permit counters.
     """
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if "ERR_NVGPUCTRPERM" in done.stdout:
@@ -180,7 +180,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="append one line per case to this file")
     parser.add_argument("--cases", help="cases whose name this regular expression finds, met or missed")
     parser.add_argument("--ncu", default="ncu", help="Nsight Compute's program")
-    parser.add_argument("--launch", nargs="+", metavar="CASE", help=argparse.SUPPRESS)  # what ncu calls
+    parser.add_argument("--launch", nargs="+", metavar="CASE", help=argparse.SUPPRESS)  # ncu calls this
     options = parser.parse_args()
     if options.launch:
         launch(options.launch)

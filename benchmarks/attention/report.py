@@ -14,7 +14,7 @@ from .position_cases import PLAIN, position_cases
 
 HEADINGS = ("case", "ours us", "TFLOP/s", FA2, CUDNN, "best peer", "ratio", "error", "targets")
 BYTES_PER_US = 4.3e6
-"""What an H200's memory delivers: the floor of a case is its bytes at this rate."""
+"""Bandwidth of an H200's memory; a case cannot take less than its bytes at this rate."""
 PAGE_PEERS = {
     FA2: FA2,
     CUDNN: "cuDNN, equal",
@@ -22,7 +22,7 @@ PAGE_PEERS = {
     "flash-attn-4": "flash-attn-4",
     "TensorRT varseqlen plugin": "varseqlen plugin",
 }
-"""Peers that have a column of the page, and its heading."""
+"""Peers with a column on the page, and their headings."""
 POSITION_PEERS = {
     PLAIN: "without positions",
     FA2: FA2,
@@ -30,7 +30,7 @@ POSITION_PEERS = {
     "flashdeberta, padded": "flashdeberta, padded",
     "flashdeberta, varlen": "flashdeberta, varlen",
 }
-"""The same of the table of cases with positions."""
+"""The same for the table of cases with positions."""
 PAGE_HEADINGS = ("us per call", "floor", "padfree", *PAGE_PEERS.values(), "goal")
 POSITION_HEADINGS = ("us per call", "floor", "padfree", *POSITION_PEERS.values(), "goal")
 PROFILE_HEADINGS = (
@@ -54,7 +54,7 @@ def microseconds(value: float | None) -> str:
 
 
 def best_peer(record: Mapping[str, Any]) -> tuple[str, float] | None:
-    """Name and time in us of the fastest peer that was right; what padfree takes without positions is none."""
+    """Name and time in us of the fastest peer that was right; padfree without positions does not count."""
     peers = {name: time for name, time in record["peers_us"].items() if name != PLAIN}
     if not peers:
         return None
@@ -94,7 +94,7 @@ def table(records: Sequence[Mapping[str, Any]]) -> str:
 def goal(record: Mapping[str, Any]) -> str:
     """The time in us that the case's first target asks for, and whether it was met.
 
-    In brackets where it leans on a peer that was measured in an earlier run.
+    It is in brackets if it depends on a peer that was measured in an earlier run.
     """
     target, now = _first_targets().get(record["case"]), record["peers_us"]
     if target is None or record["ours_us"] is None:
@@ -108,20 +108,20 @@ def goal(record: Mapping[str, Any]) -> str:
 
 @functools.cache
 def _first_targets() -> Mapping[str, Target]:
-    """Of every case that has one, by its name."""
+    """The first target of every case that has one, by the case's name."""
     return {case.name: case.targets[0] for case in (*all_cases(), *position_cases()) if case.targets}
 
 
 def page_cells(record: Mapping[str, Any]) -> list[str]:
     """One row of the page: the floor, ours and the peers in us, the fastest of all peers or ours in bold.
 
-    Peers that were measured in an earlier run alone stand in brackets.
+    Peers that were only measured in an earlier run are in brackets.
     """
     return _cells(record, PAGE_PEERS)
 
 
 def position_cells(record: Mapping[str, Any]) -> list[str]:
-    """The same of a case with positions."""
+    """One row of the page's table of cases with positions."""
     return _cells(record, POSITION_PEERS)
 
 
@@ -147,7 +147,7 @@ def profile_cells(record: Mapping[str, Any]) -> list[str]:
     clocks_per_us = record["sm_clocks"] / record["time_us"]
     least_bytes = record["bytes_moved"] / BYTES_PER_US * clocks_per_us
     waits = sorted(((share, name) for name, share in record["stalls"].items() if name != "selected"), reverse=True)
-    needed = record["bytes_moved"] / 4  # each of Q, K, V and the output
+    needed = record["bytes_moved"] / 4  # bytes of each of Q, K, V and the output
     return [
         record["case"],
         microseconds(record["time_us"]),

@@ -11,7 +11,7 @@ from padfree.builder.peers.tensorrt_network import FixedNetwork
 from .problem import DEVICE, Launch, Problem, UnsupportedError, padding, unpadding
 
 FUSED_LIMIT = 512
-"""Longest padded batch for which an engine is built: TensorRT searches its tactics at every shape."""
+"""Longest padded batch for which an engine is built: TensorRT searches tactics for every shape."""
 PLUGIN_LIMIT = 384
 """The plugin's longest sequence; the next larger kernel, for 512, gives wrong numbers on Hopper."""
 PLUGIN_HEAD_SIZE = 64
@@ -20,7 +20,7 @@ MASKED = -1e4
 
 
 def fuse(problem: Problem) -> Launch:
-    """Padded matmul, softmax, matmul, which TensorRT fuses into one kernel where it has one.
+    """Padded matmul, softmax and matmul, which TensorRT fuses into one kernel if it has one.
 
     Q, K and V are padded and transposed to [B, H, S, D] beforehand; the padding mask is added to the scores.
     """
@@ -60,7 +60,7 @@ def fuse(problem: Problem) -> Launch:
 
 
 def varseqlen_plugin(problem: Problem) -> Launch:
-    """CustomQKVToContextPluginDynamic over packed sequences; it takes [T, H, 3, D], arranged so beforehand."""
+    """CustomQKVToContextPluginDynamic over packed sequences; its input is put in order as [T, H, 3, D] beforehand."""
     case = problem.case
     if case.head_size != PLUGIN_HEAD_SIZE or case.longest > PLUGIN_LIMIT:
         raise UnsupportedError(f"the plugin takes heads of {PLUGIN_HEAD_SIZE} and lengths up to {PLUGIN_LIMIT}")

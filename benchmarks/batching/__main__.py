@@ -26,7 +26,7 @@ from .measurement import compare_live, engines, mix, small_models
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Writes the results, and prints them as they come."""
+    """Measures, writes the results, and prints them as they come."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.batching", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -44,7 +44,7 @@ def read_lengths(path: Path | None) -> npt.NDArray[np.int64]:
 
 
 def best_s(work: Callable[[], Any], rounds: int) -> float:
-    """The shortest time of some rounds, after one that is not counted."""
+    """The shortest time over the rounds, after one that is not counted."""
     times = []
     for _ in range(rounds + 1):
         start = time.perf_counter()
@@ -54,7 +54,7 @@ def best_s(work: Callable[[], Any], rounds: int) -> float:
 
 
 def through_batcher(pool: DevicePool, texts: Ids) -> None:
-    """Groups from many threads, each of which waits for its answer."""
+    """Sends groups from many threads, each of which waits for its answer."""
     groups = [texts[at : at + GROUP] for at in range(0, len(texts), GROUP)]
     with (
         Batcher(pool, FirstCome(pool.budget), runs=pool.runs) as batcher,
@@ -64,7 +64,7 @@ def through_batcher(pool: DevicePool, texts: Ids) -> None:
 
 
 def measure(plan: Path, devices: Sequence[int], texts: Ids, rounds: int) -> dict[str, Any]:
-    """One number of GPUs."""
+    """Measures one number of GPUs."""
     tokens = sum(ids.size for ids in texts)
     case = "1 GPU" if len(devices) == 1 else f"{len(devices)} GPUs"
     record: dict[str, Any] = {"case": case, "texts": len(texts), "tokens": tokens}

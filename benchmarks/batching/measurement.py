@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures cost tables, runs of unequal lengths, and a live Batcher beside the simulation of the same arrivals."""
+"""Measures cost tables, runs of unequal lengths, and a live Batcher against the simulation of the same arrivals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VOCABULARY = 30_000
 
 @contextmanager
 def engines(folder: Path, timing_cache: str | None) -> Iterator[dict[str, Session]]:
-    """BERT-base on the GPU, three ways."""
+    """BERT-base on the GPU in three forms."""
     model = one_vector(synthetic.bert_model())
     limits: dict[str, Any] = {"max_batch": MAX_BATCH, "max_seq_len": MAX_SEQ_LEN, "timing_cache": timing_cache}
     build_engine(model, folder / "packed.plan", precision="fp16", verify=False, **limits)
@@ -44,7 +44,7 @@ def engines(folder: Path, timing_cache: str | None) -> Iterator[dict[str, Sessio
 
 @contextmanager
 def small_models(folder: Path) -> Iterator[dict[str, Session]]:
-    """One layer in onnxruntime, both interfaces."""
+    """One layer in onnxruntime, with both interfaces."""
     model = one_vector(synthetic.bert_model(1, 32, 2, 64, VOCABULARY, max_positions=64))
     for interface in ("packed", "padded"):
         rewritten = rewrite(model, interface=interface, precision="fp32", verify=False).model
@@ -54,25 +54,25 @@ def small_models(folder: Path) -> Iterator[dict[str, Session]]:
 
 
 def one_vector(model: Any) -> Any:
-    """The model without its output of one row per token, as embedding and ranking servers use it."""
+    """The model without its output of one row per token, as servers of embeddings and scores use it."""
     for output in [output for output in model.graph.output if output.name == "last_hidden_state"]:
         model.graph.output.remove(output)
     return model
 
 
 def sequences(lengths: Sequence[int], seed: int) -> list[np.ndarray]:
-    """Random ids."""
+    """Sequences of random ids with these lengths."""
     rng = np.random.default_rng(seed)
     return [rng.integers(1, VOCABULARY, length, dtype=np.int32) for length in lengths]
 
 
 def arrivals(costs: CostTable, **changes: Any) -> list[Waiting]:
-    """Requests up to the longest that was measured."""
+    """Requests of lengths up to the longest that was measured."""
     return generate(max_length=costs.lengths[-1], **changes)
 
 
 def mix(session: Session, costs: CostTable, repeats: int) -> Iterator[dict[str, Any]]:
-    """Measured over foretold time for runs of short-skewed lengths."""
+    """Ratio of measured and predicted time for runs of short-skewed lengths."""
     for batch in (4, 16, 32):
         ratios = []
         for seed in range(repeats):
@@ -89,7 +89,7 @@ def mix(session: Session, costs: CostTable, repeats: int) -> Iterator[dict[str, 
 
 
 def live(session: Session, contender: SimulatedServer, trace: Sequence[Waiting]) -> dict[str, float]:
-    """The trace in real time, through a Batcher: its figures as a simulation's summary has them."""
+    """Plays the trace in real time through a Batcher; returns the figures of a simulation's summary."""
     ids = sequences([request.length for request in trace], 0)
     done_s: dict[int, float] = {}
     with Batcher(session, contender.policy, max_waiting=QUEUE) as batcher:
@@ -121,12 +121,12 @@ def live(session: Session, contender: SimulatedServer, trace: Sequence[Waiting])
 
 
 def round_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers with as many digits as mean something."""
+    """Numbers rounded to the digits that are meaningful."""
     return {name: round(value, 4) if isinstance(value, float) else value for name, value in values.items()}
 
 
 def compare_live(session: Session, contender: SimulatedServer, seconds: float) -> Iterator[dict[str, Any]]:
-    """Lines of a contender, live beside simulated."""
+    """A contender's lines, live and simulated."""
     live(session, contender, arrivals(contender.costs, rate=RATES[0], seconds=seconds / 2, seed=1))  # warms up
     for rate in RATES:
         trace = arrivals(contender.costs, rate=rate, seconds=seconds, seed=0)

@@ -27,7 +27,7 @@ def table(interface: str) -> CostTable:
 
 
 def median_ms(policy: Policy, waiting: list[Waiting], repeats: int) -> float:
-    """Milliseconds of a decision."""
+    """Median time of a decision in milliseconds."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -37,7 +37,7 @@ def median_ms(policy: Policy, waiting: list[Waiting], repeats: int) -> float:
 
 
 def main() -> None:
-    """Prints a line for every policy, a column for every length of the queue."""
+    """Prints a line for each policy, with a column for each length of the queue."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=20)
     arguments = parser.parse_args()

@@ -40,7 +40,7 @@ POLICIES: Mapping[str, Policy] = {
 
 
 def metadata_of_encoder() -> Metadata:
-    """An encoder with one vector per text."""
+    """The metadata of an encoder with one vector per text."""
     inputs = [
         {"name": "input_ids", "role": "tokens", "limit": 30522, "dtype": "int32"},
         {"name": "token_type_ids", "role": "tokens", "limit": 2, "dtype": "int32"},
@@ -52,7 +52,7 @@ def metadata_of_encoder() -> Metadata:
 
 
 class Instant:
-    """A Session's part in a Batcher, whose answers are there already."""
+    """Takes a Session's place in a Batcher, with answers that are ready at once."""
 
     def __init__(self) -> None:
         self.metadata = metadata_of_encoder()
@@ -68,7 +68,7 @@ class Instant:
 
 
 def us_a_request(policy: Policy, waiting: int, requests: int) -> tuple[float, float]:
-    """Microseconds for each request, of the processor and of the wall, with so many waiting all the time."""
+    """Microseconds per request, of the processor and on the clock, with `waiting` requests waiting all the time."""
     ids = np.random.default_rng(0).integers(1, 30000, LENGTH).tolist()
     left = iter(range(requests))
     finished = threading.Semaphore(0)
@@ -90,7 +90,7 @@ def us_a_request(policy: Policy, waiting: int, requests: int) -> tuple[float, fl
 
 
 def main() -> None:
-    """Prints a line for every policy, a column for every length of the queue."""
+    """Prints a line for each policy, with a column for each length of the queue."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=REQUESTS, help="of every case")
     parser.add_argument("--policy", choices=POLICIES, help="this one alone")

@@ -38,18 +38,18 @@ from ..load.texts import spell, text_of
 from .measurement import Steady, gpu_use
 
 SHARD_ROWS = 16384
-MOST_TOKENIZERS = 6  # processes beside a GPU
+MOST_TOKENIZERS = 6  # tokenizing processes per GPU
 MAX_TOKENS, MAX_BATCH, MAX_LENGTH = 32768, 512, 384
 PROFILE = ("--precision", "fp16", "--max-batch", str(MAX_BATCH), "--max-tokens", str(MAX_TOKENS))
 SECONDS = {"minilm": 24.0, "bert-base": 16.0}
-"""About how long one GPU is to work."""
+"""About how long one GPU should work."""
 GUESS = {"minilm": 14e6, "bert-base": 2.6e6}
-"""Tokens a second of one GPU, for the number of texts alone."""
+"""Rough tokens per second of one GPU, only used to choose the number of texts."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """Texts: some, and a parquet file in which every one of them comes several times."""
+    """Some texts, and a parquet file in which each of them occurs several times."""
 
     file: Path
     texts: list[str]
@@ -57,7 +57,7 @@ class Data:
 
 
 def make_texts(lengths: Path, tokenizer: Path) -> list[str]:
-    """Texts of so many tokens, or a few less."""
+    """Texts with the given numbers of tokens, or slightly fewer."""
     library = Tokenizer.from_file(str(tokenizer))
     library.no_padding()
     library.no_truncation()
@@ -67,7 +67,7 @@ def make_texts(lengths: Path, tokenizer: Path) -> list[str]:
 
 
 def write_texts(file: Path, texts: list[str], times: int, tokenizer: Path) -> Data:
-    """A file in which every text comes so many times."""
+    """Writes a file in which every text occurs `times` times."""
     rows = itertools.chain.from_iterable(itertools.repeat(texts, times))
     with parquet.ParquetWriter(file, pa.schema([("text", pa.string())]), use_dictionary=False) as writer:
         while group := list(itertools.islice(rows, SHARD_ROWS)):
@@ -76,7 +76,7 @@ def write_texts(file: Path, texts: list[str], times: int, tokenizer: Path) -> Da
 
 
 def start_builds(folder: Path, minilm: Path, models: Sequence[str]) -> dict[str, tuple[Path, subprocess.Popen[bytes]]]:
-    """The plans, built at the same time, on two GPUs where there are two."""
+    """Starts the builds of all plans at the same time, on two GPUs if there are two."""
     from ..models import make
 
     started = {}
@@ -95,13 +95,13 @@ def start_builds(folder: Path, minilm: Path, models: Sequence[str]) -> dict[str,
 
 
 def visible_gpus() -> int:
-    """How many GPUs there are."""
+    """The number of GPUs."""
     lines = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
     return len(lines.splitlines())
 
 
 def session_rate(plan: Path, data: Data, max_length: int) -> float:
-    """Tokens a second of a Session that gets sorted tokens ready made, two runs at once: the better of two rounds."""
+    """Tokens per second of a Session that gets sorted tokens, two runs at once: the better of two rounds."""
     from concurrent.futures import ThreadPoolExecutor
 
     library = Tokenizer.from_file(str(data.tokenizer))
@@ -120,7 +120,7 @@ def session_rate(plan: Path, data: Data, max_length: int) -> float:
 
 
 def job(plan: Path, data: Data, output: Path, gpus: int, tokenizers: int, runs: int) -> dict[str, Any]:
-    """One job's figures, and the digest of its result."""
+    """Runs one job; returns its figures, and the digest of its result."""
     steady = Steady()
     request = Request(
         [str(data.file)], str(output), plan, tokenizer=data.tokenizer, shard_rows=SHARD_ROWS, dtype="float16"
@@ -150,7 +150,7 @@ def job(plan: Path, data: Data, output: Path, gpus: int, tokenizers: int, runs: 
 
 
 def others(folder: Path, data: Data, gpus: int, texts: int) -> Iterator[dict[str, Any]]:
-    """sentence-transformers' own encode in fp16, with a process a GPU."""
+    """Measures sentence-transformers' own encode in fp16, with one process per GPU."""
     import sentence_transformers
     import torch
 

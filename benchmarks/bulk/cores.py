@@ -29,7 +29,7 @@ from typing import Any
 
 from padfree.builder.bench.environment import append_record, environment
 
-SHORTEST = 8  # letters: what is shorter is a heading or a number
+SHORTEST = 8  # letters; shorter lines are headings or numbers
 PEER = """
 import sys, numpy, sentence_transformers
 folder, texts, output = sys.argv[1:]
@@ -40,17 +40,17 @@ numpy.savez(output, model.encode(open(texts, encoding="utf-8").read().splitlines
 
 @dataclass(frozen=True)
 class Cost:
-    """What a command took: seconds on the clock, and of all cores."""
+    """What a command took: seconds on the clock, and seconds of all cores."""
 
     wall_s: float
     cpu_s: float
 
 
 def paragraphs(count: int) -> list[str]:
-    """So many paragraphs of Python's reference, each in one line, in an order without meaning.
+    """`count` paragraphs of Python's reference, each on one line, in a meaningless order.
 
     Raises:
-        SystemExit: it has fewer.
+        SystemExit: the reference has fewer.
     """
     found = [" ".join(part.split()) for text in topics.values() for part in re.split(r"\n\s*\n", text)]
     found = sorted({text for text in found if len(text) > SHORTEST})
@@ -61,7 +61,7 @@ def paragraphs(count: int) -> list[str]:
 
 
 def cost_of(command: Sequence[str]) -> Cost:
-    """Runs a command to its end, which must be a good one."""
+    """Runs a command to its end; it has to succeed."""
     before, start = _children_s(), time.perf_counter()
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if done.returncode:
@@ -70,13 +70,13 @@ def cost_of(command: Sequence[str]) -> Cost:
 
 
 def _children_s() -> float:
-    """Seconds of all cores of processes that have ended, with those that they waited for."""
+    """Seconds of all cores, of processes that have ended and those that they waited for."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def commands(minilm: Path, model: Path, texts: Path, folder: Path, peer: str | None) -> dict[str, list[str]]:
-    """What is measured, by its name."""
+    """The commands to measure, by name."""
     padfree = [sys.executable, "-m", "padfree"]
     work = [str(model), "--quiet", "--input", str(texts), "-o"]
     found = {
@@ -91,7 +91,7 @@ def commands(minilm: Path, model: Path, texts: Path, folder: Path, peer: str | N
 
 
 def of_workers(output: Path) -> list[float]:
-    """What each worker of a job did of all tokens."""
+    """The share of each worker in all tokens of a job."""
     workers: list[Mapping[str, Any]] = json.loads((output / "_report.json").read_text("utf-8"))["workers"]
     tokens = [worker["tokens"] for worker in workers]
     return [round(count / sum(tokens), 3) for count in tokens]
@@ -115,7 +115,7 @@ def main() -> None:
         costs: dict[str, list[Cost]] = {}
         shares: dict[str, list[float]] = {}
         for number in range(arguments.rounds):
-            results = folder / str(number)  # of its own: a job that is done would do nothing
+            results = folder / str(number)  # a folder of its own: a job that is done already would do nothing
             results.mkdir()
             for case, command in commands(arguments.minilm, model, texts, results, arguments.peer_python).items():
                 costs.setdefault(case, []).append(cost_of(command))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job of `padfree embed` takes once it runs: rates between its first and last shard, cores, and idle GPUs."""
+"""What a job of `padfree embed` takes in its steady state: rates between first and last shards, cores, idle GPUs."""
 
 from __future__ import annotations
 
@@ -17,54 +17,54 @@ from padfree.bulk import Progress
 
 TICKS = os.sysconf("SC_CLK_TCK")
 SAMPLE_MS = 100
-EDGE_S = 0.3  # a sample looks back
+EDGE_S = 0.3  # samples look back
 
 
 @dataclass
 class Steady:
-    """Looks at a job's progress while every worker has work.
+    """Records a job's progress while every worker has work.
 
-    That begins when each has done a shard, and ends when one has done its last.
+    This starts when each worker has done a shard, and ends when one has done its last.
 
     Attributes:
-        points: at every shard that is done, the time, the tokens of every worker, the seconds of all cores.
+        points: for every finished shard, the time, the tokens of every worker, and the seconds of all cores.
     """
 
     points: list[tuple[float, tuple[int, ...], float]] = field(default_factory=list)
 
     def __call__(self, progress: Progress) -> None:
-        """Takes a look."""
+        """Records a point."""
         done = progress.by_worker
         if all(done) and (not self.points or done != self.points[-1][1]):
             self.points.append((time.perf_counter(), done, cpu_seconds(os.getpid())))
 
     @property
     def tokens_a_second(self) -> float:
-        """Between the first look and the last."""
+        """Tokens per second between the first point and the last."""
         (start, before, _), (end, after, _) = self.ends
         return (sum(after) - sum(before)) / (end - start)
 
     @property
     def span(self) -> tuple[float, float]:
-        """When the first look was taken, and the last."""
+        """The times of the first point and the last."""
         start, end = self.ends
         return start[0], end[0]
 
     @property
     def cores(self) -> float:
-        """Of this process and all below it, between the first look and the last."""
+        """Cores in use by this process and its descendants between the first point and the last."""
         (start, _, before), (end, _, after) = self.ends
         return (after - before) / (end - start)
 
     @property
     def ends(self) -> tuple[tuple[float, tuple[int, ...], float], ...]:
-        """The first look, and the first one after which some worker does nothing more."""
+        """The first point, and the first one from which on some worker does nothing more."""
         final = self.points[-1][1]
         return self.points[0], next(point for point in self.points if any(map(operator.eq, point[1], final)))
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of a process and of all below it, as far as they live."""
+    """Seconds of all cores that a process and its living descendants have used."""
     seconds = 0.0
     with suppress(OSError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -81,7 +81,7 @@ class GpuUse:
     samples: list[tuple[float, int]] = field(default_factory=list)
 
     def idle(self, start: float, end: float) -> float | None:
-        """Share of the time between two moments; None where there are too few samples."""
+        """Share of the time between two moments without a kernel; None if there are too few samples."""
         inside = [percent for at, percent in self.samples if start + EDGE_S <= at <= end]
         return 1 - sum(inside) / len(inside) / 100 if len(inside) >= 5 else None
 
