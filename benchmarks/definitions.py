@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoders that padfree's definitions write, at the sizes of the hub's, with random weights: torch is not needed.
+"""Encoders that padfree's definitions write, at the sizes of the hub's models, with random weights and without torch.
 
-Names and shapes of tensors are those that a definition takes, and weights are drawn as those of benchmarks.models.
+Names and shapes of tensors are those that a definition takes; weights are drawn as in benchmarks.models.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from padfree.onnx_tools import load_model, save_model
 from tests.support.safetensors_files import write_tensors
 
 SCORE_GAIN = 3.5
-"""As in benchmarks.models: scores spread, so that a wrong scale or mask cannot hide in a uniform softmax."""
+"""As in benchmarks.models: scores are spread, so that a wrong scale or mask cannot hide in a uniform softmax."""
 _VOCABULARY = 30_528
 _GTE = {
     "model_type": "gte", "vocab_size": _VOCABULARY, "hidden_size": 768, "num_hidden_layers": 12,
@@ -48,20 +48,20 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         },
     }
 )  # fmt: skip
-"""Sizes of the hub's nomic-embed-text-v1.5, gte-base-en-v1.5 and jina-embeddings-v3; of the last, fewer words."""
+"""Sizes of the hub's nomic-embed-text-v1.5, gte-base-en-v1.5 and jina-embeddings-v3 (the latter with fewer words)."""
 _FAMILIES = ("mlp.fc11.weight", "attn.Wqkv.weight", "attention.qkv_proj.weight", "mixer.Wqkv.weight")
-"""Names by which definitions tell files apart."""
+"""Names by which definitions recognise files."""
 
 
 class WantedTensors(Tensors):
-    """Tensors of any name, which keeps what is taken."""
+    """Tensors of any name, which record what is taken."""
 
     def __init__(self, wanted: dict[str, tuple[int, ...]], there: frozenset[str], prefix: str = "") -> None:
         super().__init__(())
         self._wanted, self._there, self._place = wanted, there, prefix
 
     def below(self, *prefixes: str, member: str) -> WantedTensors:
-        """Those under the first prefix."""
+        """The tensors below the first prefix."""
         del member
         return WantedTensors(self._wanted, self._there, self._place + prefixes[0])
 
@@ -75,7 +75,7 @@ class WantedTensors(Tensors):
 
 
 def shapes_of(config: Mapping[str, Any], there: frozenset[str] = frozenset(_FAMILIES)) -> Mapping[str, tuple[int, ...]]:
-    """Names and shapes of the tensors that a definition takes, where these names tell which one it is."""
+    """Names and shapes of the tensors that a definition takes; the names in `there` decide which definition it is."""
     keys, wanted = Keys(Path("config.json"), config), dict[str, tuple[int, ...]]()
     (definition,) = [item for item in DEFINITIONS if item.matches(keys, there)]
     graph = EncoderGraph(takes_types=definition.types(keys) > 1)
@@ -84,7 +84,7 @@ def shapes_of(config: Mapping[str, Any], there: frozenset[str] = frozenset(_FAMI
 
 
 def draw(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    """A tensor's numbers, the same ones each time."""
+    """A tensor's numbers, which are always the same."""
     numbers = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape, np.float32)
     if len(shape) == 1:
         numbers *= np.float32(0.2 if name.endswith("weight") else 0.1)
@@ -97,7 +97,7 @@ def draw(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
 
 
 def write_folder(config: Mapping[str, Any], folder: Path) -> Path:
-    """A model's folder."""
+    """Writes a model's folder."""
     tensors = {name: draw(name, shape) for name, shape in shapes_of(config).items()}
     write_tensors(folder / "model.safetensors", tensors)
     (folder / "config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
@@ -105,7 +105,7 @@ def write_folder(config: Mapping[str, Any], folder: Path) -> Path:
 
 
 def make(name: str, folder: Path) -> Path:
-    """Writes a model's folder and its padded graph into `folder`, once; the graph's file."""
+    """Writes a model's folder and its padded graph into `folder`, once; returns the graph's file."""
     file = folder / f"{name}.onnx"
     if not file.exists():
         with opened(write_folder(CONFIGS[name], folder / name)) as source:

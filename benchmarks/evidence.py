@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check stands on: the files that its Python imports, and those that the plugin library is made of.
+"""What a check depends on: the files that its Python imports, and those that the plugin library is made of.
 
-A check that has passed holds as long as these files stay as they are, whatever else is committed meanwhile.
+A check that has passed stays valid as long as these files are unchanged, whatever else is committed meanwhile.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 LIBRARY = ("plugins", "cmake", "include", "CMakeLists.txt")
-"""What the compiled code is made of."""
+"""The sources of the compiled code."""
 OWN = ("padfree", "tests", "benchmarks")
-INTEGRATIONS = ("sentence_transformers", "torch")  # as pyproject.toml maps them
+INTEGRATIONS = ("sentence_transformers", "torch")  # where pyproject.toml puts them in padfree
 
 
 def sources(command: Sequence[str]) -> str:
-    """A digest of what a command of Python or pytest depends on in this repository, 16 digits of SHA-256.
+    """A digest of everything in this repository that a Python or pytest command depends on, 16 digits of SHA-256.
 
     Args:
         command: with `-m MODULE`, or with paths of test files and folders.
@@ -30,9 +30,9 @@ def sources(command: Sequence[str]) -> str:
 
 
 def entries(command: Sequence[str]) -> list[Path]:
-    """The files of the repository that a command begins with, and what pytest loads beside them.
+    """The files of the repository that a command starts with, and what pytest loads along with them.
 
-    tests/conftest.py only says what is skipped where something is missing, and is left out.
+    Files in tests/ itself, such as tests/conftest.py, are left out.
     """
     results: list[Path] = []
     for before, word in zip(["", *command], command, strict=False):
@@ -47,7 +47,7 @@ def entries(command: Sequence[str]) -> list[Path]:
 
 
 def imports_of(files: Iterable[Path]) -> set[Path]:
-    """These files and all of the repository that they import, directly or not."""
+    """These files and all files of the repository that they import, directly or indirectly."""
     waiting, results = list(files), set[Path]()
     while waiting:
         path = waiting.pop()
@@ -58,7 +58,7 @@ def imports_of(files: Iterable[Path]) -> set[Path]:
 
 
 def under(positions: Iterable[str]) -> list[Path]:
-    """The files of folders, and files."""
+    """The given files, and all files in the given folders."""
     paths = [ROOT / location for location in positions]
     return [file for path in paths for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()]
 
@@ -78,7 +78,7 @@ def _content(path: Path) -> str:
 
 @functools.cache
 def _imports(path: Path) -> tuple[Path, ...]:
-    """The repository's files that a file imports, with the packages that they lie in."""
+    """The repository's files that a file imports, along with the packages around them."""
     package = _name(path).split(".")
     if path.name != "__init__.py":
         package.pop()
@@ -89,12 +89,12 @@ def _imports(path: Path) -> tuple[Path, ...]:
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
-            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]  # a name may be a module
+            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]  # an imported name may be a module
     return tuple(dict.fromkeys(file for name in names for file in _files(name)))
 
 
 def _files(name: str) -> Iterator[Path]:
-    """A module and the packages around it."""
+    """The files of a module and of the packages around it."""
     parts = name.split(".")
     if parts[0] in OWN:
         for end in range(1, len(parts) + 1):
@@ -103,7 +103,7 @@ def _files(name: str) -> Iterator[Path]:
 
 
 def _file(name: str) -> Path | None:
-    """Where a module of the repository is; None where there is no such module."""
+    """The file of a module in the repository; None if there is no such module."""
     first, *rest = name.split(".")
     if first == "padfree":
         rest = rest or ["package", "padfree"]
@@ -116,7 +116,7 @@ def _file(name: str) -> Path | None:
 
 
 def _name(path: Path) -> str:
-    """A module's name."""
+    """The module's name for a file."""
     parts = list(path.relative_to(ROOT).with_suffix("").parts)
     if parts[0] == "integrations":
         parts = parts[1:]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoders of Hugging Face's transformers with fixed seeds whose every parameter matters, as files to measure."""
+"""Encoders of transformers with fixed seeds, in which every parameter matters, as files to measure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import torch
 import transformers
 
 VOCAB_SIZE = 30522
-MAX_POSITIONS = 1024  # for every sweep; nothing but a table's size depends on it
+MAX_POSITIONS = 1024  # enough for every sweep; only a table's size depends on it
 SCORE_GAIN = 3.5
-"""Query and key weights are this much wider than Hugging Face draws them: attention scores then spread (standard
+"""Query and key weights are drawn this much wider than by transformers: attention scores then spread (standard
 deviation above 3), so that a wrong scale or mask cannot hide in a nearly uniform softmax."""
 NORM = re.compile(r"(norm|layernorm|layer_norm\w*)\.weight$", re.IGNORECASE)
 QUERY_OR_KEY = re.compile(r"(query|key|[qk]_lin|query_proj|key_proj|[qk]_proj|Wqkv|attn\.[qk])\.weight$")
@@ -25,14 +25,14 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 @dataclass(frozen=True)
 class Files:
-    """A model as users have it: the exported file, and the folder that save_pretrained writes."""
+    """A model as users have it: the exported file, and the folder from save_pretrained."""
 
     onnx: Path
     folder: Path
 
 
 def sizes(layers: int, hidden: int, heads: int) -> dict[str, int]:
-    """A configuration's sizes under the names that most families use."""
+    """The sizes of a configuration, under the names that most families use."""
     return {
         "vocab_size": VOCAB_SIZE,
         "max_position_embeddings": MAX_POSITIONS,
@@ -46,7 +46,7 @@ def sizes(layers: int, hidden: int, heads: int) -> dict[str, int]:
 MODELS: Mapping[str, Callable[[], Any]] = {
     "bert-base": lambda: transformers.BertConfig(**sizes(12, 768, 12)),
     "bert-large": lambda: transformers.BertConfig(**sizes(24, 1024, 16)),
-    "minilm": lambda: transformers.BertConfig(**sizes(6, 384, 12)),  # and the cross-encoders of ms-marco
+    "minilm": lambda: transformers.BertConfig(**sizes(6, 384, 12)),  # also the cross-encoders of ms-marco
     "bge-small": lambda: transformers.BertConfig(**sizes(12, 384, 12)),
     "distilbert": lambda: transformers.DistilBertConfig(
         vocab_size=VOCAB_SIZE, max_position_embeddings=MAX_POSITIONS, n_layers=6, dim=768, n_heads=12, hidden_dim=3072
@@ -65,8 +65,8 @@ MODELS: Mapping[str, Callable[[], Any]] = {
     "mpnet": lambda: transformers.MPNetConfig(**sizes(12, 768, 12)),
     "t5": lambda: transformers.T5Config(
         vocab_size=VOCAB_SIZE, d_model=768, d_kv=64, d_ff=3072, num_layers=12, num_heads=12
-    ),  # of which there is the encoder alone
-    "modernbert": lambda: transformers.ModernBertConfig(),  # 22 layers, E 768, every third with attention to all
+    ),  # only the encoder is used
+    "modernbert": lambda: transformers.ModernBertConfig(),  # 22 layers, E 768, attention to all tokens in every third
     "nomic": lambda: transformers.NomicBertConfig(),  # 12 layers, E 768, rotary embeddings, gated
 }
 
@@ -75,7 +75,7 @@ def build(name: str, seed: int = 0) -> Any:
     """A model in fp32 on the CPU, in eval mode; biases, norms and token types are as random as the weights."""
     torch.manual_seed(seed)
     config = MODELS[name]()
-    eager = name in ("deberta", "mpnet")  # which have no other attention
+    eager = name in ("deberta", "mpnet")  # these have no other attention
     family = transformers.AutoModelForTextEncoding if name == "t5" else transformers.AutoModel
     model = family.from_config(config, **({"attn_implementation": "eager"} if eager else {})).eval()
     with torch.no_grad():
@@ -108,7 +108,7 @@ class ExportedModel(torch.nn.Module):  # type: ignore[misc]
     def __init__(self, model: Any, names: list[str], outputs: list[str]) -> None:
         super().__init__()
         self.model, self.names, self.outputs = model, names, outputs
-        self.eval()  # the exporter puts every submodule back into the mode of the outermost
+        self.eval()  # the exporter resets every submodule to the mode of the outermost one
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The model's outputs in order."""
@@ -117,7 +117,7 @@ class ExportedModel(torch.nn.Module):  # type: ignore[misc]
 
 
 def export(model: Any, path: Path) -> None:
-    """Writes a model as torch's TorchScript exporter does by default: dynamic batch and sequence axes."""
+    """Exports a model as torch's TorchScript exporter does by default: dynamic batch and sequence axes."""
     known = inspect.signature(model.forward).parameters
     names = [name for name in INPUTS if name in known]
     if not getattr(model.config, "type_vocab_size", 0):

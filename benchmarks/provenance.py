@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What recorded lines were measured with, as every table of the documents says it."""
+"""What recorded lines were measured with, in the words that every table of the documents uses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERSIONS = {
     "disentangled-flash": "disentangled-flash ",
     "tensorrt": "TensorRT ",
 }
-"""Fields of a record that tell what it was measured with, and how the page introduces them."""
+"""Fields of a record for what it was measured with, and how the page introduces them."""
 
 
 def commits_of(records: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -29,7 +29,7 @@ def commits_of(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def made_with(records: Sequence[Mapping[str, Any]]) -> str:
-    """A sentence: the commits (those of peers in brackets too), the machine, and the versions of all that ran."""
+    """Sentences with the commits (those of peers in brackets too), the machine, and the versions of all that ran."""
     versions = [
         prefix + " or ".join(values)
         for field, prefix in VERSIONS.items()
@@ -42,5 +42,5 @@ def made_with(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _ran(record: Mapping[str, Any], field: str) -> bool:
-    """Whether what the field is the version of took part: a peer that is installed may still have failed."""
+    """Whether the component of a version field took part: a peer that is installed may still have failed."""
     return field in record and field not in record.get("unavailable", {})

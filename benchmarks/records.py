@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded measurements, read again: JSON lines, of which the last one of every case counts."""
+"""Reads recorded measurements: JSON lines, of which the last one of every case counts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ EARLIER, EARLIER_COMMITS = "earlier_peers", "earlier_commits"
 
 
 def read(path: Path) -> list[Record]:
-    """The records of a file, the last one of every case, in the order in which the cases came first.
+    """The last record of every case in a file, in the order in which the cases first occur.
 
-    Peers that only lines before the last one have, measured in another run, are under EARLIER, and the commits of
-    those lines under EARLIER_COMMITS.
+    Peers that only earlier lines of the case have, measured in another run, are under EARLIER, and the commits of these
+    lines under EARLIER_COMMITS.
     """
     lines: dict[str, list[Record]] = {}
     for line in filter(str.strip, path.read_text("utf-8").splitlines()):
@@ -28,7 +28,7 @@ def read(path: Path) -> list[Record]:
 
 
 def of_last_commit(path: Path, wanted: Callable[[Record], bool] = lambda _: True) -> list[Record]:
-    """The wanted records of a file that have the last one's commit, the last one of every case; none without a file."""
+    """The wanted records of a file with the last one's commit, the last one per case; none if there is no file."""
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
     records = [record for record in map(json.loads, filter(str.strip, lines)) if wanted(record)]
     return list({record["case"]: record for record in records if record["commit"] == records[-1]["commit"]}.values())
@@ -46,19 +46,19 @@ def _peers(record: Record) -> dict[str, float]:
 
 
 def in_earlier_run(figure: str) -> str:
-    """How a table shows a figure that leans on an earlier run."""
+    """How a table shows a figure that depends on an earlier run."""
     return f"({figure})"
 
 
 def earlier_times_of(record: Record) -> dict[str, float]:
-    """Milliseconds, by the name in the legend, of peers that were measured in an earlier run alone."""
+    """Milliseconds, by the name in the legend, of peers that were only measured in an earlier run."""
     now = times_of(record)
     earlier = times_of({**record, "peers_ms": record.get(EARLIER, {}), "limit_ms": None})
     return {name: time_ms for name, time_ms in earlier.items() if name not in now}
 
 
 def times_of(record: Record) -> dict[str, float]:
-    """Milliseconds by the name in the legend: padded TensorRT's better engine, the other peers, padfree, the limit."""
+    """Milliseconds by the name in the legend: the better engine of padded TensorRT, other peers, padfree, the limit."""
     times: dict[str, float] = {}
     for title, time_ms in record["peers_ms"].items():
         name = TENSORRT if title.startswith("TensorRT padded") else title

@@ -44,38 +44,38 @@ PYTEST = (*PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu")
 WORKERS = ("-n", "4") if importlib.util.find_spec("xdist") else ()  # launch and compare: one process leaves a GPU idle
 SANITIZER = (
     *("compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9", "--launch-timeout", "120"),
-    *("--kernel-name", "kernel_substring=padfree"),  # not PyTorch's, which compute the truth
+    *("--kernel-name", "kernel_substring=padfree"),  # excludes PyTorch's kernels, which compute the truth
 )
-NOTHING_RUN = 5  # pytest's exit code where all tests of a file are skipped at once, or none is for a GPU
+NOTHING_RUN = 5  # pytest's exit code if all tests of a file are skipped at once, or none is for a GPU
 LINES_OF_FAILURE = 30
 REASON = re.compile(r"E {2,}\S|=+ (Program hit|Invalid|Misaligned|Internal|Uninitialized|Out of|Race|Barrier)")
-"""How lines begin in which pytest, or the sanitizer, says what is wrong."""
-REASONS = 5  # different ones that are kept of a part that failed
+"""How lines start in which pytest, or the sanitizer, says what is wrong."""
+REASONS = 5  # the most different ones that are kept of a part that failed
 LARGE = ("many_elements",)  # tests of kernels that take most of a GPU's memory
 COUNTS = re.compile(r"(\d+) (passed|failed|skipped|left|errors?)\b")
 
 
 @dataclass(frozen=True)
 class Part:
-    """One command, run in the repository's root; `minutes` is what it takes on an H200 at most."""
+    """One command, run in the repository's root; `minutes` is the most that it takes on an H200."""
 
     name: str
     command: tuple[str, ...]
     minutes: float = 3
     environment: Mapping[str, str] = field(default_factory=dict)
     whole_machine: bool = False  # takes all GPUs or all cores by itself
-    alone: bool = False  # needs a GPU for itself: what it measures holds only there, or it takes most of the memory
+    alone: bool = False  # needs a GPU to itself: otherwise its measurements mean nothing, or memory runs out
     large: bool = False  # takes half of a GPU's memory: no two of them share one
 
 
 def tests_in(folder: str) -> dict[str, str]:
-    """The files of tests in a folder of the repository, by what they are named after."""
+    """The test files in a folder of the repository, by what they are named after."""
     files = sorted((ROOT / folder).glob("test_*.py"))
     return {file.stem.removeprefix("test_"): f"{folder}/{file.name}" for file in files}
 
 
 def parts(results: Path, timing_cache: str) -> list[Part]:
-    """All parts: the ones that use the whole machine, tests, benchmarks."""
+    """All parts: those that use the whole machine, tests, and benchmarks."""
     cache = ("--timing-cache", timing_cache)
     delayed = {"PADFREE_KERNELS_LIBRARY": os.environ.get("PADFREE_PERTURBED_LIBRARY", "")}
     kernels = {name: (*PYTEST, *WORKERS, path) for name, path in tests_in("tests/kernels").items()}
@@ -144,7 +144,7 @@ def is_evidence(record: Mapping[str, Any]) -> bool:
 
 
 def passed_before(checks: Path, wanted: Iterable[Part], gpu: str | None) -> dict[str, str]:
-    """The parts that passed with the files of now on such a GPU, and at which commit."""
+    """The parts that passed with the present files on such a GPU, and at which commit."""
     if not checks.exists():
         return {}
     stands = {part.name: sources(part.command) for part in wanted}
@@ -166,7 +166,7 @@ def counts_of(summary: str) -> dict[str, int]:
 
 
 def run(part: Part, gpu: str | None) -> dict[str, Any]:
-    """Runs one part; the record holds its closing line, counts where it has them, and reasons where it failed."""
+    """Runs one part; the record has its closing line, counts if there are any, and reasons for a failure."""
     start = time.monotonic()
     here = {**os.environ, **part.environment, **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})}
     process = subprocess.Popen(
@@ -191,7 +191,7 @@ def run(part: Part, gpu: str | None) -> dict[str, Any]:
     counts = counts_of(closing)
     if status in (0, NOTHING_RUN) and ("skipped" in closing or "deselected" in closing):
         status = 0
-        counts.setdefault("passed", 0)  # all of them skipped: no evidence
+        counts.setdefault("passed", 0)  # all of them were skipped: no evidence
     if status and gpu is not None:
         print(f"{part.name} ended with:\n{''.join(end)}", "\n".join(reasons), flush=True)
     seconds, summary = round(time.monotonic() - start, 1), closing or last
@@ -201,10 +201,10 @@ def run(part: Part, gpu: str | None) -> dict[str, Any]:
 
 
 def run_all(waiting: Sequence[Part], gpus: Sequence[str], end: float, done: Any, at_once: int = 1) -> list[Part]:
-    """Runs what the time is enough for, calls `done` with every record, and returns what is left.
+    """Runs what there is time for, calls `done` with each record, and returns what is left.
 
-    What takes the whole machine comes first, then tests, `at_once` on a GPU and the longest first, then what needs a
-    GPU for itself.
+    Parts that take the whole machine come first, then tests, `at_once` per GPU and the longest first, then parts that
+    need a GPU to themselves.
     """
     whole = [part for part in waiting if part.whole_machine]
     tests = sorted((part for part in waiting if not (part.whole_machine or part.alone)), key=lambda part: -part.minutes)
@@ -215,9 +215,9 @@ def run_all(waiting: Sequence[Part], gpus: Sequence[str], end: float, done: Any,
 
 
 def run_lanes(waiting: Sequence[Part], lanes: Sequence[str | None], end: float, done: Any) -> list[Part]:
-    """Runs parts on lanes side by side, each lane a GPU's name (None: whatever is visible); returns what is left.
+    """Runs parts on lanes at the same time, each lane named after a GPU (None: all that are visible); returns the rest.
 
-    Of the lanes of a GPU the first alone takes large parts.
+    Only the first lane of each GPU takes large parts.
     """
     left: list[Part] = []
     rest, lock = list(waiting), threading.Lock()
@@ -256,7 +256,7 @@ def visible_gpus() -> list[str]:
 
 
 def table(records: Iterable[Mapping[str, Any]], left: Iterable[Part]) -> str:
-    """A line for every part."""
+    """One line per part."""
     lines = []
     for record in records:
         not_passed = f"FAILED ({record['status']})" if record["status"] else "nothing run"
@@ -266,7 +266,7 @@ def table(records: Iterable[Mapping[str, Any]], left: Iterable[Part]) -> str:
 
 
 def main() -> int:
-    """Runs the parts that were asked for and are not done, and closes with a table."""
+    """Runs the requested parts that are not done yet, and ends with a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     local = ROOT / "benchmarks" / "results" / "local"
     parser.add_argument(

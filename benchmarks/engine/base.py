@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine of benchmarks that measure what is around it: BERT-base with random weights, fp16, packed."""
+"""The engine for benchmarks of what is around it: BERT-base with random weights, fp16, packed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from padfree.onnx_tools import save_model, synthetic
 
 
 def build_base(folder: Path, *, max_batch: int, max_seq_len: int, timing_cache: str) -> Path:
-    """Builds it in a folder and returns the plan."""
+    """Builds the engine in a folder and returns the plan."""
     model, plan = folder / "model.onnx", folder / "model.plan"
     save_model(synthetic.bert_model(), model)
     build_engine(

@@ -20,11 +20,11 @@ from padfree.builder.bench.environment import append_record, environment
 from padfree.onnx_tools import save_model, synthetic
 
 GOALS_S = {"empty timing cache": 30, "filled timing cache": 10}
-"""Seconds that a build without checking the rewriting is to take at most."""
+"""Most seconds that a build without checking the rewriting should take."""
 
 
 def build_s(model: Path, cache: Path, options: list[str]) -> tuple[float, dict[str, float]]:
-    """Seconds of one command in a process of its own, and of what it tells of its parts."""
+    """Seconds of one command in a process of its own, and of the phases that it reports."""
     plan = model.with_suffix(".plan")
     command = [sys.executable, "-m", "padfree.builder.cli", "build", str(model), "-o", str(plan)]
     command += ["--precision", "fp16", "--max-batch", "16", "--max-seq-len", "512", "--timing-cache", str(cache)]

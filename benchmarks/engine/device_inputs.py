@@ -36,7 +36,7 @@ from .session import MAX_BATCH, MAX_SEQ_LEN, draw_sequences
 
 CASES = "1x32,1x128,3x128,16x128"
 THREADS = (1, 4)
-WARM_UP, CALLS = 300, 2000  # of every thread; sizes get graphs at the second run, addresses at the 64th of a context
+WARM_UP, CALLS = 300, 2000  # per thread; sizes get graphs at the second run, addresses at the 64th run of a context
 CHANGING = 1024  # sets of tensors: more than a context remembers
 PERCENTILES = (50, 99)
 
@@ -53,8 +53,8 @@ def gpu_us(session: Session, rows: list[np.ndarray]) -> float:
 
 
 def waits_us(workers: list[Work]) -> list[float]:
-    """What the calls of threads took, one thread for every worker, the first calls left out."""
-    start = threading.Barrier(len(workers), timeout=120)  # where one thread fails, the others do not wait forever
+    """What the calls of all threads took, one thread per worker, without the first calls."""
+    start = threading.Barrier(len(workers), timeout=120)  # if one thread fails, the others do not wait forever
     times: list[list[int]] = [[] for _ in workers]
 
     def calls(work: Work, taken: list[int]) -> None:
@@ -84,13 +84,13 @@ def tensors(rows: list[np.ndarray]) -> tuple[dict[str, Any], Any]:
 
 
 def changing(session: Session, sets: list[tuple[dict[str, Any], Any]]) -> Work:
-    """A call with other tensors than the calls before."""
+    """A call with different tensors each time."""
     turns = cycle(sets)
     return lambda: session.run_packed(*next(turns))
 
 
 def on_stream(session: Session, inputs: dict[str, Any], lens: Any) -> Work:
-    """A call in the order of a stream, which is waited for."""
+    """A call in the order of a stream, which then waits for that stream."""
     import torch
 
     stream = torch.cuda.Stream()
@@ -105,7 +105,7 @@ def on_stream(session: Session, inputs: dict[str, Any], lens: Any) -> Work:
 
 
 def workers(session: Session, rows: list[np.ndarray], threads: int) -> dict[str, list[Work]]:
-    """What threads call, by name, each with arrays of its own."""
+    """The calls of each thread by name, each thread with its own arrays."""
     own = [tensors(rows) for _ in range(threads)]
     others = [tensors(rows) for _ in range(CHANGING)]
     packed, lens = np.concatenate(rows), np.array([row.size for row in rows], dtype=np.int32)
@@ -120,7 +120,7 @@ def workers(session: Session, rows: list[np.ndarray], threads: int) -> dict[str,
 
 
 def measure(plan: Path, batch: int, seq_len: int) -> dict[str, Any]:
-    """One case, in sessions of its own."""
+    """Measures one case, in sessions of its own."""
     import torch
 
     rows = draw_sequences(batch, seq_len)

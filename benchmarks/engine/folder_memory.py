@@ -39,7 +39,7 @@ from tests.support.safetensors_files import write_drawn
 EVERY_S = 0.05
 _IMPORTS = "padfree.onnx_tools.rewrite, padfree.builder.folders.source, padfree.builder.engine.build"
 IDLE = ("-c", f"import time, {_IMPORTS}; time.sleep(1)")
-"""What a command has imported before it reads a model."""
+"""A command that imports as much as a real one has before it reads a model."""
 PREPARE = """
 import sys
 from pathlib import Path
@@ -56,14 +56,14 @@ with opened(folder, HeadOptions((pooling,), True), lazily=True) as source:
         if prepared.reference is not None:
             prepared.reference()
 """
-"""What a build does but for TensorRT: the other process makes the model and the answers that an engine has to give."""
+"""Everything in a build except TensorRT: the other process makes the model and the answers expected of an engine."""
 _BLOCK = 1 << 22
 _BYTES = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's sizes, the type of its weights, and how its rows are pooled."""
+    """A model's sizes, its weights' type, and how its rows are pooled."""
 
     config: Mapping[str, Any]
     dtype: str
@@ -99,7 +99,7 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
 
 
 def draw(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    """A tensor's numbers: a block of them again and again, each time with another factor, as many as there are."""
+    """A tensor's numbers: one block of them, repeated with a different factor each time."""
     del name
     count = int(np.prod(shape, dtype=np.int64))
     block = np.random.default_rng(0).standard_normal(min(count, _BLOCK), np.float32) * np.float32(0.02)
@@ -113,7 +113,7 @@ def draw(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
 
 
 def write_folder(shape: Shape, folder: Path) -> int:
-    """Writes a model's folder in shards of 2 GB at most, as hubs have them; their bytes."""
+    """Writes a model's folder in shards of 2 GB at most, like those on hubs; returns their bytes."""
     shapes, dtype = dict(shapes_of(shape.config, shape.there)), _BYTES[shape.dtype]
     parts: list[dict[str, tuple[int, ...]]] = [{}]
     size = 0
@@ -135,7 +135,7 @@ def write_folder(shape: Shape, folder: Path) -> int:
 
 
 class Watch:
-    """Looks at a process and its children until it is told to end."""
+    """Looks at a process and its descendants until it is stopped."""
 
     def __init__(self, pid: int) -> None:
         self.held = self.mapped = 0
@@ -159,7 +159,7 @@ class Watch:
 
 
 def family(pid: int) -> Iterator[int]:
-    """A process, and those that it and its children started."""
+    """A process and all its descendants."""
     yield pid
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -178,7 +178,7 @@ def resident(pid: int) -> tuple[int, int]:
 
 
 def files_in_memory(pids: Sequence[int]) -> int:
-    """Bytes of files without a name that these processes have in memory, each counted once."""
+    """Bytes of unnamed files that these processes have in memory, each counted once."""
     sizes: dict[int, int] = {}
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -191,7 +191,7 @@ def files_in_memory(pids: Sequence[int]) -> int:
 
 
 def watch_command(arguments: Sequence[str]) -> tuple[Watch, float]:
-    """A command of Python's: the most memory, and seconds."""
+    """Watches a Python command: the most memory, and seconds."""
     start = time.monotonic()
     with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL) as child, Watch(child.pid) as watch:
         child.wait()
@@ -201,7 +201,7 @@ def watch_command(arguments: Sequence[str]) -> tuple[Watch, float]:
 
 
 def measure(name: str, shape: Shape, arguments: argparse.Namespace) -> dict[str, Any]:
-    """One folder's figures."""
+    """Measures one folder."""
     with tempfile.TemporaryDirectory(prefix="padfree-bench-") as scratch:
         folder = Path(scratch) / name
         size = write_folder(shape, folder)

@@ -27,14 +27,14 @@ from typing import Any
 from padfree.builder.bench.environment import append_record, environment
 
 GOALS_S: Mapping[str, int] = MappingProxyType({"minilm": 15, "bge-m3": 35})
-"""Seconds on 16 cores, with a filled timing cache or without."""
+"""Goals in seconds on 16 cores, with a filled timing cache or without."""
 ROW = re.compile(r"^│ (?P<phase>.+?) +│ +(?P<seconds>[0-9.]+) │$")
 """A line of the table that --verbose prints."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A model of transformers: its class and what its configuration says instead of the usual."""
+    """A model of transformers: its class, and how its configuration differs from the default."""
 
     model: str
     config: Mapping[str, Any]
@@ -75,7 +75,7 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
 
 
 def write_folder(shape: Shape, folder: Path) -> None:
-    """Writes a folder as save_pretrained does, in a process of its own, whose memory goes with it."""
+    """Writes a folder as save_pretrained does, in a process of its own, whose memory is freed when it ends."""
     code = (
         "import json, sys, torch, transformers\n"
         "name, config, folder = json.loads(sys.argv[1])\n"
@@ -88,14 +88,14 @@ def write_folder(shape: Shape, folder: Path) -> None:
 
 
 def run(command: Sequence[str]) -> tuple[float, dict[str, float], float]:
-    """Seconds of one `padfree` command, those of its phases, and the gigabytes of the process that took the most."""
+    """Seconds of one `padfree` command and of its phases, and gigabytes of the process that took the most."""
     start = time.monotonic()
     with subprocess.Popen(
         [sys.executable, "-m", "padfree.builder.cli", *command, "--verbose"], stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout is not None
         lines = child.stdout.read().splitlines()
-        _, status, used = os.wait4(child.pid, 0)  # of this command and of the processes that it waited for
+        _, status, used = os.wait4(child.pid, 0)  # those of this command and of the processes that it waited for
         child.returncode = os.waitstatus_to_exitcode(status)
     seconds = time.monotonic() - start
     if child.returncode:
@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--cpu", action="store_true", help="optimize instead of build")
     parser.add_argument("--json", type=Path, help="append one line per command to this file")
     arguments = parser.parse_args()
-    for name in arguments.shapes:  # argparse of Python 3.11 would compare the empty list with `choices`, too
+    for name in arguments.shapes:  # argparse of Python 3.11 would also compare an empty list with `choices`
         if name not in SHAPES:
             parser.error(f"no shape is called '{name}'; choose from {', '.join(SHAPES)}")
     for name in arguments.shapes or GOALS_S:

@@ -43,11 +43,11 @@ KINDS = (
     ("down product", r"output/dense|output_dense"),
     ("shape computation", r"^__mye"),
 )
-"""Kind of layer, and what its name in a rewritten TorchScript export holds; the first that fits counts."""
+"""Kinds of layers, and patterns for their names in a rewritten TorchScript export; the first match counts."""
 
 
 def kind_of(name: str) -> str:
-    """The kind of a layer by its name."""
+    """The kind of a layer, by its name."""
     return next((kind for kind, pattern in KINDS if re.search(pattern, name)), "other")
 
 
@@ -58,7 +58,7 @@ def layer_times_us(session: Session, batch: MeasuredBatch) -> dict[str, float]:
     times: dict[str, list[float]] = defaultdict(list)
 
     class Profiler(tensorrt.IProfiler):  # type: ignore[misc]
-        """Collects what TensorRT reports after every run."""
+        """Collects what TensorRT reports after each run."""
 
         def __init__(self) -> None:
             tensorrt.IProfiler.__init__(self)

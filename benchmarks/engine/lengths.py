@@ -30,17 +30,17 @@ from ..models import MODELS, VOCAB_SIZE, make
 
 AT_ONCE = 2
 CALIBRATING = 24
-"""Sequences that scales come from: of random ids every one is like the others."""
+"""Sequences from which scales come; of random ids, each is like any other."""
 
 
 def sequences(lengths: np.ndarray) -> list[np.ndarray]:
-    """Random ids, the longest sequence first."""
+    """Sequences of random ids, the longest first."""
     rng = np.random.default_rng(0)
     return [rng.integers(1, VOCAB_SIZE, length, dtype=np.int32) for length in sorted(lengths.tolist(), reverse=True)]
 
 
 def start_build(folder: Path, model: Path, precision: str, rows: list[np.ndarray], options: argparse.Namespace) -> Any:
-    """The command that builds a plan, under way."""
+    """Starts the command that builds a plan."""
     profile = [
         "--max-seq-len",
         str(len(rows[0])),
@@ -60,7 +60,7 @@ def start_build(folder: Path, model: Path, precision: str, rows: list[np.ndarray
 
 
 def rate(plan: Path, rows: list[np.ndarray], seconds: float) -> dict[str, Any]:
-    """Whole rounds through all sequences, after one that warms up."""
+    """Makes whole rounds through all sequences, after one that warms up."""
     with Session(plan, contexts=AT_ONCE) as session, ThreadPoolExecutor(AT_ONCE) as pool:
         runs = [rows[run] for run in cut(map(len, rows), session.budget)]
         packed = [(np.concatenate(run), [len(row) for row in run]) for run in runs]

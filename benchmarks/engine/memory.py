@@ -36,7 +36,7 @@ STREAMS: dict[str, tuple[int, int]] = {"short texts": (8, 64), "mixed": (32, 384
 
 
 def requests(lengths: tuple[int, int], seed: int = 0) -> list[list[np.ndarray]]:
-    """Ragged batches."""
+    """Ragged batches of random ids."""
     rng = np.random.default_rng(seed)
     low, high = lengths
     return [
@@ -49,21 +49,21 @@ def requests(lengths: tuple[int, int], seed: int = 0) -> list[list[np.ndarray]]:
 
 
 def bytes_taken(before: int) -> int:
-    """Device memory that was free before and is not now."""
+    """Device memory that was free before and no longer is."""
     gc.collect()
     return before - free_bytes()
 
 
 def run_ours(plan: Path, lengths: tuple[int, int], *, cuda_graphs: bool) -> dict[str, float]:
-    """The stream through padfree's sessions."""
+    """Runs the stream through padfree's sessions."""
     sessions = [Session(plan, cuda_graphs=cuda_graphs, contexts=CONTEXTS) for _ in range(SESSIONS)]
-    before = free_bytes()  # engines hold their weights by now
+    before = free_bytes()  # by now the engines hold their weights
     backend: Any = sessions[0].backend
     held: list[int] = []
 
     def work(session: Session, seed: int) -> None:
         for request in requests(lengths, seed):
-            session.run(request)  # results on the host: on the GPU the caller's share would count
+            session.run(request)  # results go to the host: on the GPU, the caller's share would count
             held.append(backend.block_bytes)
 
     threads = [threading.Thread(target=work, args=(session, seed)) for seed, session in enumerate(sessions)]
@@ -82,7 +82,7 @@ def run_ours(plan: Path, lengths: tuple[int, int], *, cuda_graphs: bool) -> dict
 
 
 def tensorrt_default(plan: Path) -> float:
-    """MiB that TensorRT takes for as many contexts with the default strategy, before they run."""
+    """MiB that TensorRT takes for as many contexts with its default strategy, before they run."""
     runtime = tensorrt.Runtime(tensorrt.Logger(tensorrt.Logger.ERROR))
     engines = [runtime.deserialize_cuda_engine(plan.read_bytes()) for _ in range(SESSIONS)]
     before = free_bytes()
@@ -104,10 +104,10 @@ def main() -> None:
 
 
 def measure(plan: Path, json: Path | None, say: Callable[[str], None]) -> None:
-    """All streams, with and without graphs."""
+    """Measures all streams, with and without graphs."""
     with Session(plan) as session:
         for lengths in STREAMS.values():
-            session.run(requests(lengths)[0])  # CUDA loads kernels when they first run; they are nobody's contexts
+            session.run(requests(lengths)[0])  # CUDA loads kernels when they first run, which is due to no context
         backend: Any = session.backend
         default_mib = tensorrt_default(plan)
         static_mib = backend.static_bytes / 2**20

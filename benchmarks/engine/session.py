@@ -40,18 +40,18 @@ CASES = ((1, 32), (1, 128), (16, 128), (16, 512))
 MAX_BATCH, MAX_SEQ_LEN = 16, 512
 CALLS = 200
 THREADS = 4
-QUEUE = 16  # calls whose work may wait on the GPU while the host's time is measured
+QUEUE = 16  # calls whose work may be queued on the GPU while the host's time is measured
 
 
 def draw_sequences(batch: int, seq_len: int) -> list[np.ndarray]:
-    """Lengths uniform in [0.2 S, S]; a single sequence has all of S."""
+    """Sequences of lengths uniform in [0.2 S, S]; a single sequence has length S."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(round(0.2 * seq_len), seq_len + 1, batch) if batch > 1 else [seq_len]
     return [rng.integers(1, 30000, length, dtype=np.int32) for length in lengths]
 
 
 def call_us(work: Callable[[], Any], *, between: Callable[[], None] | None = None) -> float:
-    """Median time of a call, which keeps no results."""
+    """Median time of a call, whose results are dropped."""
     times = []
     for at in range(CALLS):
         if between is not None and at % QUEUE == 0:
@@ -63,7 +63,7 @@ def call_us(work: Callable[[], Any], *, between: Callable[[], None] | None = Non
 
 
 def threads_us(work: Callable[[], Any]) -> float:
-    """Wall time for each run of several threads."""
+    """Time on the clock per run while several threads run."""
     start = threading.Barrier(THREADS + 1)
 
     def calls() -> None:
@@ -82,7 +82,7 @@ def threads_us(work: Callable[[], Any]) -> float:
 
 
 def steps_us(session: Session, request: Any) -> dict[str, float]:
-    """Median times of the steps of `Session.run`, in their order; `wait` begins while the GPU works."""
+    """Median times of the steps of `Session.run`, in order; `wait` begins while the GPU works."""
     metadata, backend = session.metadata, session.backend
     times: dict[str, list[float]] = {}
     for _ in range(CALLS):
@@ -93,7 +93,7 @@ def steps_us(session: Session, request: Any) -> dict[str, float]:
         marks.append(("inputs", time.perf_counter_ns()))
         started = backend.start(feeds)
         marks.append(("copy, launch, results' arrays", time.perf_counter_ns()))
-        assert started is not None  # it is patient
+        assert started is not None  # by default, start waits for a free context
         split_outputs(started.outputs, ragged, metadata)
         marks.append(("rows", time.perf_counter_ns()))
         started.wait()
@@ -104,7 +104,7 @@ def steps_us(session: Session, request: Any) -> dict[str, float]:
 
 
 def calls_on_gpu(session: Session, rows: list[np.ndarray]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """run_packed with tensors of PyTorch; nothing where there is no PyTorch."""
+    """Calls of run_packed with PyTorch's tensors; none without PyTorch."""
     if importlib.util.find_spec("torch") is None:
         return
     import torch
@@ -117,7 +117,7 @@ def calls_on_gpu(session: Session, rows: list[np.ndarray]) -> Iterator[tuple[str
 
 
 def measure(session: Session, batch: int, seq_len: int, *, profile: bool) -> dict[str, Any]:
-    """One case."""
+    """Measures one case."""
     rows = draw_sequences(batch, seq_len)
     request = {"input_ids": rows, "token_type_ids": [np.zeros_like(row) for row in rows]}
     lists = {"input_ids": [row.tolist() for row in rows]}
@@ -161,7 +161,7 @@ def measure(session: Session, batch: int, seq_len: int, *, profile: bool) -> dic
         record[f"{name}_us"] = round(call_us(work), 1)
         if name in ("run_lists", "run_packed_gpu"):
             record[f"{name}_4_threads_us"] = round(threads_us(work), 1)
-    if hasattr(backend, "start"):  # sessions of before have no steps
+    if hasattr(backend, "start"):  # older versions of Session have no steps
         record["steps_us"] = steps_us(session, lists)
     for name, work in enqueue.items():
         call_us(work, between=stream.synchronize)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The account of a CUDA graph's replay: what each kind of kernel adds to it, from CUPTI's records."""
+"""The account of a CUDA graph's replay: what each kind of kernel adds to its time, from CUPTI's records."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ FAMILIES = (
     ("layer norm", r"[Nn]orm"),
     ("product", r"[Ll]inear|resident|gemm|xmma|cutlass|nvjet"),
 )
-"""What kernels compute, and what their names hold; the first that fits counts."""
+"""What kernels compute, and patterns for their names; the first match counts."""
 GEMMS = ("QKV product", "output product", "intermediate product, activation", "down product")
-"""Of a layer, in order."""
+"""The GEMMs of a layer, in order."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Kernel:
 
 
 def family_of(kernel: Kernel) -> str:
-    """What a kernel computes, as far as its name says."""
+    """What a kernel computes, as far as its name tells."""
     return next((family for family, pattern in FAMILIES if re.search(pattern, kernel.name)), "other")
 
 
 def kinds_of(replay: list[Kernel]) -> list[str]:
-    """The rows of the table that kernels belong to: a layer's GEMMs are told apart by their order."""
+    """The table's row for each kernel: a layer's GEMMs are distinguished by their order."""
     families = [family_of(kernel) for kernel in replay]
     chain = [i for i, family in enumerate(families) if family in ("product", "attention", "layer norm")]
     following = dict(itertools.pairwise(chain))
@@ -50,7 +50,7 @@ def kinds_of(replay: list[Kernel]) -> list[str]:
 
 
 def replays_of(trace: Path, count: int) -> list[list[Kernel]]:
-    """The kernels of every replay in the profiler's trace, each in order of their start."""
+    """The kernels of each replay in the profiler's trace, in the order in which they start."""
     events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
     result = sorted(
         (event for event in events if event.get("cat") in ("kernel", "gpu_memset", "gpu_memcpy")),
@@ -73,7 +73,7 @@ def replays_of(trace: Path, count: int) -> list[list[Kernel]]:
 
 
 def account(replay: list[Kernel]) -> dict[str, dict[str, float]]:
-    """Kind -> kernels, us they were resident, us they added to the run and the most that one did, us of gaps before."""
+    """Per kind: kernels, us they were resident, us they added to the run, the most one added, us of gaps before."""
     table: dict[str, dict[str, float]] = defaultdict(
         lambda: dict.fromkeys(("kernels", "busy_us", "adds_us", "most_us", "gap_us"), 0.0)
     )

@@ -36,7 +36,7 @@ from ..models import MODELS
 
 TEXTS, TOKENS, MOST = 1200, 108_000, 256
 PAIRS, PAIR_TOKENS = 100, 156
-SPREAD = 0.6  # of the logarithm of lengths
+SPREAD = 0.6  # standard deviation of the logarithm of lengths
 BATCHES = (32, 128, 512)
 SMALL_VOCABULARY = Path(cli.__file__).parents[1] / "demo" / "data" / "tokenizer.json"
 NAMES = ("pad", "cls", "sep", "unk", "mask")
@@ -47,7 +47,7 @@ Work = Callable[[], Any]
 
 
 def write_models(folder: Path) -> tuple[Path, Path]:
-    """A bi-encoder and a cross-encoder of MiniLM-L6's shape."""
+    """Writes a bi-encoder and a cross-encoder of MiniLM-L6's shape."""
     config = MODELS["minilm"]()
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_file=str(SMALL_VOCABULARY),
@@ -68,7 +68,7 @@ def write_models(folder: Path) -> tuple[Path, Path]:
 
 
 def write_texts() -> tuple[list[str], list[tuple[str, str]]]:
-    """Texts, and pairs of one query and many texts."""
+    """Random texts, and pairs of one query with many texts."""
     tokenizer = tokenizers.Tokenizer.from_file(str(SMALL_VOCABULARY))
     tokenizer.no_padding()
     rng = np.random.default_rng(0)
@@ -81,7 +81,7 @@ def write_texts() -> tuple[list[str], list[tuple[str, str]]]:
 
 
 def best_ms(work: Work, rounds: int) -> float:
-    """Shortest wall time of a call."""
+    """The shortest time of a call on the clock."""
     times = []
     for _ in range(WARM_UP + rounds):
         start = time.perf_counter()
@@ -91,7 +91,7 @@ def best_ms(work: Work, rounds: int) -> float:
 
 
 def originals(kind: type, path: Path) -> Iterator[tuple[str, Model]]:
-    """sentence-transformers itself in fp16, and with its flattening where that can be had."""
+    """sentence-transformers itself in fp16, and with its flattening if that is available."""
     half = {"torch_dtype": torch.float16}
     yield "itself", kind(str(path), device="cuda", model_kwargs=half)
     if importlib.util.find_spec("flash_attn") is not None:
@@ -109,13 +109,13 @@ def plan_of(folder: Path, *, on_gpu: bool) -> Path:
 
 
 def without_model(model: Model, width: int) -> None:
-    """Answers at once, with zeros."""
+    """Makes the model answer at once, with zeros."""
     name = model.padfree_output
     model[0].model.run = lambda _, seq_lens: {name: torch.zeros(len(seq_lens), width)}
 
 
 def measure(folder: Path, rounds: int, *, on_gpu: bool) -> Iterator[dict[str, Any]]:
-    """A record for every contender and task."""
+    """One record for each contender and task."""
     bi_encoder, cross_encoder = write_models(folder)
     texts, pairs = write_texts()
     tasks: tuple[tuple[str, type, Path, str, list[Any]], ...] = (

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single kernels without TensorRT: matrix products, and those that memory bounds."""
+"""Single kernels without TensorRT: matrix products, and kernels that are bound by memory."""

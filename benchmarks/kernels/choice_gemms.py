@@ -15,8 +15,8 @@ HIDDEN = (768, 384, 1024)
 class Gemm:
     """Sizes and epilogue of a GEMM [T, depth] x [depth, features] with a bias.
 
-    norms: which moments are there, of "x", "residual" and "y". results: of GEMMs of e4m3, "y" and "y_e4m3"; none for
-    GEMMs of fp16.
+    norms: whose moments are used, of "x", "residual" and "y". results: those of GEMMs of e4m3, "y" and "y_e4m3"; none
+    for GEMMs of fp16.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Gemm:
     features: int
     activation: str = "none"
     norms: tuple[str, ...] = ()
-    adds: bool = False  # a residual
+    adds: bool = False  # whether a residual is added
     gated: bool = False
     rotary_features: int = 0
     results: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class Gemm:
 
 
 def in_e4m3(gemm: Gemm) -> Gemm:
-    """The same with operands in e4m3: what the next GEMM reads leaves in e4m3, and the residual in fp16 too."""
+    """The same GEMM with operands in e4m3: results for the next GEMM are in e4m3, and the residual is also in fp16."""
     if gemm.activation != "none":
         return dataclasses.replace(gemm, results=("y_e4m3",))
     both = gemm.adds and "y" in gemm.norms
@@ -44,7 +44,7 @@ def in_e4m3(gemm: Gemm) -> Gemm:
 
 
 def post_norm_gemms(hidden: int) -> tuple[Gemm, ...]:
-    """BERT and its like: norms follow attention and feed-forward, and are folded into the GEMMs around them."""
+    """GEMMs of BERT and the like: norms follow attention and feed-forward, and are folded into GEMMs around them."""
     out = Gemm("out", hidden, hidden, norms=("residual", "y"), adds=True)
     down = Gemm("down", 4 * hidden, hidden, norms=("residual", "y"), adds=True)
     return (
@@ -58,7 +58,7 @@ def post_norm_gemms(hidden: int) -> tuple[Gemm, ...]:
 
 
 def norms_ahead(hidden: int, inner: int, activation: str, rotates: bool) -> tuple[Gemm, ...]:
-    """ModernBERT and its like: norms stand ahead, the residual is a stream, feed-forward is gated."""
+    """GEMMs of ModernBERT and the like: norms come before layers, the residual is a stream, feed-forward is gated."""
     return (
         Gemm("qkv", hidden, 3 * hidden, norms=("x",), rotary_features=2 * hidden if rotates else 0),
         Gemm("out to a stream", hidden, hidden, norms=("y",), adds=True),
@@ -68,7 +68,7 @@ def norms_ahead(hidden: int, inner: int, activation: str, rotates: bool) -> tupl
 
 
 def seldom(hidden: int) -> tuple[Gemm, ...]:
-    """Norms that stay by themselves, activations of a few models, results that nothing is folded into."""
+    """Rare GEMMs: norms that are not folded, activations of a few models, results with nothing folded into them."""
     return (
         Gemm("plain qkv", hidden, 3 * hidden),
         Gemm("plain out", hidden, hidden),
@@ -87,14 +87,14 @@ def seldom(hidden: int) -> tuple[Gemm, ...]:
 
 
 def gemms() -> Iterator[Gemm]:
-    """All, what most models have first; those in fp16 before the same in e4m3."""
+    """All GEMMs, those of most models first; those in fp16 before the same in e4m3."""
     common = [*post_norm_gemms(768), *norms_ahead(768, 1152, "gelu", rotates=True)]
     common += [*post_norm_gemms(384), *post_norm_gemms(1024)]
     for gemm in common:
         yield gemm
         yield in_e4m3(gemm)
     more = [
-        *norms_ahead(1024, 3072, "silu", rotates=False),  # as Qwen3's, but for its width
+        *norms_ahead(1024, 3072, "silu", rotates=False),  # like Qwen3's, except for its width
         *norms_ahead(1024, 2624, "gelu", rotates=True),
         Gemm("gated up", 768, 6144, "silu", gated=True, norms=("x",)),
         Gemm("wide out to a stream", 2048, 1024, norms=("y",), adds=True),

@@ -30,11 +30,11 @@ from .choices_report import kind_of
 
 DEVICE = "cuda"
 FIRST = 6
-"""Tilings of the cost model's ranking, of which a build tries five."""
+"""How many tilings of the cost model's ranking are timed; a build tries five."""
 OF_A_SIZE = 2
-"""For each number of tokens of a tile, and whether it is shared or has resident input."""
+"""How many are timed per kind: tokens of a tile, and whether it is shared or has resident input."""
 AGAIN = 5
-"""The fastest are timed once more: the least of both counts."""
+"""How many of the fastest are timed once more; the smaller of both times counts."""
 LAUNCHES = 24
 CACHE_MULTIPLE = 2
 GROUP = 64
@@ -89,7 +89,7 @@ class Problem:
         )  # fmt: skip
 
     def ranked_choices(self, tokens: int) -> list[int]:
-        """All choices, the cheapest by the cost model first."""
+        """All choices, the cheapest in the cost model first."""
         choices, count = (ctypes.c_int * CAPACITY)(), ctypes.c_int()
         call = self.call(tokens)
         library = launchers.library()
@@ -99,7 +99,7 @@ class Problem:
         return list(choices[: count.value])
 
     def times_us(self, tokens: int, choices: list[int]) -> dict[int, float]:
-        """Of each choice, as a build measures it."""
+        """The time of each choice, as a build measures it."""
         times = (ctypes.c_float * len(choices))()
         launches = max(4, LAUNCHES * 1024 // max(tokens, 1024))
         call = self.call(tokens)
@@ -117,7 +117,7 @@ def _normal(*shape: int) -> torch.Tensor:
 
 
 def candidates(ranked: list[int]) -> list[int]:
-    """The cost model's first, and the first of every kind."""
+    """The cost model's first choices, and the first ones of every kind."""
     results = list(ranked[:FIRST])
     of_kind: dict[str, int] = {}
     for choice in ranked:
@@ -129,7 +129,7 @@ def candidates(ranked: list[int]) -> list[int]:
 
 
 def cases() -> Iterator[tuple[Gemm, tuple[int, ...]]]:
-    """GEMMs with token counts: those of the target cases first."""
+    """GEMMs with token counts, those of the target cases first."""
     for tokens in (TARGET_TOKENS, MORE_TOKENS):
         for gemm in gemms():
             yield gemm, tokens
@@ -151,7 +151,7 @@ def measure(problem: Problem, tokens: int) -> dict[str, object]:
 
 
 def main() -> int:
-    """Measures and writes; a line to the terminal for every GEMM."""
+    """Measures and writes; prints one line per GEMM."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600, help="start no GEMM after so many")
     parser.add_argument("--json", type=Path, required=True, help="write one line per GEMM and token count to this file")

@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import Any
 
 TRIED = 5
-"""Of the cost model's ranking, by a build (plugins/linear/measure.cu)."""
+"""How many tilings of the cost model's ranking a build tries (plugins/linear/measure.cu)."""
 
 
 @dataclass(frozen=True)
 class ChosenTiling:
-    """One GEMM and token count.
+    """The choice for one GEMM and token count.
 
     Attributes:
         epilogue: what becomes of its sums.
-        kind: of the tiling that a build takes.
-        lost: by what part of its time the next best kind is slower; negative where a build has not found the best.
+        kind: that of the tiling that a build takes.
+        lost: how much slower the next best kind is, relative to its time; negative if a build misses the best one.
     """
 
     epilogue: str
@@ -45,7 +45,7 @@ def kind_of(choice: int) -> str:
 
 
 def epilogue_of(record: Mapping[str, Any]) -> str:
-    """In words: types, activation, norms, whether something is added, gated or rotated."""
+    """The epilogue in words: types, activation, norms, and whether something is added, gated or rotated."""
     words = ["e4m3" if record["results"] else "fp16", str(record["activation"])]
     words += ["gated"] * bool(record["gated"]) + ["rotated"] * (record["rotary_features"] > 0)
     words += ["added"] * bool(record["adds"]) + [f"norms {'+'.join(record['norms'])}"] * bool(record["norms"])
@@ -53,7 +53,7 @@ def epilogue_of(record: Mapping[str, Any]) -> str:
 
 
 def choose(record: Mapping[str, Any]) -> ChosenTiling:
-    """What a build takes, by a line of the measurements."""
+    """What a build would choose according to a line of the measurements."""
     times = {int(choice): float(us) for choice, us in record["times_us"].items()}
     taken = min((choice for choice in record["first"][:TRIED]), key=times.__getitem__)
     others = [us for choice, us in times.items() if kind_of(choice) != kind_of(taken)]
@@ -61,7 +61,7 @@ def choose(record: Mapping[str, Any]) -> ChosenTiling:
 
 
 def table(records: list[Mapping[str, Any]]) -> str:
-    """All lines."""
+    """The lines of the report."""
     results: dict[tuple[str, str], list[float]] = defaultdict(list)
     for one in map(choose, records):
         results[one.epilogue, one.kind].append(one.lost)

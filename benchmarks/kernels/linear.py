@@ -28,11 +28,11 @@ from tests.support.launchers import linear, measured_tilings
 
 DEVICE = "cuda"
 CACHE_MULTIPLE = 2
-"""The weights together are this many times the L2 cache."""
+"""Together the weights have this multiple of the L2 cache's size."""
 MIN_CALLS = 24
 ROUNDS = 7
 MAX_ERROR_RATIO = 2.0
-"""Our error may be this many times that of cuBLAS in the same type."""
+"""Our error may be at most this multiple of that of cuBLAS in the same type."""
 TOKENS = (128, 1403, 4802, 7579)
 SHAPES = {
     "base": ((768, 2304, "none"), (768, 768, "none"), (768, 3072, "gelu"), (3072, 768, "none")),
@@ -50,7 +50,7 @@ CHAIN_LAYERS = 12
 Tiling = tuple[int, int, int, int]
 
 Launch = Callable[[int], object]
-"""One GEMM with the weight of this number."""
+"""Runs one GEMM with the weight of this number."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Problem:
-    """Inputs of a case, with as many weights as it takes to fill the cache several times."""
+    """Inputs of a case, with enough weights to fill the cache several times."""
 
     case: Case
     x: torch.Tensor
@@ -81,7 +81,7 @@ class Problem:
     y: torch.Tensor
 
     def truth(self) -> torch.Tensor:
-        """In float64, with the first weight."""
+        """The result in float64, with the first weight."""
         y = torch.addmm(self.bias.double(), self.x.double(), self.weights[0].double())
         return torch.nn.functional.gelu(y) if self.case.activation == "gelu" else y
 
@@ -118,7 +118,7 @@ def ours(problem: Problem, tiling: Tiling) -> Launch:
 
 
 def peers(problem: Problem) -> Iterator[tuple[str, Launch]]:
-    """cuBLAS with the weight as ONNX and as PyTorch hold it, without activation; cuBLASLt with tanh-GELU."""
+    """cuBLAS with the weight in ONNX's and in PyTorch's order, without activation; cuBLASLt with tanh-GELU."""
     x, y, bias = problem.x, problem.y, problem.bias
 
     def addmm(i: int) -> object:
@@ -150,7 +150,7 @@ def time_us(launch: Launch, calls: int) -> tuple[float, float]:
 
 
 def choose(case: Case, dtype: torch.dtype) -> Tiling:
-    """What an engine would take from its table at this T."""
+    """The tiling that an engine would take from its table at this T."""
     [(_, tiling)] = measured_tilings(case.depth, case.features, case.activation, dtype, case.tokens, case.tokens)
     return tiling
 
@@ -214,9 +214,9 @@ def summary(record: dict[str, object]) -> str:
 
 
 def chain(cases: list[Case], dtype: torch.dtype) -> dict[str, float]:
-    """Time of a layer's GEMMs in a graph of layers, each reading what the one before wrote, as in an engine.
+    """Time of a layer's GEMMs in a graph of layers in which each reads the previous one's output, as in an engine.
 
-    cuBLAS's without the activation.
+    cuBLAS's time is without the activation.
     """
     tokens = cases[0].tokens
 
@@ -251,7 +251,7 @@ def chain(cases: list[Case], dtype: torch.dtype) -> dict[str, float]:
 
 
 def sums(records: list[dict[str, object]]) -> dict[str, float]:
-    """A layer's GEMMs, each at its fastest, without what cuBLAS leaves to an activation of its own."""
+    """A layer's GEMMs, each at its fastest, without the time of an activation that cuBLAS leaves to another kernel."""
     total = {"cublas": 0.0, "padfree": 0.0}
     for record in records:
         times = record["times_us"]

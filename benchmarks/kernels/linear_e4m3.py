@@ -37,7 +37,7 @@ from .linear_epilogues import rotation_of
 
 GROUP = 64
 RESIDENT = [(tokens, *cluster, 0) for cluster in ((2, 1), (1, 2), (1, 1)) for tokens in range(224, 127, -16)]
-"""Tilings whose input stays in shared memory."""
+"""Tilings for input that stays in shared memory."""
 E4M3 = torch.float8_e4m3fn
 HIDDEN = {"base": 768, "large": 1024, "small": 384}
 MODERNBERT = "modernbert"
@@ -48,7 +48,7 @@ Y_SCALE = 2.0**-3
 
 @dataclass(frozen=True)
 class Gemm:
-    """One of a layer's: sizes, and what becomes of its sums."""
+    """One of a layer's GEMMs: its sizes, and what becomes of its sums."""
 
     name: str
     depth: int
@@ -56,7 +56,7 @@ class Gemm:
     activation: str = "none"
     norms: tuple[str, ...] = ()
     results: tuple[str, ...] = ("y",)
-    adds: bool = False  # a residual
+    adds: bool = False  # whether a residual is added
     gated: bool = False
     rotary_features: int = 0
 
@@ -67,7 +67,7 @@ class Gemm:
 
 
 def layer(hidden: int) -> tuple[Gemm, ...]:
-    """Those of a layer of this width, in order."""
+    """The GEMMs of a layer of this width, in order."""
     return (
         Gemm("qkv", hidden, 3 * hidden, norms=("x",)),
         Gemm("out", hidden, hidden, norms=("residual", "y"), results=BOTH, adds=True),
@@ -77,7 +77,7 @@ def layer(hidden: int) -> tuple[Gemm, ...]:
 
 
 def modernbert() -> tuple[Gemm, ...]:
-    """Those of a layer of ModernBERT-base, in order."""
+    """The GEMMs of a layer of ModernBERT-base, in order."""
     return (
         Gemm("rotated qkv", 768, 2304, norms=("x",), rotary_features=1536),
         Gemm("out to a stream", 768, 768, norms=("y",), results=BOTH, adds=True),
@@ -87,7 +87,7 @@ def modernbert() -> tuple[Gemm, ...]:
 
 
 def ends(hidden: int) -> tuple[Gemm, Gemm]:
-    """An encoder's first out and last down."""
+    """An encoder's first out GEMM and its last down GEMM."""
     _, out, _, down = layer(hidden)
     return (
         dataclasses.replace(out, name="first out", norms=("y",)),
@@ -101,7 +101,7 @@ def normal(*shape: int) -> torch.Tensor:
 
 
 class Problem:
-    """A GEMM's tensors in both types, with as many weights as it takes to fill the cache several times."""
+    """A GEMM's tensors in both types, with enough weights to fill the cache several times."""
 
     def __init__(self, gemm: Gemm, tokens: int, weights: int = 0) -> None:
         depth, features = gemm.depth, gemm.features
@@ -130,7 +130,7 @@ class Problem:
         return normal(width // GROUP, tokens, 2).abs() if of in self.gemm.norms else None
 
     def choose(self, *, in_half: bool = False) -> Tiling:
-        """What an engine would take from its table at this T."""
+        """The tiling that an engine would take from its table at this T."""
         gemm, tokens = self.gemm, len(self.x)
         [(_, tiling)] = measured_tilings(
             gemm.depth, gemm.features, gemm.activation, torch.float16, tokens, tokens,
@@ -140,7 +140,7 @@ class Problem:
         return tiling
 
     def ours(self, tiling: Tiling, x: torch.Tensor | None = None) -> Launch:
-        """In e4m3."""
+        """Our GEMM in e4m3."""
         gemm, source = self.gemm, self.x if x is None else x
         results = E4m3(self.scale, self.y_e4m3 if "y_e4m3" in gemm.results else None, Y_SCALE)
         return lambda i: linear(
@@ -150,7 +150,7 @@ class Problem:
         )  # fmt: skip
 
     def in_half(self, tiling: Tiling, x: torch.Tensor | None = None) -> Launch:
-        """The same in fp16."""
+        """Our GEMM in fp16."""
         source = self.x_half if x is None else x
         return lambda i: linear(
             source, self.half_weights[i], self.y, bias=self.bias, residual=self.residual, moments=self.moments,
@@ -158,7 +158,7 @@ class Problem:
         )  # fmt: skip
 
     def cublas(self, i: int, x: torch.Tensor | None = None) -> torch.Tensor:
-        """The GEMM and its rounding alone, by cuBLASLt."""
+        """cuBLASLt's GEMM, with its rounding and nothing else."""
         to_e4m3 = self.gemm.results == ("y_e4m3",)
         return torch._scaled_mm(
             self.x if x is None else x, self.weights[i].t(), self.one, self.one,
@@ -168,7 +168,7 @@ class Problem:
 
 
 def measure(gemm: Gemm, tokens: int, *, every_tiling: bool) -> dict[str, object]:
-    """Times of everything for one GEMM."""
+    """The times of all implementations for one GEMM."""
     problem = Problem(gemm, tokens)
     calls = len(problem.weights)
     chosen = problem.choose()
@@ -189,7 +189,7 @@ def measure(gemm: Gemm, tokens: int, *, every_tiling: bool) -> dict[str, object]
         except RuntimeError:
             if not name.startswith("padfree "):
                 raise
-            continue  # a tiling that the kernels for e4m3 do not have
+            continue  # there are no kernels for e4m3 with this tiling
         time, spread = time_us(launch, calls)
         times[name], spreads[name] = round(time, 3), round(spread, 3)
     return {
@@ -205,7 +205,7 @@ def measure(gemm: Gemm, tokens: int, *, every_tiling: bool) -> dict[str, object]
 
 
 def chain(hidden: int, tokens: int) -> dict[str, float]:
-    """Microseconds per layer, with many layers in one graph: each GEMM on what the ones before wrote."""
+    """Microseconds per layer, with many layers in one graph: each GEMM reads what the earlier ones wrote."""
     qkv, out, up, down = problems = [Problem(gemm, tokens, CHAIN_LAYERS) for gemm in layer(hidden)]
     first, last = (Problem(gemm, tokens, CHAIN_LAYERS) for gemm in ends(hidden))
     first.residual, first.y, first.y_e4m3 = down.y, out.y, out.y_e4m3
@@ -254,7 +254,7 @@ def _time_of(run: Callable[[], None]) -> float:
 
 
 def summary(record: dict[str, object]) -> str:
-    """One line: ours, cuBLASLt, fp16, the best tilings."""
+    """One line: ours, cuBLASLt, fp16, and the best tilings."""
     times = record["times_us"]
     assert isinstance(times, dict)
     flops = 2.0 * float(str(record["tokens"])) * float(str(record["depth"])) * float(str(record["features"]))

@@ -31,7 +31,7 @@ TOKENS = (1403, 4802)
 
 @dataclass(frozen=True)
 class Epilogue:
-    """A GEMM of these sizes and what becomes of its sums; norms: of "x", "residual" and "y", as Moments has them."""
+    """A GEMM's sizes, and what becomes of its sums; norms: of "x", "residual" and "y", as in Moments."""
 
     depth: int
     features: int
@@ -43,7 +43,7 @@ class Epilogue:
 
     @property
     def name(self) -> str:
-        """Sizes and everything that is asked for."""
+        """Sizes and all parts of the epilogue."""
         words = [f"{self.depth} x {self.features}", *(f"moments of {norm}" for norm in self.norms)]
         words += ["gated"] * self.gated + [self.activation] * (self.activation != "none") + ["residual"] * self.residual
         return ", ".join(words + [f"{self.rotary_features} rotated"] * (self.rotary_features > 0))
@@ -67,7 +67,7 @@ EPILOGUES = (
 
 
 def rotation_of(tokens: int, features: int) -> Rotation:
-    """That of heads of HEAD_SIZE, in sequences of 512 tokens."""
+    """Rotation for heads of HEAD_SIZE, in sequences of 512 tokens."""
     return Rotation(
         torch.arange(tokens, device=DEVICE, dtype=torch.int32) % 512,
         10000.0 ** -(torch.arange(features // 2, device=DEVICE) % (HEAD_SIZE // 2) / HEAD_SIZE * 2),
@@ -116,11 +116,11 @@ class Problem:
         )  # fmt: skip
 
     def gemm(self, i: int) -> None:
-        """By cuBLAS."""
+        """The GEMM by cuBLAS."""
         torch.addmm(self.bias, self.x, self.weights[i], out=self.wide)
 
     def separately(self) -> Launch | None:
-        """The GEMM, then kernels that do what the epilogue does; None where that is nothing, or a norm."""
+        """The GEMM, then kernels that do what the epilogue does; None if the epilogue does nothing, or has a norm."""
         rotate: Callable[[], object] | None = None
         if self.epilogue.rotary_features:
             heads, pairs = self.epilogue.rotary_features // HEAD_SIZE, HEAD_SIZE // 2
@@ -155,7 +155,7 @@ class Problem:
 
 
 def measure(epilogue: Epilogue, tokens: int, dtype: torch.dtype) -> dict[str, object]:
-    """Times of all ways, in us."""
+    """The times of all implementations in us."""
     problem = Problem(epilogue, tokens, dtype)
     ways: dict[str, Launch | None] = {"padfree": problem.ours(), "cublas": problem.gemm}
     ways["cublas and separate"] = problem.separately()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 CUBLAS = ("cublas addmm", "cublas addmm, transposed weight")
-"""cuBLAS with the bias and without activation, with the weight in two orders."""
+"""cuBLAS with the bias and without activation, for both orders of the weight."""
 FUSED = "cublaslt addmm with tanh-gelu"
 HEADINGS = (
     "T x K x N",
@@ -20,19 +20,19 @@ HEADINGS = (
 
 
 SHOWN = {"small": (4802,), "base": (128, 1403, 4802), "large": (7579,)}
-"""The numbers of tokens that the page has, by the size of the model; the records have more."""
+"""Numbers of tokens that the page shows, by the size of the model; the records have more."""
 SIZES = {384: "small", 768: "base", 1024: "large"}
 
 
 def is_shown(record: Mapping[str, Any]) -> bool:
-    """Whether a record is one of the page's."""
+    """Whether the page shows a record."""
     width = min(record["depth"], record["features"]) if "depth" in record else None
     size = record["case"].split(",")[0] if width is None else SIZES.get(width, "")
     return record["tokens"] in SHOWN.get(size, ())
 
 
 def cells(record: Mapping[str, Any]) -> list[str]:
-    """One row: a GEMM, or the sum or the chain of a layer's GEMMs, for which sizes and choices say nothing."""
+    """One row: a GEMM, or the sum or chain of a layer's GEMMs, which have no sizes or choices."""
     times: Mapping[str, float] = record["times_us"]
     ours, cublas = times["padfree"], [time for name, time in times.items() if name in (*CUBLAS, "cublas")]
     tflops = f"{2e-6 * record['tokens'] * record['depth'] * record['features'] / ours:.0f}" if "depth" in record else ""
@@ -51,7 +51,7 @@ E4M3_HEADINGS = ("T x K x N", "padfree, us", "TFLOP/s", "the same in fp16, us", 
 
 
 def e4m3_cells(record: Mapping[str, Any]) -> list[str]:
-    """One row of GEMMs of e4m3: a GEMM, or the chain of a layer's."""
+    """One row for GEMMs of e4m3: a GEMM, or the chain of a layer's."""
     times: Mapping[str, float] = record["times_us"]
     ours = times["padfree"]
     tflops = f"{2e-6 * record['tokens'] * record['depth'] * record['features'] / ours:.0f}" if "depth" in record else ""

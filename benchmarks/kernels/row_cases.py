@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmark of memory-bound kernels measures: norms, embedding, pack, unpack, pooling; index of slots."""
+"""The cases of the benchmark of memory-bound kernels: norms, embedding, pack, unpack, pooling, index of slots."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ DTYPE = torch.float16
 BYTES_PER_ELEMENT = 2
 EPSILON = 1e-5
 SEQUENCE = 512
-"""Padded length; sequences of pooling have it, those of pack and unpack are between 0.2 and 1 times as long."""
+"""Padded length; sequences have it for pooling, and 0.2 to 1 times as much for pack and unpack."""
 VOCABULARY = 30522
 
 
 @dataclass(frozen=True)
 class Work:
-    """One input set on the GPU: what enqueues the kernel, what PyTorch does instead, and the output that `run` fills.
+    """One input set on the GPU: `run` enqueues the kernel and fills the output, `peer` is PyTorch's way.
 
     `peer` returns the same values; num_bytes counts every byte that has to be read or written once.
     """
@@ -35,7 +35,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel at a size; `make` gives an input set from a seed. Targets hold for 16k tokens, past the L2 cache."""
+    """A kernel at a size; `make` gives an input set for a seed. Targets hold for 16k tokens, past the L2 cache."""
 
     name: str
     tokens: int
@@ -44,23 +44,23 @@ class Case:
 
 
 def normal(seed: int, *shape: int) -> torch.Tensor:
-    """Random fp16 values of that shape."""
+    """Random fp16 values of this shape."""
     generator = torch.Generator(device=DEVICE).manual_seed(seed)
     return torch.randn(shape, device=DEVICE, generator=generator, dtype=torch.float32).to(DTYPE)
 
 
 def int32(values: torch.Tensor) -> torch.Tensor:
-    """Indices as the kernels read them."""
+    """Integers as the kernels read them."""
     return values.to(DEVICE, torch.int32)
 
 
 def row_bytes(rows: int, width: int) -> int:
-    """Bytes of so many fp16 rows."""
+    """The bytes of `rows` rows in fp16."""
     return rows * width * BYTES_PER_ELEMENT
 
 
 def layer_norm(tokens: int, width: int, *, bias: bool, residual: bool, total: bool, rms: bool) -> Callable[[int], Work]:
-    """x + bias + residual, normed; `total` also writes the sum."""
+    """Norm of x + bias + residual; `total` also writes the sum."""
 
     def make(seed: int) -> Work:
         x, gamma, beta = normal(seed, tokens, width), normal(seed + 1, width), normal(seed + 2, width)
@@ -87,7 +87,7 @@ def layer_norm(tokens: int, width: int, *, bias: bool, residual: bool, total: bo
 
 
 def embedding(tokens: int, width: int) -> Callable[[int], Work]:
-    """Word, position and type embedding, normed; sequences of SEQUENCE tokens."""
+    """Norm of word, position and type embeddings, for sequences of SEQUENCE tokens."""
 
     def make(seed: int) -> Work:
         generator = torch.Generator().manual_seed(seed)
@@ -118,7 +118,7 @@ def embedding(tokens: int, width: int) -> Callable[[int], Work]:
 
 
 def kept_slots(tokens: int, seed: int) -> tuple[torch.Tensor, int]:
-    """Slots b * SEQUENCE + s of so many tokens in ragged sequences, and how many slots there are."""
+    """Slots b * SEQUENCE + s of `tokens` tokens in ragged sequences, and how many slots there are."""
     generator = torch.Generator().manual_seed(seed)
     lengths: list[int] = []
     while sum(lengths) < tokens:
@@ -129,7 +129,7 @@ def kept_slots(tokens: int, seed: int) -> tuple[torch.Tensor, int]:
 
 
 def pack(tokens: int, width: int) -> Callable[[int], Work]:
-    """The gather of kept rows."""
+    """Gathers the kept rows."""
 
     def make(seed: int) -> Work:
         kept, slots = kept_slots(tokens, seed)
@@ -145,7 +145,7 @@ def pack(tokens: int, width: int) -> Callable[[int], Work]:
 
 
 def unpack(tokens: int, width: int) -> Callable[[int], Work]:
-    """The scatter of rows to their slots, zeros elsewhere."""
+    """Scatters rows to their slots, with zeros elsewhere."""
 
     def make(seed: int) -> Work:
         kept, slots = kept_slots(tokens, seed)
@@ -164,7 +164,7 @@ def unpack(tokens: int, width: int) -> Callable[[int], Work]:
 
 
 def mean_pooling(tokens: int, width: int) -> Callable[[int], Work]:
-    """One row per sequence of SEQUENCE tokens."""
+    """Makes one row per sequence of SEQUENCE tokens."""
 
     def make(seed: int) -> Work:
         x, batch = normal(seed, tokens, width), tokens // SEQUENCE
@@ -180,7 +180,7 @@ def mean_pooling(tokens: int, width: int) -> Callable[[int], Work]:
 
 
 def gather(tokens: int, width: int) -> Callable[[int], Work]:
-    """Word rows alone, by random ids: what PadfreeEmbedding cannot do without."""
+    """Gathers word rows by random ids, which is the least that PadfreeEmbedding has to do."""
 
     def make(seed: int) -> Work:
         generator = torch.Generator().manual_seed(seed)
@@ -197,7 +197,7 @@ def gather(tokens: int, width: int) -> Callable[[int], Work]:
 
 
 def pack_ids(tokens: int) -> Callable[[int], Work]:
-    """The gather of kept ids, which a padded engine begins with."""
+    """Gathers the kept ids, as a padded engine does first."""
 
     def make(seed: int) -> Work:
         kept, slots = kept_slots(tokens, seed)
@@ -212,7 +212,7 @@ def pack_ids(tokens: int) -> Callable[[int], Work]:
 
 
 def index(tokens: int) -> Callable[[int], Work]:
-    """The list of kept slots, made from the mask."""
+    """Makes the list of kept slots from the mask."""
 
     def make(seed: int) -> Work:
         kept, slots = kept_slots(tokens, seed)
@@ -235,7 +235,7 @@ def index(tokens: int) -> Callable[[int], Work]:
 
 
 def all_cases() -> tuple[Case, ...]:
-    """16k tokens, which come from memory, then sizes of one batch, which engines find in the L2 cache."""
+    """16k tokens, which come from memory, then the sizes of one batch, which engines find in the L2 cache."""
     cases = []
     for width in (384, 768, 1024, 4096):
         options = {"bias": True, "residual": True, "total": False, "rms": False}

@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.records import read
 
 COPY_SHARE = 0.8
-"""What kernels of FULL_SIZE tokens have to reach of the bandwidth of a copy."""
+"""Share of a copy's bandwidth that kernels have to reach for FULL_SIZE tokens."""
 FULL_SIZE = 16384
 COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "kernel": lambda record: record["case"],
@@ -26,11 +26,11 @@ COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "from the cache, us": lambda record: f"{record['chain_us']:.2f}",
     "launched plainly, us": lambda record: f"{record['chain_plain_us']:.2f}",
 }
-"""Heading and cell of every column."""
+"""Heading and cell of each column."""
 
 
 def reaches_copy(record: Mapping[str, Any]) -> bool:
-    """Whether the kernel keeps up with a copy of equal bytes, as those of FULL_SIZE tokens have to."""
+    """Whether a kernel keeps up with a copy of equal bytes, which is required for FULL_SIZE tokens."""
     return bool(record["tokens"] != FULL_SIZE or record["copy_share"] >= COPY_SHARE)
 
 

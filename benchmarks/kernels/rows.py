@@ -34,17 +34,17 @@ from .row_cases import Case, Work, all_cases
 from .row_report import reaches_copy, table
 
 CACHE_MULTIPLE = 3
-"""Input sets together are this many times the L2 cache."""
+"""Together the input sets have this multiple of the L2 cache's size."""
 MAX_SETS = 64
 CHAIN = 50
-"""Launches back to back in the graph of one input set."""
+"""Launches in a row in the graph of one input set."""
 MAX_ERROR = 5e-3
-"""Largest difference from PyTorch's result in fp16 over its largest value; the kernel tests are stricter."""
+"""Largest difference from PyTorch's fp16 result over its largest value; the kernel tests are stricter."""
 
 
 @contextmanager
 def plain_launches() -> Iterator[None]:
-    """Kernels launched inside do not overlap: they come from a copy of the library that reads the switch anew."""
+    """Kernels launched inside do not overlap: they come from a copy of the library, which reads the switch again."""
     name = "PADFREE_DEPENDENT_LAUNCH"
     with tempfile.TemporaryDirectory(prefix="padfree-bench-") as folder:
         copy = shutil.copy(launchers.LIBRARY, folder)
@@ -68,7 +68,7 @@ def one_after_the_other(works: Sequence[Work]) -> Callable[[], None]:
 
 
 def copy_us(num_bytes: int, sets: int) -> float:
-    """A device copy that reads half of the bytes and writes half: the faster of cudaMemcpyAsync and a kernel."""
+    """Time of a device copy that reads and writes half of the bytes each: the better of cudaMemcpyAsync and a kernel."""
     half = max(1, num_bytes // 4)
     pairs = [torch.zeros(2, half, device="cuda", dtype=torch.float16) for _ in range(sets)]
     return min(
@@ -88,7 +88,7 @@ def error_of(work: Work) -> float:
 
 
 def measure(case: Case) -> dict[str, Any]:
-    """One record."""
+    """Measures one case."""
     first = case.make(0)
     cache_bytes = torch.cuda.get_device_properties(0).L2_cache_size
     sets = min(MAX_SETS, max(2, -(-CACHE_MULTIPLE * cache_bytes // first.num_bytes)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command line of the load generator; see the package's description."""
+"""Command line of the load generator; the package's docstring describes it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Parses the command line."""
     common = argparse.ArgumentParser(add_help=False)
     where = common.add_mutually_exclusive_group(required=True)
     where.add_argument("--http", metavar="HOST:PORT", help="offer the load over HTTP")

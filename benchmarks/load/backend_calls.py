@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Triton's Python backend takes for what a model does with a request: python -m benchmarks.load.backend_calls.
+"""What Triton's Python backend adds to a model's time for a request: python -m benchmarks.load.backend_calls.
 
-Starts the server that PADFREE_TRITON names (tests/triton/install_server.py) with a model that does nothing but measure
-itself, and prints microseconds a request, medians over calls of many requests.
+It starts the server that PADFREE_TRITON names (tests/triton/install_server.py) with a model that only measures itself,
+and prints microseconds per request, medians over calls of many requests.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def measure(client: triton.InferenceServerClient) -> np.ndarray:
-    """One row an answer that was returned: requests of its call, and seconds per request of every step."""
+    """One row per answer: how many requests its call had, and seconds per request of each step."""
     answers: queue.SimpleQueue[np.ndarray | None] = queue.SimpleQueue()
     room = threading.Semaphore(AT_ONCE)
 

@@ -29,8 +29,8 @@ from .traffic import Traffic
 
 Array = npt.NDArray[Any]
 Ask = Callable[[Array], Array]
-"""From the ids of one text, [L], to its vector."""
-TOLERANCE = 0.05  # of the largest value of a vector: half precision in other batches
+"""Maps the ids of one text, [L], to its vector."""
+TOLERANCE = 0.05  # relative to a vector's largest value: half precision in other batches
 
 
 def caller_of(url: str) -> Ask:
@@ -86,7 +86,7 @@ def texts_of(pool: int) -> list[Array]:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="what `benchmarks.load.contest build` wrote")
     parser.add_argument("--servers", nargs="+", choices=CONTENDERS, default=["packed", "native", "padded"])

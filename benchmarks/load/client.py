@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker asks of its connections, for whatever protocol."""
+"""What a worker requires of its connections, for every protocol."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .traffic import Request
 Array = npt.NDArray[Any]
 
 TOLERANCE = 0.05
-"""Of the reference's largest value: half precision in batches of other sizes; other texts' answers are further off."""
+"""Relative to the reference's largest value: half precision in other batches; other texts' answers are further off."""
 
 
 _log = logging.getLogger(__name__)
@@ -28,13 +28,13 @@ class Outcome(enum.IntEnum):
     """What became of a request."""
 
     RIGHT = 0
-    WRONG = 1  # an answer, but not this request's
-    REFUSED = 2  # an error
-    LOST = 3  # nothing came
+    WRONG = 1  # it got an answer, but not its own
+    REFUSED = 2  # it got an error
+    LOST = 3  # it got nothing
 
 
 class Answer(NamedTuple):
-    """An answer that has come: to which request, when (time.perf_counter), and what it was."""
+    """An answer: to which request, when it came (time.perf_counter), and what it was."""
 
     ticket: int
     at: float
@@ -43,14 +43,14 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Target:
-    """Which output of which model is asked for.
+    """The model and output that requests ask for.
 
     Attributes:
         protocol: "http" or "grpc" for Triton, "openai" for texts over /v1/embeddings.
         address: host:port.
-        model: its name.
+        model: the model's name.
         output: the name of an output [texts, ...].
-        connections: connections of every worker.
+        connections: how many each worker opens.
     """
 
     protocol: str
@@ -61,7 +61,7 @@ class Target:
 
 
 class Client(Protocol):
-    """Connections of one worker. A request is named by its index in the pool of requests and a ticket."""
+    """Connections of one worker. A request is given by its index in the pool of requests, and a ticket."""
 
     def can_send(self) -> bool:
         """Whether a connection is free."""
@@ -70,14 +70,14 @@ class Client(Protocol):
         """Sends a request of the pool."""
 
     def wait(self, seconds: float) -> Sequence[Answer]:
-        """Answers that have come; waits so long for the first."""
+        """The answers that have come; it waits up to `seconds` for the first."""
 
     def close(self) -> None:
         """Ends the connections."""
 
 
 def judge(answer: Array, expected: Array | None) -> Outcome:
-    """Whether an answer is the one that this request gets alone; without a reference every answer is right."""
+    """Whether an answer is what its request gets alone; without a reference every answer is right."""
     if expected is None:
         return Outcome.RIGHT
     if answer.shape != expected.shape:
@@ -87,7 +87,7 @@ def judge(answer: Array, expected: Array | None) -> Outcome:
 
 
 def judge_request(answer: Array, references: Sequence[Array] | None, request: int) -> Outcome:
-    """Judges the answer to a request of the pool; what is wrong with a wrong one goes to the log, as a warning."""
+    """Judges the answer to a request of the pool, and logs a warning that says what is wrong with it."""
     outcome = judge(answer, None if references is None else references[request])
     if references is not None and outcome is Outcome.WRONG:
         _log.warning("request %d: %s", request, _what_is_wrong(answer, references, request))
@@ -95,7 +95,7 @@ def judge_request(answer: Array, references: Sequence[Array] | None, request: in
 
 
 def _what_is_wrong(answer: Array, references: Sequence[Array], request: int) -> str:
-    """Which texts of an answer [texts, values] are wrong, by how much, and whether it is another request's."""
+    """Which texts of an answer [texts, values] are wrong, by how much, or whose answer it is."""
     others = [at for at, other in enumerate(references) if judge(answer, other) is Outcome.RIGHT]
     if others:
         return f"the answer to request {others[0]}"

@@ -61,9 +61,9 @@ class ContestServer:
     """A server of the contest.
 
     Attributes:
-        plan: name of its engine's file.
-        max_sequences: most sequences of a run, 0 for as many as the engine takes.
-        sorted: runs are chosen by dynamic programming over costs.
+        plan: the name of its engine's file.
+        max_sequences: the most sequences in a run, 0 for as many as the engine takes.
+        sorted: whether runs are chosen by dynamic programming over costs.
         backend: python, or NATIVE.
     """
 
@@ -97,7 +97,7 @@ def build(folder: Path, timing_cache: str, instances: int) -> None:
 
 
 def encoder() -> ModelProto:
-    """BERT-base with its pooled output alone."""
+    """BERT-base with its pooled output only."""
     model = synthetic.bert_model()
     for output in [item for item in model.graph.output if item.name != OUTPUT]:
         model.graph.output.remove(output)
@@ -105,7 +105,7 @@ def encoder() -> ModelProto:
 
 
 def build_packed(model: ModelProto, folder: Path, timing_cache: str) -> Path:
-    """The packed engine, as packed.plan in a folder."""
+    """Builds the packed engine as packed.plan in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     plan = folder / "packed.plan"
     build_engine(model, plan, precision="fp16", verify=False, timing_cache=timing_cache, **PACKED)
@@ -114,10 +114,10 @@ def build_packed(model: ModelProto, folder: Path, timing_cache: str) -> Path:
 
 
 def write(folder: Path, name: str, contender: ContestServer, instances: int) -> None:
-    """A contender's repository."""
+    """Writes a contender's repository."""
     costs = folder / COSTS if contender.sorted else None
     options = ServingOptions(MODEL, contender.backend, SEQUENCES_A_CALL, instances=instances, costs=costs)
-    if contender.backend == NATIVE:  # whose instances run two calls at a time
+    if contender.backend == NATIVE:  # its instances run two calls at a time
         engine = open_plan(folder / contender.plan).engine
         options = replace(options, instances=1, server_tensorrt=engine.tensorrt if engine else None)
     written = write_repository(folder / contender.plan, folder / name, options, overwrite=True).folder
@@ -129,7 +129,7 @@ def write(folder: Path, name: str, contender: ContestServer, instances: int) -> 
 
 @contextmanager
 def serve(repository: Path) -> Iterator[TritonServer]:
-    """The server of a contender, whose name the repository has."""
+    """The server of the contender after which the repository is named."""
     options = ["--allow-gpu-metrics=false", f"--http-thread-count={os.cpu_count() or 1}"]
     with tempfile.TemporaryDirectory(prefix="padfree-contest-") as work:
         installed = Path(os.environ["PADFREE_TRITON"])
@@ -142,7 +142,7 @@ def serve(repository: Path) -> Iterator[TritonServer]:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Finds every contender's limit, and prints the ratio to the best padded one."""
+    """Finds every contender's limit, and prints its ratio to the best padded one's."""
     traffic = Traffic(longest=MAX_SEQ_LEN, texts=arguments.texts)
     requests = traffic.requests(arguments.pool)
     expected: list[np.ndarray[Any, Any]] | None = None
@@ -171,7 +171,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def soak_packed(arguments: argparse.Namespace) -> None:
-    """Steady load on the packed server, or on the native one."""
+    """Keeps a steady load on the packed server, or on the native one."""
     traffic = Traffic(longest=MAX_SEQ_LEN, texts=arguments.texts)
     requests = traffic.requests(arguments.pool)
     setting = {
@@ -195,7 +195,7 @@ def soak_packed(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--folder", type=Path, required=True, help="engines and repositories")
     load = argparse.ArgumentParser(add_help=False, parents=[common])

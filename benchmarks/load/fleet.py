@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All processes of the generator, and what a step of offered load came to."""
+"""All processes of the generator, and the results of a step of offered load."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from .traffic import Request
 from .worker import Notes, Order, work
 
 HEAD_START_S = 0.05
-"""From an order to the first arrival, so that every worker is there."""
+"""From an order to the first arrival, so that all workers are ready."""
 
 
 class Fleet:
     """Worker processes that share the offered load.
 
     Args:
-        target: what is asked for.
+        target: the model and output that requests ask for.
         requests: the different requests, drawn from at random.
-        workers: processes.
-        expected: the right answers; None takes every answer as right.
+        workers: how many processes.
+        expected: the right answers; None accepts every answer.
     """
 
     def __init__(
@@ -43,16 +43,16 @@ class Fleet:
             ours, theirs = context.Pipe()
             process = context.Process(target=work, args=(theirs, target, requests, expected), daemon=True)
             process.start()
-            theirs.close()  # so that ours ends with the process
+            theirs.close()  # otherwise ours would stay open when the process ends
             self._pipes.append(ours)
             self._processes.append(process)
         self._gather()
 
     def step(self, rate: float, seconds: float, *, warm_up_s: float = 1.0, drain_s: float = 10.0) -> dict[str, Any]:
-        """Offers `rate` requests a second for `seconds` after the warm-up, and returns what came of it.
+        """Offers `rate` requests per second for `seconds` after the warm-up, and returns the results.
 
         Raises:
-            RuntimeError: a worker was killed. What a worker raised itself is raised here.
+            RuntimeError: a worker was killed. Errors that a worker raises are raised here.
         """
         begin = time.perf_counter() + HEAD_START_S
         total_s = warm_up_s + seconds
@@ -103,8 +103,8 @@ class Fleet:
 def summary(notes: Notes, pool: Sequence[Request], window: tuple[float, float]) -> dict[str, Any]:
     """Rates and latencies of a step.
 
-    Latencies are of requests meant to leave in the window, rates of answers that came in it; outcomes are counted over
-    the whole step. A request without an answer counts as one that took for ever: percentiles can be None.
+    Latencies are those of requests meant to leave in the window, rates those of answers that came in it; outcomes are
+    counted over the whole step. A request without an answer counts as one that took forever: percentiles can be None.
     """
     start, stop = window
     texts, tokens = (np.array([value(request) for request in pool]) for value in (_texts, _tokens))
@@ -127,7 +127,7 @@ def summary(notes: Notes, pool: Sequence[Request], window: tuple[float, float]) 
 
 
 def percentiles(values: Array) -> Mapping[str, float | None]:
-    """Half, nine tenths, ... of the values are no larger; None where that is without bound, or there are no values."""
+    """Percentiles 50, 90, ... of the values; None where they are infinite, or there are no values."""
     shares = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9, "max": 100.0}
     if not values.size:
         return dict.fromkeys(shares)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gRPC connections of one worker, through tritonclient; answers come in gRPC's threads."""
+"""gRPC connections of one worker, through tritonclient; answers arrive in gRPC's threads."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .client import Answer, Array, Outcome, Target, infer_inputs, judge_request
 from .traffic import Request
 
 IN_FLIGHT = 256
-"""Requests under way on each connection."""
+"""The most requests that wait for answers on each connection."""
 
 
 class GrpcClient:
     """Spreads requests over connections in turn.
 
     Args:
-        target: what is asked for.
-        pool: the requests that `send` names.
-        expected: the answers, or none to take every answer as right.
+        target: the model and output that requests ask for.
+        pool: the requests that `send` refers to.
+        expected: the answers, or None to accept every answer.
     """
 
     def __init__(self, target: Target, pool: Sequence[Request], expected: Sequence[Array] | None) -> None:
@@ -33,7 +33,7 @@ class GrpcClient:
         self._inputs = [infer_inputs(request, triton.InferInput) for request in pool]
         self._outputs = [triton.InferRequestedOutput(target.output)]
         self._expected = expected
-        own = [("grpc.use_local_subchannel_pool", 1)]  # else channels to one address share a connection
+        own = [("grpc.use_local_subchannel_pool", 1)]  # otherwise channels to one address share a connection
         self._clients = [
             triton.InferenceServerClient(target.address, channel_args=own) for _ in range(target.connections)
         ]
@@ -63,7 +63,7 @@ class GrpcClient:
         self._answers.put(Answer(ticket, at, outcome))
 
     def wait(self, seconds: float) -> Sequence[Answer]:
-        """Answers that have come; waits so long for the first."""
+        """The answers that have come; it waits up to `seconds` for the first."""
         answered = []
         try:
             answered.append(self._answers.get(timeout=max(seconds, 0.0)))

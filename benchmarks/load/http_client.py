@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP connections of one worker.
 
-Bodies are tritonclient's, made once per request of the pool. They travel over plain sockets in one thread: the less a
-request costs here, the more of the machine is the server's.
+Bodies are tritonclient's, made once per request of the pool. They are sent over plain sockets in one thread: the less a
+request costs here, the more of the machine is left to the server.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class _Connection:
     received: bytearray = field(default_factory=bytearray)
     ticket: int = -1
     request: int = -1
-    total: int = 0  # bytes of the reply, 0 before its head is there
+    total: int = 0  # bytes of the reply, 0 until its head has come
 
 
 class HttpClient:
     """Keeps one request under way on each connection.
 
     Args:
-        target: what is asked for.
-        pool: the requests that `send` names.
-        expected: the answers, or none to take every answer as right.
+        target: the model and output that requests ask for.
+        pool: the requests that `send` refers to.
+        expected: the answers, or None to accept every answer.
     """
 
     def __init__(self, target: Target, pool: Sequence[Request], expected: Sequence[Array] | None) -> None:
@@ -81,8 +81,8 @@ class HttpClient:
             self._poll.modify(connection.socket, select.EPOLLIN | select.EPOLLOUT)
 
     def wait(self, seconds: float) -> Sequence[Answer]:
-        """Answers that have come; waits so long for the first."""
-        # select() counts in microseconds where epoll counts in milliseconds, and an epoll can be waited for itself.
+        """The answers that have come; it waits up to `seconds` for the first."""
+        # select() has a resolution of microseconds, epoll one of milliseconds, and select() can wait for an epoll.
         if not select.select([self._poll], [], [], max(seconds, 0.0))[0]:
             return ()
         answered = []
@@ -99,7 +99,7 @@ class HttpClient:
         return answered
 
     def _receive(self, connection: _Connection) -> bool:
-        """Takes what has come; whether the reply is whole."""
+        """Reads what has come; returns whether the reply is complete."""
         piece = connection.socket.recv(PIECE_BYTES)
         if not piece:
             raise ConnectionError("the server has closed a connection; look into its log")
@@ -127,7 +127,7 @@ class HttpClient:
         return output_type(target)
 
     def _values(self, received: bytearray) -> Array:
-        """The numbers of a reply that is whole, float32."""
+        """The numbers of a complete reply, float32."""
         start = received.find(END_OF_HEAD) + len(END_OF_HEAD) + header(received, b"inference-header-content-length")
         return np.frombuffer(bytes(received[start:]), dtype=self._dtype).astype(np.float32)
 
@@ -139,7 +139,7 @@ class HttpClient:
 
 
 def message(target: Target, request: Request) -> bytes:
-    """The bytes of a request, head included."""
+    """The bytes of a request, including its head."""
     outputs = [triton.InferRequestedOutput(target.output, binary_data=True)]
     body, json_size = triton.InferenceServerClient.generate_request_body(
         infer_inputs(request, triton.InferInput), outputs=outputs
@@ -152,14 +152,14 @@ def message(target: Target, request: Request) -> bytes:
 
 
 def header(received: bytearray, name: bytes) -> int:
-    """A number in the head of a reply, 0 where there is none."""
+    """A number in the head of a reply, or 0 if it is not there."""
     head = bytes(received[: received.find(END_OF_HEAD)]).lower()
     _, result, rest = head.partition(b"\r\n" + name + b":")
     return int(rest.split(b"\r\n", 1)[0]) if result else 0
 
 
 def output_type(target: Target) -> np.dtype[np.generic]:
-    """Type of the output, as the server describes the model."""
+    """The type of the output, as the server describes the model."""
     with triton.InferenceServerClient(target.address) as client:
         described = client.get_model_metadata(target.model)["outputs"]
     datatype = next(item["datatype"] for item in described if item["name"] == target.output)

@@ -35,9 +35,9 @@ from .traffic import Traffic
 
 TOKENIZER = DEMO_DATA / "tokenizer.json"
 TRITON_TOKENS_PER_S = 2_253_013
-"""Of the packed engine in Triton at 8 texts per request on an H200, tokens sent (docs/internals/load.md)."""
+"""The packed engine's limit in Triton with 8 texts per request on an H200, for clients that send tokens"""
 STARTS = {1: 4000.0, 8: 1000.0, 32: 250.0}
-"""First rates, requests a second, by texts per request; others begin where the texts are as many as with 8."""
+"""First rates in requests per second, by texts per request; others start with as many texts as with 8."""
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -74,7 +74,7 @@ def measure(server: Server, texts: int, arguments: argparse.Namespace) -> None:
             return record
 
         start = STARTS.get(texts, 8000.0 / texts)
-        fleet.step(start, arguments.seconds)  # sizes that come the first time have no CUDA graph yet
+        fleet.step(start, arguments.seconds)  # sizes that are new have no CUDA graph yet
         best = find_limit(offer, arguments.p99_ms, start)
     print(f"{texts} texts: within {arguments.p99_ms:g} ms p99: {line(best) if best else 'nothing'}", flush=True)
     if best and texts == 8:
@@ -83,7 +83,7 @@ def measure(server: Server, texts: int, arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def cores_taken(server: Server) -> Iterator[dict[str, float]]:
-    """What the server's processes take of the cores, in seconds; it is there when the context ends."""
+    """Seconds of cores that the server's processes take; they are filled in when the context ends."""
     results: dict[str, float] = {}
     processes = {"cpu_model_s": [server.process.pid], "cpu_front_ends_s": server.front_ends}
     before = {name: cpu_seconds(pids) for name, pids in processes.items()}
@@ -92,14 +92,14 @@ def cores_taken(server: Server) -> Iterator[dict[str, float]]:
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
-    """Seconds that processes have had a core for, in all."""
+    """Seconds of cores that processes have had, in all."""
     ticks = os.sysconf("SC_CLK_TCK")
     fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
     return sum(int(times[11]) + int(times[12]) for times in fields) / ticks
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     modes = parser.add_subparsers(dest="mode", required=True)
     result = modes.add_parser("build", help="the engine alone; contest's build makes the same")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The most requests a second that a server answers within a latency limit, by offering more and less."""
+"""The highest request rate that a server sustains within a latency limit, found by offering more and less."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 KEEPS_UP = 0.95
-"""Share of the requests meant to leave in the window that has to be answered in it: less, and a queue grows."""
+"""Share of the requests meant to leave in the window that have to be answered in it: otherwise a queue grows."""
 
 Record = Mapping[str, Any]
 
 
 def holds(record: Record, p99_ms: float) -> bool:
-    """Whether a step was answered in full, in time, and rightly."""
+    """Whether all requests of a step were answered, correctly and in time."""
     p99 = record["latency_ms"]["p99"]
     keeps_up = record["answered_per_s"] >= KEEPS_UP * record["meant_per_s"]
     clean = not (record["wrong"] or record["refused"] or record["lost"])
@@ -23,17 +23,17 @@ def holds(record: Record, p99_ms: float) -> bool:
 def find_limit(
     offer: Callable[[float], Record], p99_ms: float, start: float, *, growth: float = 1.6, refinements: int = 4
 ) -> Record | None:
-    """The step of the highest rate that holds.
+    """The step with the highest rate that holds.
 
     Args:
         offer: measures a step at a rate.
         p99_ms: the limit.
         start: the first rate.
-        growth: from one rate to the next until one does not hold; downwards if the first does not.
-        refinements: halvings of the distance after that.
+        growth: the factor from one rate to the next, until one does not hold; downwards if the first does not.
+        refinements: how often the distance is halved after that.
 
     Returns:
-        None when not even a hundredth of `start` holds.
+        None if not even a hundredth of `start` holds.
     """
     good: Record | None = None
     rate, too_much = start, 0.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a server: its processes together, and the GPU."""
+"""Memory of a server: of all its processes together, and on the GPU."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ PROC = Path("/proc")
 
 
 def family(pid: int) -> list[int]:
-    """The process and all below it."""
+    """The process and all its descendants."""
     parents = {}
     for folder in PROC.iterdir():
         if folder.name.isdecimal():
             try:
                 status = (folder / "stat").read_text(encoding="utf-8", errors="replace")
             except OSError:
-                continue  # it has ended
+                continue  # the process has ended
             parents[int(folder.name)] = int(status.rpartition(")")[2].split()[1])
     members = [pid]
     for member in members:
@@ -28,10 +28,10 @@ def family(pid: int) -> list[int]:
 
 
 def host_mib(pid: int) -> float:
-    """Resident memory of the process and all below it in MiB; what they share counts for each.
+    """Resident memory of the process and its descendants in MiB; shared memory counts for each of them.
 
     Raises:
-        ProcessLookupError: it has ended.
+        ProcessLookupError: the process has ended.
     """
     if not (PROC / str(pid)).exists():
         raise ProcessLookupError(f"process {pid} has ended; look into the server's log")
@@ -42,10 +42,10 @@ def _resident_pages(pid: int) -> int:
     try:
         return int((PROC / str(pid) / "statm").read_text(encoding="utf-8").split()[1])
     except OSError:
-        return 0  # it has ended meanwhile
+        return 0  # the process has ended meanwhile
 
 
 def gpu_mib() -> float | None:
-    """Memory in use on the first GPU in MiB; None without one."""
+    """Memory in use on the first GPU in MiB; None without a GPU."""
     used = run("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0")
     return float(used) if used else None

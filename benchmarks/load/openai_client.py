@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts over OpenAI's /v1/embeddings, vectors in base64: what callers of `padfree serve` send and get."""
+"""Texts over OpenAI's /v1/embeddings, vectors in base64, as callers of `padfree serve` send and get them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATH = "/v1/embeddings"
 
 
 class OpenAIClient(HttpClient):
-    """As HttpClient, of another server."""
+    """Like HttpClient, for servers of OpenAI's API."""
 
     def _message(self, target: Target, request: Request) -> bytes:
         content = body(target, request)
@@ -43,7 +43,7 @@ def values(answer: bytes) -> Array:
 
 
 def ask(target: Target, request: Request) -> Array:
-    """The answer to a request that is sent alone."""
+    """The answer to a single request."""
     asked = urllib.request.Request(f"http://{target.address}{PATH}", body(target, request))
     with urllib.request.urlopen(asked) as answer:
         return values(answer.read())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answers that requests get alone, one after the other: what answers under load are compared with."""
+"""The answers that requests get alone, one after the other, with which answers under load are compared."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .traffic import Request
 
 
 def references(target: Target, pool: Sequence[Request]) -> list[Array]:
-    """One array [texts, values] a request.
+    """One array [texts, values] per request.
 
     Raises:
-        ValueError: two answers are so much alike that a crossed one would pass.
+        ValueError: two answers are so similar that a swapped one would pass.
     """
     if target.protocol == "openai":
         answers = [openai_client.ask(target, request) for request in pool]
@@ -37,7 +37,7 @@ def references(target: Target, pool: Sequence[Request]) -> list[Array]:
 
 
 def check_apart(answers: Sequence[Array]) -> None:
-    """Raises ValueError unless each answer would be wrong for the request after it."""
+    """Raises ValueError unless each answer would be wrong for the next request."""
     for at, (one, other) in enumerate(pairwise(answers)):
         if judge(one, other) is Outcome.RIGHT:
             raise ValueError(

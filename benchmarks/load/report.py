@@ -30,13 +30,13 @@ def read(path: Path) -> dict[str, list[Record]]:
 
 
 def best(records: Sequence[Record]) -> Record | None:
-    """The step of the most tokens a second within the limit that was set."""
+    """The step with the most tokens per second within the limit that was set."""
     within = [record for record in records if holds(record, record["p99_limit_ms"])]
     return max(within, key=lambda record: record["tokens_per_s"], default=None)
 
 
 def table(servers: Mapping[str, Sequence[Record]]) -> str:
-    """Every server's best step as Markdown, and the ratio to the best peer."""
+    """Each server's best step as Markdown, and its ratio to the best peer's."""
     rows = [HEAD, ("---", *["---:"] * (len(HEAD) - 1))]
     results = {name: step for name, records in servers.items() if (step := best(records))}
     for name, step in results.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steady load for long: no answer lost or crossed, and no growth of the server's memory."""
+"""Steady load for a long time: no answer may be lost or swapped, and the server's memory may not grow."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from .fleet import Fleet
 from .memory import gpu_mib, host_mib
 
 SETTLED = 0.3
-"""Share of the time after which memory should stay: until then buffers and graphs of all sizes are made."""
+"""Share of the time after which memory should be stable: by then buffers and graphs of all sizes are made."""
 
 
 def soak(
     fleet: Fleet, rate: float, minutes: float, pid: int, *, step_s: float, tell: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
-    """Offers `rate` requests a second in steps without a pause, and looks at memory after each.
+    """Offers `rate` requests per second in steps without pauses, and measures memory after each.
 
     Args:
         fleet: sends the requests.
-        rate: requests a second.
-        minutes: how long.
+        rate: requests per second.
+        minutes: the duration.
         pid: the server's process.
-        step_s: length of a step.
-        tell: is given the record of every step.
+        step_s: the length of a step in seconds.
+        tell: is called with the record of every step.
 
     Returns:
-        The sum: requests by outcome, the slowest step's p99, and how memory moved after it should have settled.
+        The total: requests by outcome, the slowest step's p99, and how memory changed after it should have settled.
     """
     began = time.monotonic()
     records: list[dict[str, Any]] = []
@@ -44,7 +44,7 @@ def soak(
 
 
 def total(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the steps of a soak add up to."""
+    """The total of the steps of a soak."""
     names = ("requests", *(outcome.name.lower() for outcome in Outcome))
     settled = records[int(SETTLED * len(records)) :]
     p99s = [record["latency_ms"]["p99"] for record in records]
@@ -63,7 +63,7 @@ def total(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _slope(records: Sequence[dict[str, Any]], name: str) -> float | None:
-    """Growth in an hour by a straight line through the records; None for fewer than three."""
+    """Growth per hour of a straight line through the records; None for fewer than three."""
     if len(records) < 3:
         return None
     hours = np.array([record["elapsed_s"] for record in records]) / 3600

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of texts: words as often as languages have them, as long as the ids of Traffic."""
+"""Requests of texts whose words are as frequent as in real languages, and which are as long as the ids of Traffic."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .traffic import Request, Traffic
 WORDS = 30_000
 SHARES = np.cumsum(1 / np.arange(1, WORDS + 1))
 MARKS = (", ", ". ", " - ", "; ")
-A_MARK = 0.12  # of the gaps between words
-SPECIALS = 2  # ids around a text
+A_MARK = 0.12  # share of the gaps between words that have a punctuation mark
+SPECIALS = 2  # ids added around a text
 
 
 @dataclass(frozen=True)
 class TextTraffic:
-    """Texts whose tokens are as many as those of a Traffic's requests.
+    """Texts with as many tokens as a Traffic's requests have.
 
     Attributes:
-        traffic: how long texts are, and how many a request has.
+        traffic: how long texts are, and how many there are per request.
         tokenizer: the model's tokenizer.json, of BERT's kind.
     """
 
@@ -31,7 +31,7 @@ class TextTraffic:
     tokenizer: Path
 
     def requests(self, count: int, seed: int = 0) -> list[Request]:
-        """Different requests; the same seed gives the same ones."""
+        """`count` different requests; the same seed gives the same ones."""
         from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_file(str(self.tokenizer))
@@ -50,20 +50,20 @@ class TextTraffic:
 
 
 def spell(tokenizer: Any, rng: np.random.Generator) -> list[tuple[str, int]]:
-    """Words made of one to three pieces of a vocabulary, the most common first, and how many tokens each has."""
+    """Words made of one to three pieces of a vocabulary, the most frequent first, and how many tokens each has."""
     names = [name for name in tokenizer.get_vocab() if name.removeprefix("##").isalpha() and name.isascii()]
     starts = sorted(name for name in names if not name.startswith("##") and len(name) > 1)
     ends = sorted(name.removeprefix("##") for name in names if name.startswith("##"))
     first, second, third = (rng.integers(len(some), size=WORDS) for some in (starts, ends, ends))
     parts = [(starts[one], ends[two], ends[three]) for one, two, three in zip(first, second, third, strict=True)]
     words = ["".join(some[:count]) for some, count in zip(parts, rng.integers(1, 4, WORDS), strict=True)]
-    words.sort(key=len)  # common words are short
+    words.sort(key=len)  # frequent words are short
     encodings = tokenizer.encode_batch(words, add_special_tokens=False)
     return [(word, len(encoding)) for word, encoding in zip(words, encodings, strict=True)]
 
 
 def text_of(tokens: int, words: list[tuple[str, int]], rng: np.random.Generator) -> str:
-    """A text of so many tokens, special ones included, or a few less."""
+    """A text of `tokens` tokens, including special ones, or slightly fewer."""
     left = tokens - SPECIALS
     parts: list[str] = []
     for at in ranks(left, rng):
@@ -77,6 +77,6 @@ def text_of(tokens: int, words: list[tuple[str, int]], rng: np.random.Generator)
 
 
 def ranks(count: int, rng: np.random.Generator) -> list[int]:
-    """Indices of words, each as often as Zipf's law has it: in proportion to 1 / (index + 1)."""
+    """Indices of words, with the frequencies of Zipf's law: in proportion to 1 / (index + 1)."""
     result: list[int] = np.searchsorted(SHARES, rng.random(max(count, 0)) * SHARES[-1]).tolist()
     return result

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is sent, and when: requests of random texts, and the arrivals of a Poisson process."""
+"""What is sent and when: requests of random texts, and the arrivals of a Poisson process."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 SHORTEST = 4
-SHORT_SKEWED = (1 / 8, 0.8)  # median over the longest text, and the spread of the logarithm
+SHORT_SKEWED = (1 / 8, 0.8)  # median relative to the longest text, and the spread of the logarithm
 SHAPES = ("short-skewed", "uniform", "fixed")
-VOCABULARY = (5, 900)  # ids of every model that is served here
+VOCABULARY = (5, 900)  # ids that every model served here has
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Request:
     """The texts of one request.
 
     Attributes:
-        ids: int32 [texts, longest of them], zeros after a text's end.
+        ids: int32 [texts, length of the longest], zeros after a text's end.
         seq_lens: int32 [texts, 1].
-        texts: what the ids were made of, where they were made of texts.
+        texts: the texts that the ids were made of, if there are any.
     """
 
     ids: Array
@@ -38,7 +38,7 @@ class Request:
 
     def tensors(self) -> dict[str, Array]:
         """Input name -> array; a single text fills its row and needs no seq_lens."""
-        # All or none: the server puts no requests with and without an optional input into one batch.
+        # Either all inputs or none: the server never batches requests with and without an optional input together.
         return {"input_ids": self.ids, **({"seq_lens": self.seq_lens} if len(self.seq_lens) > 1 else {})}
 
 
@@ -47,10 +47,10 @@ class Traffic:
     """A kind of requests.
 
     Attributes:
-        shape: how lengths are spread: "short-skewed" is log-normal with a median of an eighth of `longest`, as queries,
-            titles and sentences are; "uniform" from SHORTEST to `longest`; "fixed" all `longest`.
+        shape: the distribution of lengths: "short-skewed" is log-normal with a median of an eighth of `longest`, as of
+            queries, titles and sentences; "uniform" from SHORTEST to `longest`; "fixed" all `longest`.
         longest: tokens of the longest text.
-        texts: texts of a request.
+        texts: texts per request.
     """
 
     shape: str = "short-skewed"
@@ -68,7 +68,7 @@ class Traffic:
         return np.asarray(np.clip(drawn.round().astype(int), SHORTEST, self.longest))
 
     def requests(self, count: int, seed: int = 0) -> list[Request]:
-        """Different requests; the same seed gives the same ones."""
+        """`count` different requests; the same seed gives the same ones."""
         rng = np.random.default_rng(seed)
         return [self._request(rng) for _ in range(count)]
 
@@ -79,6 +79,6 @@ class Traffic:
 
 
 def arrivals(rate: float, seconds: float, rng: np.random.Generator) -> Array:
-    """Times of a Poisson process of `rate` a second, in seconds from its beginning."""
+    """Times of a Poisson process with `rate` events per second, in seconds from its start."""
     count = rng.poisson(rate * seconds)
     return np.sort(rng.uniform(0, seconds, count))

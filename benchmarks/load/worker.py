@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process of the generator: sends what a schedule says, and notes what comes back."""
+"""One process of the generator: sends requests on a schedule, and notes what comes back."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Order:
     """What a worker does next.
 
     Attributes:
-        begin: time.perf_counter at which the process of arrivals begins; the same clock in every process.
-        rate: requests a second.
+        begin: time.perf_counter at which the arrivals start; all processes share this clock.
+        rate: requests per second.
         seconds: how long requests are sent.
-        drain_s: how long answers are waited for after that.
-        seed: of the arrivals, other for every worker.
+        drain_s: how long to wait for answers after that.
+        seed: the seed of the arrivals, different for every worker.
     """
 
     begin: float
@@ -39,12 +39,12 @@ class Order:
 
 @dataclass(frozen=True)
 class Notes:
-    """What became of the requests, an entry each.
+    """What became of the requests, one entry each.
 
     Attributes:
-        meant, sent, answered: seconds from the beginning; NaN for what never happened.
-        outcome: of Outcome.
-        request: index in the pool.
+        meant, sent, answered: seconds from the start; NaN for what never happened.
+        outcome: values of Outcome.
+        request: indices in the pool.
     """
 
     meant: Array
@@ -85,13 +85,13 @@ def perform(client: Client, order: Order, pool_size: int) -> Notes:
 
 
 def work(pipe: Connection, target: Target, pool: Sequence[Request], expected: Sequence[Array] | None) -> None:
-    """Main function of the process: performs orders until None comes. A failure is sent instead of notes."""
+    """The process's main function: performs orders until None comes. If one fails, the error is sent, not notes."""
     try:
         client = connect(target, pool, expected)
         pipe.send(None)
         while (order := pipe.recv()) is not None:
             notes: Any = perform(client, order, len(pool))
-            if (notes.outcome == Outcome.LOST).any():  # late answers must not meet the next order's tickets
+            if (notes.outcome == Outcome.LOST).any():  # late answers must not match the next order's tickets
                 client.close()
                 client = connect(target, pool, expected)
             pipe.send(notes)
@@ -101,7 +101,7 @@ def work(pipe: Connection, target: Target, pool: Sequence[Request], expected: Se
 
 
 def connect(target: Target, pool: Sequence[Request], expected: Sequence[Array] | None) -> Client:
-    """Opens the connections. Only the module of the protocol is imported: gRPC's takes a second."""
+    """Opens the connections. Only the module for the protocol is imported, as gRPC's takes a second."""
     if target.protocol == "grpc":
         from .grpc_client import GrpcClient
 

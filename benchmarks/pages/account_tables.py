@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of what engines and sessions spend: GPU time by kind of kernel, memory, time on the host."""
+"""Tables of where engines and sessions spend time and memory: GPU time by kind of kernel, memory, time on the host."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 Record = Mapping[str, Any]
 Table = tuple[Sequence[str], Iterable[Sequence[str]]]
-"""The head and the rows; the first column is text, the others are numbers."""
+"""The head and the rows of a table; the first column is text, the others are numbers."""
 OURS, PADDED = ", linear auto", ", padded interface"
-"""How the names of cases end that are shown: engines with padfree's GEMMs, and with the padded interface."""
-BEFORE = ", before"  # of another version of the code, measured in the same run
+"""Endings of the names of cases that are shown: engines with padfree's GEMMs, and with the padded interface."""
+BEFORE = ", before"  # cases of another version of the code, measured in the same run
 PADDED_LAYERS: Mapping[str, str] = {
     "waiting for the host (`trainStation`)": r"trainStation",
     "the number of tokens, copied to the host": r"DevicetoShapeHostCopy",
@@ -21,11 +21,11 @@ PADDED_LAYERS: Mapping[str, str] = {
     "PadfreeUnpack": r"PadfreeUnpack",
     "casts of 64-bit inputs, shapes": r"^__my(?!.*Fc)",
 }
-"""What the layers do, and what their names hold; the first that fits counts."""
+"""What the layers do, and patterns for their names; the first match counts."""
 
 
 def timeline(records: Sequence[Record]) -> Table:
-    """A row per kind of kernel, a column per batch: us that it adds to a CUDA graph's replay."""
+    """A row per kind of kernel, a column per batch: the us that it adds to a CUDA graph's replay."""
     kinds = dict.fromkeys(kind for record in records for kind in record["kinds"])
 
     def cell(record: Record, kind: str) -> str:
@@ -46,7 +46,7 @@ def timeline(records: Sequence[Record]) -> Table:
 
 
 def _in_words(kind: str) -> str:
-    """A record's kind of kernel as pages call it: there "product" is what pages call a GEMM."""
+    """The name that pages use for a record's kind of kernel: "product" in records is a GEMM on pages."""
     return "other GEMMs" if kind == "product" else kind.replace("product", "GEMM")
 
 
@@ -58,7 +58,7 @@ def memory(records: Sequence[Record]) -> Table:
 
 
 def host(records: Sequence[Record]) -> Table:
-    """A row per batch: the GPU's time, and a call's from the caller's side, with and without CUDA graphs."""
+    """A row per batch: the GPU's time, and that of calls as callers see it, with and without CUDA graphs."""
     columns = {
         "GPU": "gpu_us",
         "`run`": "run_us",
@@ -78,7 +78,7 @@ def host(records: Sequence[Record]) -> Table:
 
 
 def padded_table(records: Sequence[Record]) -> Table:
-    """What the padded interface's engine spends on what the packed one does not have, by TensorRT's layers."""
+    """What the padded interface's engine spends on layers that the packed one does not have, by TensorRT's layers."""
     (record,) = records
     sums = dict.fromkeys(PADDED_LAYERS, 0.0)
     for layer, time_us in record["layers_us"].items():
@@ -90,13 +90,13 @@ def padded_table(records: Sequence[Record]) -> Table:
 
 
 def build_time(records: Sequence[Record]) -> Table:
-    """A row per build: seconds, and what was aimed at."""
+    """A row per build: its seconds, and the goal."""
     rows = [[r["case"], f"{r['seconds']:.1f}", "-" if r["goal_s"] is None else str(r["goal_s"])] for r in records]
     return ["build", "seconds", "goal"], rows
 
 
 def folder_memory(records: Sequence[Record]) -> Table:
-    """A row per command on a folder: GB of the weights, of its own memory and of mapped files."""
+    """A row per command on a folder: GB of the weights, of the command's own memory, and of mapped files."""
     rows = []
     for record in records:
         folder, _, command = record["case"].partition(", ")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole models with GEMMs in e4m3: times beside fp16, TensorRT in e4m3 and the GEMMs alone, and accuracy."""
+"""Whole models with GEMMs in e4m3: times compared with fp16, TensorRT in e4m3 and the GEMMs alone, and accuracy."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ GOALS: Mapping[tuple[str, int, int], str] = {
     ("bert-large", 32, 384): "5.1 ms",
     ("modernbert", 16, 512): "1.4 x fp16",
 }
-"""Model, B and S -> what was aimed at."""
+"""Goals by model, B and S."""
 
 
 def fp8(records: Sequence[Record], names: Mapping[str, str]) -> tuple[list[str], list[list[str]], list[Record]]:
-    """A row per batch that was measured in fp8, beside fp16; last, the record of every row.
+    """A row per batch that was measured in fp8, compared with fp16; returned last: the record of every row.
 
-    Peers that were measured in an earlier run alone stand in brackets, and so do fp16 of another commit and its ratio.
+    Peers that were only measured in an earlier run are in brackets, and so are fp16 of another commit and its ratio.
 
     Args:
-        records: of the set fp8, in both precisions.
-        names: how a model is called.
+        records: those of the set fp8, in both precisions.
+        names: a model -> its name on the page.
     """
     halves = {_batch(record): record for record in records if record["precision"] == "fp16"}
     pairs = [(record, halves.get(_batch(record))) for record in records if record["precision"] == "fp8"]
@@ -54,7 +54,7 @@ def _row(ours: Record, half: Record | None, peers: Sequence[str], names: Mapping
 
 
 def _beside(ours: Record, half: Record | None) -> Record:
-    """Ours, with fp16's commit among the earlier ones where it is another."""
+    """Our record, with fp16's commit among the earlier ones if it differs."""
     if half is None or not _is_of_another_run(ours, half):
         return ours
     return {**ours, EARLIER_COMMITS: sorted({*ours.get(EARLIER_COMMITS, ()), half["commit"]})}
@@ -74,7 +74,7 @@ def _ms(time_ms: float | None) -> str:
 
 
 def accuracy(records: Sequence[Record]) -> Table:
-    """A row per model and precision, of records of benchmarks/accuracy/fp8.py."""
+    """A row per model and precision, from records of benchmarks/accuracy/fp8.py."""
     head = ["model, queries", "precision", "cosine to fp32, mean", "worst", "top-1", "points to fp32"]
     rows = [
         [f"{record['case'].removesuffix(', fp8')}, {record['pairs']}", precision, *_accuracy(precision, result)]

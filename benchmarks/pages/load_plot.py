@@ -25,7 +25,7 @@ LABELS = {
 
 
 def plot(servers: Mapping[str, Sequence[Record]], path: Path) -> None:
-    """The 99th percentile over the tokens answered a second; a line ends where the server could not keep up."""
+    """The 99th percentile over the tokens answered per second; a line ends where the server could not keep up."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -33,7 +33,7 @@ def plot(servers: Mapping[str, Sequence[Record]], path: Path) -> None:
 
     with mpl.rc_context(STYLE):
         figure, axes = pyplot.subplots(figsize=(6.4, 3.4))
-        colours = iter((PEER_COLOURS[0], *OTHER_COLOURS))  # TensorRT's own, and none of another peer
+        colours = iter((PEER_COLOURS[0], *OTHER_COLOURS))  # TensorRT's own colour, and others that no peer has
         for marker, (name, records) in zip(MARKERS, servers.items(), strict=False):
             steps = sorted((r for r in records if r["latency_ms"]["p99"]), key=lambda r: r["offered_per_s"])
             colour = OURS if name == OWN else next(colours)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all tables are written with: Markdown, notes on the records, and cells of times."""
+"""What all tables are written with: Markdown, notes on the records, and cells for times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def with_notes(head: Sequence[str], rows: Iterable[Sequence[str]], records: Sequence[Record]) -> str:
-    """A table and what its records were measured with; a column names the commits where they are several."""
+    """A table, and what its records were measured with; if there are several commits, a column names them."""
     if not records:
         return UNMEASURED
     if len(commits_of(records)) > 1:
@@ -28,12 +28,12 @@ def with_notes(head: Sequence[str], rows: Iterable[Sequence[str]], records: Sequ
 
 
 def ms(time_ms: float | None) -> str:
-    """A time with three digits, a dash for none."""
+    """A time with three digits, or a dash."""
     if time_ms is None:
         return "-"
     return f"{time_ms:.3f}" if time_ms < 1 else f"{time_ms:.2f}"
 
 
 def ratio(numerator: float | None, denominator: float | None) -> str:
-    """A quotient with two digits after the point, a dash where a part is missing."""
+    """A quotient with two decimals, or a dash if a part is missing."""
     return f"{numerator / denominator:.2f}" if numerator and denominator else "-"

@@ -37,7 +37,7 @@ NAMES = {
 }
 VARLEN = "PyTorch varlen, compiled"
 ERRORS = (("padfree", PADFREE), ("padded TensorRT", "TensorRT padded"), ("PyTorch fp16", "PyTorch eager"))
-"""Label -> how the title of what made the error starts."""
+"""Labels of errors, and how the titles of those that made them start."""
 GOALS: Mapping[tuple[str, int, int], tuple[float, float | None, float]] = {
     ("bert-base", 16, 512): (1.18, 2.8, 1.25),
     ("bert-base", 16, 128): (1.28, 1.8, 1.25),
@@ -53,17 +53,17 @@ def of_set(records: Sequence[Record], name: str) -> list[Record]:
 
 
 def batch_name(record: Record) -> str:
-    """A target's column head."""
+    """The column head of a target."""
     return f"{NAMES[record['model']]}, {record['batch']} x {record['seq_len']}"
 
 
 def peers_of(result: Sequence[Mapping[str, float]]) -> list[str]:
-    """Who was measured beside ours in any case."""
+    """The peers that were measured in any case."""
     return [name for name in dict.fromkeys(name for times in result for name in times) if name not in (PADFREE, LIMIT)]
 
 
 def targets(records: Sequence[Record]) -> str:
-    """A row per contender, a column per batch: milliseconds, those of an earlier run in brackets, then errors."""
+    """A row per contender, a column per batch: milliseconds, in brackets if from an earlier run, then errors."""
     chosen = of_set(records, "targets")
     results = [times_of(record) for record in chosen]
     earlier = [earlier_times_of(record) for record in chosen]
@@ -85,7 +85,7 @@ def targets(records: Sequence[Record]) -> str:
 
 
 def goals(records: Sequence[Record]) -> str:
-    """What was aimed at beside what was reached."""
+    """The goals, compared with what was reached."""
     chosen, rows = of_set(records, "targets"), []
     for record in chosen:
         over_limit, over_tensorrt, over_varlen = GOALS[record["model"], record["batch"], record["seq_len"]]
@@ -104,7 +104,7 @@ def goals(records: Sequence[Record]) -> str:
 
 
 def summary(records: Sequence[Record]) -> str:
-    """The README's table: ours, padded TensorRT's time, and the quotient."""
+    """The README's table: our time, padded TensorRT's, and the quotient."""
     chosen, rows = of_set(records, "targets"), []
     for record in chosen:
         times = times_of(record)
@@ -154,11 +154,11 @@ SWEEPS: tuple[tuple[str, str, str, Key, Callable[[Record], str]], ...] = (
         lambda record: f"{NAMES[record['model']]}, {record['batch']} x {record['seq_len']}",
     ),
 )
-"""Set, heading, first column's head, order, and first column's text."""
+"""Set, heading, the first column's head, order, and the first column's text."""
 
 
 def sweep(records: Sequence[Record]) -> str:
-    """The picture, and a heading and a table for every set that there are records of."""
+    """The picture, and a heading and a table for every set that has records."""
     parts: list[str] = []
     compared = {TENSORRT: "padded TensorRT / padfree", VARLEN: "PyTorch varlen / padfree"}
     for name, heading, first, order, text in SWEEPS:
@@ -184,7 +184,7 @@ def sweep(records: Sequence[Record]) -> str:
 
 
 def positions(results: Path) -> str:
-    """A row per model with positions in its attention: of the last commit alone, since they lean on each other."""
+    """A row per model with positions in its attention, of the last commit only, since the goals compare them."""
     chosen = of_last_commit(results / "end_to_end.jsonl", lambda record: record["set"] == "positions")
     if not chosen:
         return UNMEASURED
@@ -201,7 +201,7 @@ def positions(results: Path) -> str:
 
 
 def fp8(results: Path) -> str:
-    """A row per batch in fp8, with fp16 beside it: in brackets, as what was measured in another run."""
+    """A row per batch in fp8, with fp16 in brackets, as it was measured in another run."""
     path = results / "end_to_end.jsonl"
     chosen = of_set(read(path), "fp8") if path.exists() else []
     return with_notes(*fp8_tables.fp8(chosen, NAMES))

@@ -18,11 +18,11 @@ from .style import GREY, OTHER_COLOURS, OURS, PEER_COLOURS, STYLE, readable_ink,
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "images" / "attention_pipeline.svg"
 WARPGROUPS, STAGES, QUERY_SLOTS = 3, 4, 2
 STEPS, TASKS = 3, 4
-"""Steps of keys in a task, and tasks that are played; the picture ends before the last does."""
+"""Steps of keys per task, and how many tasks are simulated; the picture ends before the last one does."""
 LATENCY, COPY, PRODUCT, SOFTMAX, OUTPUT = 2.0, 1.1, 1.3, 5.6, 2.2
-"""Durations without a unit: until a copy arrives, issuing one, a product, a step's softmax, storing the output."""
+"""Durations without a unit: until a copy arrives, to issue one, a product, a step's softmax, storing the output."""
 END = 40.5
-"""Where the picture is cut off."""
+"""Where the picture ends."""
 LIGHTER = 0.45
 """Opacity of every other task."""
 Q_COLOUR = STAGE_COLOUR = GREY
@@ -40,7 +40,7 @@ ROWS = (
 
 @dataclass(frozen=True)
 class Span:
-    """Something that a row of ROWS does from begin to end for a task."""
+    """What a row of ROWS does for a task from begin to end."""
 
     row: str
     begin: float
@@ -51,14 +51,14 @@ class Span:
 
 
 class Pipeline:
-    """Plays the tasks; spans are what happened."""
+    """Simulates the tasks; spans record what happened."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
-        self._ready = [0.0] * WARPGROUPS  # when a warpgroup may take its turn
+        self._ready = [0.0] * WARPGROUPS  # when each warpgroup may take its turn
         self._matrix_free = 0.0
         self._warp_free = dict.fromkeys("QKV", 0.0)
-        self._arrived: dict[tuple[str, int], float] = {}  # by operand and number of the stage, or of the job
+        self._arrived: dict[tuple[str, int], float] = {}  # by operand and the number of the stage or the task
         self._released: dict[tuple[str, int], float] = {}
 
     def play(self) -> list[Span]:
@@ -79,13 +79,13 @@ class Pipeline:
         return end
 
     def _load_queries(self, task: int) -> None:
-        """The Q of all warpgroups, once the buffers are free."""
+        """Loads Q for all warpgroups once the buffers are free."""
         begin = max(self._warp_free["Q"], self._released.get(("Q", task - QUERY_SLOTS), 0.0))
         self._warp_free["Q"] = self._add("loading warp: work items, Q", begin, begin + 2 * COPY, "Q", Q_COLOUR, task)
         self._arrived["Q", task] = begin + 2 * COPY + LATENCY
 
     def _load_stage(self, task: int, number: int) -> None:
-        """K and V of a step, once all warpgroups have left the stage."""
+        """Loads K and V of a step once all warpgroups have left the stage."""
         free = self._released.get(("stage", number - STAGES), 0.0)
         for operand, colour in (("K", K_COLOUR), ("V", V_COLOUR)):
             begin = max(self._warp_free[operand], free)
@@ -95,7 +95,7 @@ class Pipeline:
             self._arrived[operand, number] = end + LATENCY
 
     def _take_turn(self, task: int, group: int, step: int) -> None:
-        """PV of the step before and QK of this one, then this one's softmax; after the last step the output."""
+        """PV of the previous step and QK of this one, then this one's softmax; after the last step, the output."""
         number = task * STEPS + step
         data = self._arrived["K", number] if step < STEPS else 0.0
         data = max(data, self._arrived["V", number - 1] if step > 0 else self._arrived["Q", task])
@@ -113,7 +113,7 @@ class Pipeline:
             self._released["Q", task] = end
 
     def _release(self, task: int, number: int) -> None:
-        """Every warpgroup has multiplied with V of the stage."""
+        """Frees the stage: every warpgroup has multiplied with its V."""
         self._released["stage", number] = self._matrix_free
         arrived = min(self._arrived["K", number], self._arrived["V", number])
         row = f"stage {number % STAGES}"
@@ -132,7 +132,7 @@ def draw(path: Path) -> None:
             y, width = ROWS.index(span.row), min(span.end, END) - span.begin
             opacity = 1.0 if span.task % 2 == 0 else LIGHTER
             axes.barh(y, width, 0.78, span.begin, color=span.colour, alpha=opacity, linewidth=0)
-            if width > 0.3 * len(span.text):  # not in what is cut off
+            if width > 0.3 * len(span.text):  # leaves out labels of what is cut off
                 ink = readable_ink(span.colour, opacity)
                 axes.text(span.begin + width / 2, y, span.text, color=ink, size=7, ha="center", va="center")
         for border in (2.5, 6.5, 9.5):

@@ -27,9 +27,9 @@ from .sweep_plot import CURVES, draw_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 LABELS = 0.9
-"""How far titles begin left of the axes, above the names of rows, in widths of the axes."""
+"""How far to the left of the axes titles start, above the names of rows, in widths of the axes."""
 BAR_NAMES = {LIMIT: "limit: the GEMMs alone"}
-"""Names that are too long to stand beside a bar."""
+"""Short forms of names that are too long for the space next to a bar."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Bar:
 
 
 def ratios(record: Record, *, earlier: bool = False) -> dict[str, float]:
-    """Of every peer of this run, or of earlier ones, how many times as long as ours it took."""
+    """For every peer of this run, or of earlier ones, its time as a multiple of ours."""
     peers = record.get(EARLIER, {}) if earlier else record["peers_us"]
     return {name: time / record["ours_us"] for name, time in peers.items() if name in PAGE_PEERS}
 
@@ -56,11 +56,11 @@ WORDS = (
     (r"(\d+)k tokens of (\d+)", r"\1k tokens in texts of \2"),
     (r"one of (\d+) among (\d+) of (\d+)", r"one text of \1 tokens among \2 of \3"),
 )
-"""Shorthand of the records' cases, as a pattern, and what it means."""
+"""Shorthand in the records' cases, as patterns, and what it means."""
 
 
 def in_words(case: str) -> str:
-    """A case as a newcomer reads it: "H 12, B 16, lengths 102 to 512" is "12 heads, 16 texts of 102 to 512 tokens"."""
+    """A case in a newcomer's words: "H 12, B 16, lengths 102 to 512" is "12 heads, 16 texts of 102 to 512 tokens"."""
     for pattern, words in WORDS:
         case = re.sub(pattern, words, case)
     return case
@@ -77,7 +77,7 @@ def bars(records: Sequence[Record]) -> list[list[Bar]]:
 
 
 def draw_attention(records: Sequence[Record], path: Path) -> None:
-    """A row per case, a mark per peer: its time over ours, on a logarithmic axis; hollow if it is of an earlier run."""
+    """A row per case, a mark per peer: its time over ours on a logarithmic axis, hollow if from an earlier run."""
     from matplotlib import pyplot, ticker
 
     records = [record for record in records if record["ours_us"] and record["peers_us"]]
@@ -112,7 +112,7 @@ def draw_attention(records: Sequence[Record], path: Path) -> None:
 
 
 def draw_end_to_end(records: Sequence[Record], path: Path) -> None:
-    """A panel a model: a bar a contender, named beside it, the fastest on top; milliseconds for a batch."""
+    """A panel per model, a bar per contender with its name next to it, the fastest on top; milliseconds per batch."""
     from matplotlib import pyplot
 
     rows = -(-len(records) // 2)
@@ -145,7 +145,7 @@ def draw_end_to_end(records: Sequence[Record], path: Path) -> None:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture: the file of its records, which of them it shows, and what draws it."""
+    """A picture: its file of records, which of these it shows, and what draws it."""
 
     source: str
     shows: Callable[[Record], bool]
@@ -160,7 +160,7 @@ PICTURES: Mapping[str, Picture] = {
 
 
 def draw_all(results: Path, images: Path) -> list[Path]:
-    """Draws what there are records of; returns the pictures' paths."""
+    """Draws all pictures that have records; returns their paths."""
     written = []
     for name, picture in PICTURES.items():
         source = results / f"{picture.source}.jsonl"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole models beside engines with NVIDIA's variable-length BERT plugins."""
+"""Whole models compared with engines with NVIDIA's variable-length BERT plugins."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ PLUGINS = "NVIDIA varseqlen plugins"
 
 
 def plugins(records: Sequence[Record], names: Mapping[str, str]) -> tuple[list[str], list[list[str]], list[Record]]:
-    """One row per target that both ran; last, the record of every row.
+    """One row per target that both ran; returned last: the record of every row.
 
     Args:
-        records: of whole models.
-        names: how a model is called.
+        records: those of whole models.
+        names: a model -> its name on the page.
     """
     chosen = [record for record in records if record["set"] == "targets" and PLUGINS in times_of(record)]
     rows = [[_case(record, names), *_cells(times_of(record))] for record in chosen]

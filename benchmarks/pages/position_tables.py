@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole models with positions in their attention: every contender's time, and what was aimed at beside it."""
+"""Whole models with positions in their attention: every contender's time, and the goals."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from benchmarks.records import LIMIT, PADFREE, Record, times_of
 
 Times = Mapping[str, float]
 BERT_BASE = "BERT-base"
-"""Padfree's own time of BERT-base, of a batch of the same shape in the same run."""
+"""Padfree's own time of BERT-base, for a batch of the same shape in the same run."""
 COMPILE = "torch.compile, padded"
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A time of ours in ms, or, beside another's: ours over it at most, or, if `faster`, it over ours at least."""
+    """A limit for our time in ms, or for our time over another's; if `faster`, a minimum for the other's over ours."""
 
     bound: float
     beside: str = ""
@@ -24,7 +24,7 @@ class Goal:
     faster: bool = False
 
     def text(self, times: Times) -> str:
-        """What was aimed at, what was reached, and whether that is enough; a dash where it was not measured."""
+        """The goal, what was reached, and whether that is enough; a dash if it was not measured."""
         ours, other = times[PADFREE], times.get(self.beside) if self.beside else 1.0
         wanted = f"{self.bound:g} {self.name or 'ms'}"
         if other is None:
@@ -35,17 +35,17 @@ class Goal:
 
 
 def times_faster(bound: float, than: str, name: str) -> Goal:
-    """So many times as fast as another."""
+    """At least this many times as fast as another."""
     return Goal(bound, than, f"x as fast as {name}", faster=True)
 
 
 def times_limit(bound: float) -> Goal:
-    """So many times the limit at most."""
+    """At most this multiple of the limit."""
     return Goal(bound, LIMIT, "x the limit")
 
 
 def times_bert(bound: float) -> Goal:
-    """So many times BERT-base's time at most."""
+    """At most this multiple of BERT-base's time."""
     return Goal(bound, BERT_BASE, f"x {BERT_BASE}")
 
 
@@ -59,11 +59,11 @@ GOALS: Mapping[tuple[str, int, int], tuple[Goal, ...]] = {
     ("t5", 16, 512): (times_bert(1.15),),
     ("nomic", 16, 512): (times_limit(1.3),),
 }
-"""By model, B and S."""
+"""Goals by model, B and S."""
 
 
 def goals_of(record: Record, records: Sequence[Record]) -> str:
-    """The goals of a record's case, with what it reached."""
+    """The goals of a record's case, and what it reached."""
     shape = (record["batch"], record["seq_len"])
     bert = [
         item["ours_ms"] for item in records if (item["model"], item["batch"], item["seq_len"]) == ("bert-base", *shape)

@@ -19,7 +19,7 @@ PRECISIONS = ("fp32", "fp16", "bf16", "fp8")
 BATCH = ("bert-base", 16, 512)
 """Model, B and S that are timed."""
 SETS = ("fp8", "precisions")
-"""Sets of the sweep that have such records; a later one counts more."""
+"""Sets of the sweep with such records; later ones take precedence."""
 COLOURS = dict(zip(PRECISIONS, (GREY, OURS, *OTHER_COLOURS), strict=False))
 
 
@@ -39,7 +39,7 @@ def times_of(records: Sequence[Record]) -> dict[str, float]:
 
 
 def changes_of(record: Record) -> dict[str, float]:
-    """Per cent of the answers that change, in the task where most do, by precision; of fp32, 0 by definition."""
+    """Percentage of answers that change, in the task with the most changes, by precision; 0 for fp32 by definition."""
     scores = {name.removeprefix("packed "): score for name, score in record["scores"].items()}
     changed = {name: max(scores[name]["changed_percent"].values()) for name in PRECISIONS if name in scores}
     return {"fp32": 0.0, **changed}
@@ -50,7 +50,7 @@ def points(timed: Sequence[Record], trained: Sequence[Record]) -> list[Point]:
 
     Args:
         timed: records of the sweep.
-        trained: records of `benchmarks.accuracy`, of which the last one of the plain variant counts.
+        trained: records of `benchmarks.accuracy`; the last one of the plain variant counts.
     """
     plain = [record for record in trained if record["variant"] == "plain"]
     if not plain:
@@ -60,14 +60,14 @@ def points(timed: Sequence[Record], trained: Sequence[Record]) -> list[Point]:
 
 
 def changes_without_times(timed: Sequence[Record], trained: Sequence[Record]) -> dict[str, float]:
-    """Per cent of the answers that change, by precision, of those that were scored and not timed."""
+    """Percentage of answers that change, by precision, for precisions that were scored but not timed."""
     plain = [record for record in trained if record["variant"] == "plain"]
     times = times_of(timed)
     return {name: changed for name, changed in changes_of(plain[-1]).items() if name not in times} if plain else {}
 
 
 def draw_precisions(timed: Sequence[Record], trained: Sequence[Record], path: Path) -> bool:
-    """Draws the picture; False where fewer than two precisions have records."""
+    """Draws the picture; returns False if fewer than two precisions have records."""
     result = points(timed, trained)
     if len(result) < 2:
         return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of what is past one GPU: a pool's rates, balanced batches of a training, a large job's cost, work on files."""
+"""Tables of work beyond one GPU: a pool's rates, balanced training batches, a large job's cost, work on files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 
 
 def devices(records: Sequence[Record]) -> Table:
-    """A row per number of GPUs: million tokens a second, and how much that is of one GPU."""
+    """A row per number of GPUs: million tokens per second, and the ratio to one GPU."""
     one = next(record for record in records if record["case"] == "1 GPU")
 
     def rate(record: Record, name: str) -> list[str]:
@@ -28,7 +28,7 @@ def devices(records: Sequence[Record]) -> Table:
 
 
 def imbalance(records: Sequence[Record]) -> Table:
-    """A row per number of ranks, a column per size of batches: mean and 99th percentile, balanced and by chance."""
+    """A row per number of ranks, a column per batch size: mean and 99th percentile, balanced and by chance."""
     results = {(record["ranks"], record["batch"]): record for record in records if "steps" in record}
     head = ["ranks", *(f"{batch} rows per rank, {way}" for batch in BY_BATCH for way in ("balanced", "random"))]
     rows = []
@@ -44,7 +44,7 @@ def imbalance(records: Sequence[Record]) -> Table:
 
 
 def steps(records: Sequence[Record]) -> Table:
-    """A row per size of batches: steps a second both ways, and the imbalance that the GPUs have had."""
+    """A row per batch size: steps per second both ways, and the imbalance that the GPUs had."""
     head = [
         "GPUs x rows",
         "balanced, steps/s",
@@ -68,7 +68,7 @@ def scale(records: Sequence[Record]) -> Table:
 
 
 def bulk(records: Sequence[Record]) -> Table:
-    """A row per contender: million tokens a second from file to file, the cores for it, and how idle GPUs were."""
+    """A row per contender: million tokens per second from file to file, cores in use, and how idle GPUs were."""
     head = ["", "million tokens/s", "of one GPU", "of `Session` alone, per GPU", "cores", "no batch", "no kernel"]
 
     def share(record: Record, name: str) -> str:

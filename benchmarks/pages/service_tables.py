@@ -16,7 +16,7 @@ Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 
 
 def integrations(records: Sequence[Record]) -> Table:
-    """A row per task, a column for whoever does it: thousand texts a second, and ours over the best other."""
+    """A row per task, a column per contender: thousand texts per second, and our ratio to the best other one."""
     who = list(dict.fromkeys(record["who"] for record in records))
     others = [name for name in who if name.startswith("itself")]
     rows = []

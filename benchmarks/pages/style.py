@@ -10,9 +10,9 @@ from typing import Any
 from benchmarks.records import LIMIT, PADFREE, TENSORRT, Record
 
 INK = "#24292f"
-"""Text and axes: 14 : 1 on the pictures' white ground, which they keep where a page is dark."""
+"""Text and axes: contrast 14 : 1 on the pictures' white background, which they keep on dark pages."""
 GREY = "#6e7781"
-"""What is no text: bars and lines of the limit."""
+"""Everything else that is grey: bars and lines of the limit."""
 OURS = "#0072b2"
 MARKERS = "osD^vPX<>p"
 PEER_COLOURS = (
@@ -27,7 +27,7 @@ PEER_COLOURS = (
     "#8b949e",
     "#882255",
 )
-"""Colours of Okabe and Ito, then of Paul Tol: people who confuse red and green tell them apart."""
+"""Colours of Okabe and Ito, then of Paul Tol, which people who confuse red and green can distinguish."""
 STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 9,
@@ -54,13 +54,13 @@ USUAL = (
     "PyTorch varlen, compiled",
     "NVIDIA varseqlen plugins",
 )
-"""Peers of whole models, whose colours and marks are the same in all pictures."""
+"""Peers of whole models that have the same colours and marks in all pictures."""
 OTHER_COLOURS = PEER_COLOURS[len(USUAL) :]
-"""Colours of none of these."""
+"""Colours that none of these has."""
 
 
 def styles_of(names: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Colour and mark by the name in the legend: the usual peers, others that are named, padfree, the limit."""
+    """Colour and mark by the name in the legend: usual peers, other named ones, padfree, and the limit."""
     peers = dict.fromkeys([*USUAL, *(name for name in names if name not in (PADFREE, LIMIT))])
     return {
         **dict(zip(peers, zip(PEER_COLOURS, MARKERS, strict=True), strict=False)),
@@ -77,7 +77,7 @@ def luminance(colour: str) -> float:
 
 
 def contrast(colour: str, other: str) -> float:
-    """How much two colours differ, from 1 to 21; text needs 4.5."""
+    """The contrast of two colours, from 1 to 21; text needs 4.5."""
     darker, lighter = sorted((luminance(colour), luminance(other)))
     return (lighter + 0.05) / (darker + 0.05)
 
@@ -89,7 +89,7 @@ def on_white(colour: str, opacity: float) -> str:
 
 
 def readable_ink(colour: str, opacity: float = 1.0) -> str:
-    """White or INK, whichever stands out more on this colour."""
+    """White or INK, whichever has more contrast with this colour."""
     ground = on_white(colour, opacity)
     return max(("#ffffff", INK), key=lambda ink: contrast(ink, ground))
 
@@ -100,7 +100,7 @@ def machine(records: Sequence[Record]) -> str:
 
 
 def save(figure: Any, path: Path) -> None:
-    """Writes the picture, the same bytes for the same records."""
+    """Writes the picture, with the same bytes for the same records."""
     from matplotlib import pyplot
 
     path.parent.mkdir(parents=True, exist_ok=True)

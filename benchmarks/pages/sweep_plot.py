@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of a sweep: how many times as long as padfree its peers take, over lengths, fill, tokens and models."""
+"""The picture of a sweep: peers' times as multiples of padfree's, over lengths, fill, tokens and models."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ CURVES = ("length", "fill", "tokens", "model")
 
 
 def ratios(record: Record) -> dict[str, float]:
-    """Time over ours of every peer, and of the limit where it is one."""
+    """Time over ours for every peer, and for the limit where it is one."""
     times = {name: time_ms / record["ours_ms"] for name, time_ms in times_of(record).items() if name != PADFREE}
     if times.get(LIMIT, 0) > 1:
-        del times[LIMIT]  # of few tokens kernels of padfree's own are faster than cuBLAS: it bounds nothing there
+        del times[LIMIT]  # for few tokens padfree's kernels are faster than cuBLAS, so that it is no limit there
     return times
 
 
 def panels(records: Sequence[Record]) -> list[tuple[str, str, list[Record], Number]]:
-    """Title, label, records and horizontal position of every panel that there are records for."""
+    """Title, label, records and horizontal position of every panel that has records."""
     sets: dict[str, list[Record]] = {}
     for record in records:
         name = record["set"]
@@ -51,7 +51,7 @@ def panels(records: Sequence[Record]) -> list[tuple[str, str, list[Record], Numb
 
 
 def draw_sweep(records: Sequence[Record], path: Path) -> None:
-    """Lines over lengths, fill and tokens, and a row of marks a model."""
+    """Lines over lengths, fill and tokens, and a row of marks per model."""
     from matplotlib import pyplot
 
     lines, models = panels(records), [record for record in records if record["set"] == "model"]

@@ -58,7 +58,7 @@ BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 def account(
     make: Callable[[Sequence[Record]], account_tables.Table], ending: str = ""
 ) -> Callable[[Sequence[Record]], str]:
-    """A table of account_tables as Markdown, of the cases whose names end so."""
+    """A table of account_tables as Markdown, for the cases whose names have this ending."""
 
     def text(records: Sequence[Record]) -> str:
         chosen = [record for record in records if record["case"].endswith(ending)]
@@ -73,7 +73,7 @@ def rows(records: Sequence[Record]) -> str:
 
 
 def attention(records: Sequence[Record]) -> str:
-    """A row per case of the attention benchmark, and what they were measured with."""
+    """A row per case of the attention benchmark, and what the cases were measured with."""
     return with_notes(PAGE_HEADINGS, map(page_cells, records), records)
 
 
@@ -83,7 +83,7 @@ def attention_positions(records: Sequence[Record]) -> str:
 
 
 def attention_profile(records: Sequence[Record]) -> str:
-    """A row per case that was profiled, and what they were measured with."""
+    """A row per case that was profiled, and what the cases were measured with."""
     return with_notes(PROFILE_HEADINGS, map(profile_cells, records), records)
 
 
@@ -113,7 +113,7 @@ Table = Callable[[Path], str]
 
 
 def of_cases(source: str, make: Callable[[Sequence[Record]], str]) -> Table:
-    """A table of the records in `source`, of which the last of every case counts."""
+    """A table of the records in `source`; the last record of every case counts."""
     return lambda results: make(read(results / f"{source}.jsonl"))
 
 
@@ -124,7 +124,7 @@ def contest(results: Path) -> str:
 
 
 def service(source: str, make: Callable[[Sequence[Record]], service_tables.Table]) -> Table:
-    """A table of service_tables, of the last commit alone."""
+    """A table of service_tables, for the last commit only."""
 
     def text(results: Path) -> str:
         chosen = of_last_commit(results / f"{source}.jsonl")
@@ -134,7 +134,7 @@ def service(source: str, make: Callable[[Sequence[Record]], service_tables.Table
 
 
 def http(results: Path) -> str:
-    """A row per number of texts per request, each of the last commit that it was measured at."""
+    """A row per number of texts per request, each from the last commit at which it was measured."""
     path = results / "http.jsonl"
     numbers = {record["texts"] for record in read(path)} if path.exists() else set()
     chosen = [step for number in numbers for step in of_last_commit(path, partial(_asks_with, number))]
@@ -160,7 +160,7 @@ def past_one_gpu(source: str, make: Callable[[Sequence[Record]], scale_tables.Ta
 
 
 def without_gpu(source: str, make: Callable[[Sequence[Record]], service_tables.Table], but: str = "no case") -> Table:
-    """A table of measurements on a CPU, but for cases whose name holds `but`."""
+    """A table of measurements on a CPU, without cases whose names contain `but`."""
 
     def text(results: Path) -> str:
         path = results.parent / "cpu" / f"{source}.jsonl"
@@ -207,11 +207,11 @@ TABLES: Mapping[str, Table] = {
     "bulk": past_one_gpu("h200/bulk", scale_tables.bulk),
     "cores": without_gpu("embed", service_tables.cores),
 }
-"""Name of a table -> what makes it of the folder of records."""
+"""Name of a table -> what makes it from the folder of records."""
 
 
 def fill(text: str, results: Path) -> str:
-    """A document with its tables made anew from the records."""
+    """A document with its tables rebuilt from the records."""
 
     def make(result: re.Match[str]) -> str:
         return f"{result[1]}\n{TABLES[result[2]](results)}\n{result[3]}"

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU time of the rewriter, beside that of another commit."""
+"""CPU time of the rewriter, compared with that of another commit."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two commits rewrite the same files, in alternation, each in a process of its own."""
+"""Two commits rewrite the same files in turn, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.exports import load
 
 if sys.version_info >= (3, 11):
     import tomllib
-else:  # pytest and mypy bring it
+else:  # pytest and mypy depend on it
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +26,7 @@ _WORKER = Path(__file__).with_name("worker.py")
 
 @dataclass(frozen=True)
 class Times:
-    """CPU seconds of one file under one interface: the least of all rounds, of both commits."""
+    """CPU seconds of one file with one interface at both commits: the least of all rounds."""
 
     name: str
     interface: str
@@ -35,7 +35,7 @@ class Times:
 
 
 def fixtures(tree: Path, folder: Path) -> Iterator[Path]:
-    """The committed ONNX files of a tree as plain files in a folder; weights that are drawn are in them."""
+    """The committed ONNX files of a tree, as plain files in a folder that include weights which are drawn."""
     for path in sorted((tree / "tests" / "fixtures").rglob("*.onnx*")):
         name = "-".join(path.relative_to(tree / "tests" / "fixtures").parts).removesuffix(".gz")
         target = folder / name
@@ -71,7 +71,7 @@ class Worker:
         self._process.wait()
 
     def seconds(self, path: Path, interface: str) -> float | None:
-        """CPU seconds of a rewriting; None where the file is refused. Raises RuntimeError where the process ends."""
+        """CPU seconds of a rewriting; None if the file is refused. Raises RuntimeError if the process ends."""
         if self._process.stdin is None or self._process.stdout is None:
             raise AssertionError("the process has no pipes")
         print(path, interface, file=self._process.stdin, flush=True)
@@ -84,7 +84,7 @@ class Worker:
 def compare(
     workers: Sequence[Worker], paths: Sequence[Path], interfaces: Sequence[str], rounds: int
 ) -> Iterator[Times]:
-    """The times of all files that both commits rewrite; the commits take turns, and turns at being first."""
+    """The times of all files that both commits rewrite; they take turns, also at being first."""
     before, after = workers
     for path in paths:
         for interface in interfaces:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewrites the files that stdin names, a line each, and prints the CPU seconds of each; "refused" for others."""
+"""Rewrites the files that stdin names, one per line, and prints the CPU seconds of each, or "refused"."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from padfree.onnx_tools import RewriteError, rewrite
 
 
 def seconds_of(path: str, interface: str) -> float | None:
-    """CPU seconds of all threads of the process; None where the file is refused."""
+    """CPU seconds of all threads of the process; None if the file is refused."""
     start = time.process_time()
     try:
         rewrite(path, interface=interface)

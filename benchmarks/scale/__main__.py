@@ -26,11 +26,11 @@ from .model import Job, Machines, forecast
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 GPUS = tuple(1 << power for power in range(11))
 MEDIAN, DEVIATION = 165, 0.45
-"""Of the log-normal lengths where no file gives others: those of SQuAD's features."""
+"""Median and deviation of log-normal lengths if no file gives others: those of SQuAD's features."""
 
 
 def option(name: str) -> str:
-    """How a field is named on the command line."""
+    """A field's option on the command line."""
     return "--price" if name == "price_a_gpu_hour" else f"--{name.replace('_', '-')}"
 
 
@@ -56,7 +56,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def inputs(arguments: argparse.Namespace) -> tuple[Job, Machines]:
-    """The job and the machines, with measured rates where none are given."""
+    """The job and the machines, with measured rates where none is given."""
     values = vars(arguments)
     if values["gpu_tokens_per_s"] is None:
         values["gpu_tokens_per_s"] = report.gpu_rate(RESULTS / "h200")[0]

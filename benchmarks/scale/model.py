@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's time on so many GPUs: the slowest of its stages, shards dealt one by one, the start and the last shards.
+"""A job's time on several GPUs: the slowest of its stages, shards dealt one by one, the start, and the last shards.
 
-A GPU's stages work beside each other, so that the slowest one says how many texts a second there are: reading,
-tokenising, the GPU, writing, or the store that all share. A GPU takes the next shard when it has ended one. Shards
-differ by the lengths in them, and GPUs by what was measured, so that at the end some wait for the others.
+A GPU's stages work at the same time, so that the slowest one determines the texts per second: reading, tokenising, the
+GPU, writing, or the store that all share. A GPU takes the next shard when it has finished one. Shards differ by the
+lengths in them, and GPUs by their measured speed, so that at the end some wait for the others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from padfree.runtime.batching.dealing import SQUARES_A_TOKEN
 GIGA = 1e9
 SIMULATIONS = 20
 MUCH = 0.1
-"""A share of the whole time from which on the start, or the wait for the last shards, is said to bind."""
+"""Share of the whole time from which on the start, or the wait for the last shards, counts as the bottleneck."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Job:
 
     @property
     def bytes_in(self) -> float:
-        """Read for a text."""
+        """Bytes read per text."""
         return self.tokens_a_text * self.bytes_a_token
 
 
@@ -82,13 +82,13 @@ class Machines:
 
 @dataclass(frozen=True)
 class Forecast:
-    """A job on so many GPUs.
+    """The forecast for a job on a number of GPUs.
 
     Attributes:
         gpus: how many.
         seconds: until the last vector is written, the mean of simulations.
-        rate: texts a second and GPU, while all work.
-        binds: what would have to be more for the job to end sooner.
+        rate: texts per second and GPU, while all work.
+        binds: the bottleneck, of which more would make the job end sooner.
         start_share: the start's share of the time.
         tail_share: the share in which GPUs wait for the last shards.
         read_gb_per_s, write_gb_per_s: all GPUs together, while all work.
@@ -109,12 +109,12 @@ class Forecast:
 
     @property
     def gpu_hours(self) -> float:
-        """Of all GPUs, from the start to the end."""
+        """Hours of all GPUs, from the start to the end."""
         return self.gpus * self.seconds / 3600
 
 
 def stages(job: Job, machines: Machines, gpus: int) -> Mapping[str, float]:
-    """Texts a second and GPU that each stage could do alone."""
+    """Texts per second and GPU that each stage could process by itself."""
     network = machines.network_gb_per_s * GIGA / min(gpus, machines.gpus_a_machine)
     return {
         "GPU": machines.gpu_tokens_per_s / job.tokens_a_text,
@@ -127,7 +127,7 @@ def stages(job: Job, machines: Machines, gpus: int) -> Mapping[str, float]:
 
 
 def shard_work(job: Job, lengths: npt.NDArray[np.int64], rng: np.random.Generator) -> npt.NDArray[np.float64]:
-    """The work of every shard as a share of the mean shard's: tokens and squared lengths of texts drawn from `lengths`.
+    """Each shard's work relative to the mean: tokens and squared lengths of texts drawn from `lengths`.
 
     The sum of so many texts is normal with their variance (the central limit theorem), so that they need not be drawn.
     """
@@ -138,7 +138,7 @@ def shard_work(job: Job, lengths: npt.NDArray[np.int64], rng: np.random.Generato
 
 
 def last_end(work: npt.NDArray[np.float64], speeds: npt.NDArray[np.float64]) -> float:
-    """When the last shard ends, in times of a mean shard: each goes to the GPU that is free first."""
+    """When the last shard ends, in times of a mean shard: each goes to the first GPU that is free."""
     free = [(0.0, at) for at in range(speeds.size)]
     end = 0.0
     for amount in work.tolist():
@@ -153,11 +153,11 @@ def forecast(job: Job, machines: Machines, gpus: int, lengths: npt.NDArray[np.in
     """Computes a job's time and cost.
 
     Args:
-        job: what is to be done.
-        machines: what it is done on.
-        gpus: how many of them.
-        lengths: tokens of real texts; their spread is that of the job's, whose mean is its own.
-        seed: of the simulations.
+        job: the job.
+        machines: the machines that it runs on.
+        gpus: how many GPUs.
+        lengths: tokens of real texts, whose relative spread the job's texts have around their own mean.
+        seed: the seed of the simulations.
     """
     rates = stages(job, machines, gpus)
     binds, rate = min(rates.items(), key=lambda stage: stage[1])

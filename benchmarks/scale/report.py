@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forecasts as a table, and where the rates come from."""
+"""The forecasts as a table, and the sources of the rates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOKENISING = "tokenising.jsonl"
 
 
 def gpu_rate(results: Path) -> tuple[float, Record]:
-    """Tokens a second of BERT-base on one GPU, and the record: from ids to vectors, where that was measured."""
+    """Tokens per second of BERT-base on one GPU, from ids to vectors, and the record where that was measured."""
     pool = results / POOL
     collected = [record for record in (read(pool) if pool.exists() else []) if record["case"] == "1 GPU"]
     if collected:
@@ -27,7 +27,7 @@ def gpu_rate(results: Path) -> tuple[float, Record]:
 
 
 def core_rate(results: Path) -> tuple[float, Record]:
-    """Tokens a second that one core makes of texts with the library, and the record."""
+    """Tokens per second that one core makes from texts with the library, and the record."""
     record = next(item for item in read(results / TOKENISING) if item["case"] == "tokenising, library")
     return float(record["core_tokens_per_s"]), record
 
@@ -49,12 +49,12 @@ def cells(forecast: Forecast) -> list[str]:
 
 
 def of_record(record: Record) -> list[str]:
-    """A row of the table, of a record."""
+    """A row of the table from a record."""
     return cells(Forecast(**{field.name: record[field.name] for field in fields(Forecast)}))
 
 
 def as_record(forecast: Forecast, job: Job, machines: Machines) -> dict[str, Any]:
-    """For a file of records."""
+    """A forecast for a file of records."""
     return {
         "case": f"{forecast.gpus} GPU" + "s" * (forecast.gpus > 1),
         **asdict(forecast),

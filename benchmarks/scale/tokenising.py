@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many tokens a second one core makes of texts: by the library tokenizers, and by looking words up."""
+"""How many tokens per second one core makes from texts: with the library tokenizers, and by looking words up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXTS, TOKENS, SECONDS = 2000, 200, 2.0
 
 
 def core_s(work: Callable[[], Any]) -> float:
-    """Seconds of this process's cores for one call, the least of calls for SECONDS; others may use the machine too."""
+    """Seconds of this process's cores for one call, the least of calls for SECONDS, as other programs may run too."""
     times, start = [], time.process_time()
     while time.process_time() - start < SECONDS:
         begin = time.process_time()
@@ -30,7 +30,7 @@ def core_s(work: Callable[[], Any]) -> float:
 
 
 def measure(tokenizer_file: Path = DEMO_DATA / "tokenizer.json") -> Iterator[dict[str, Any]]:
-    """A record for each way."""
+    """One record for each way."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     from tokenizers import Tokenizer
 

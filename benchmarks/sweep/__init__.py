@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole models on one GPU beside their peers, over lengths, fill, tokens and models."""
+"""Whole models on one GPU compared with their peers, over lengths, fill, tokens and models."""

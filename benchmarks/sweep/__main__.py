@@ -31,7 +31,7 @@ from .measurement import choose, done_cases, run
 
 
 def main() -> int:
-    """Measures; exit code 1 where a case failed or missed what is required of it, or time ran out."""
+    """Measures; exit code 1 if a case failed or missed what is required of it, or time ran out."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cases of the sweep on one GPU, by set: which model, which batch, which peers.
 
-In every set the points that a curve needs first come first, so that a sweep that is cut short can be drawn.
+In every set the points that matter most to a curve come first, so that a sweep that is cut short can be drawn.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ FILLS = (1.0, 0.1, 0.5, 0.2, 0.8, 0.3, 0.4, 0.6, 0.7, 0.9)
 TOKENS = (1024, 16384, 128, 65536, 4096, 256, 512, 2048, 8192, 32768)
 WITH_VARLEN = TOKENS[:5]
 MANY_TOKENS = ProfileOptions(max_batch=216, max_seq_len=512, max_tokens=66048)
-"""Takes every batch of TOKENS, also where drawn lengths add up to a few more."""
+"""Fits every batch of TOKENS, even if the drawn lengths add up to a few more."""
 OTHER_MODELS = ("bert-large", "distilbert", "albert", "minilm")
 TARGETS = {(16, 512): 1.8, (16, 128): 1.25, (1, 128): None}
-"""Batch and S -> how much faster than padded TensorRT the engine has to be."""
+"""Batch and S -> how many times as fast as padded TensorRT the engine has to be."""
 
 TENSORRT = ("tensorrt", "limit")
 VARLEN = "torch-varlen"
@@ -33,17 +33,17 @@ DEBERTA = ("flashdeberta", "disentangled-flash")
 OF_BERT = ("tensorrt", "padded-interface", "varseqlen", *PYTORCH, "limit")
 OF_FP8 = ("tensorrt-fp8", "tensorrt-fp8-attention", "packed-tensorrt-fp8", "limit")
 EVERYTHING = (*OF_BERT, FLEX, *DEBERTA, *OF_FP8[:-1])
-"""But `tensorrt-strong`, which took within 0.5 % of `tensorrt`'s time wherever both were measured."""
+"""All peers but `tensorrt-strong`, which took within 0.5 % of `tensorrt`'s time wherever both were measured."""
 
 
 @dataclass(frozen=True)
 class SweepCase:
-    """One case.
+    """One case of the sweep.
 
     set: the part of a picture that it belongs to.
-    required: a speed-up over padded TensorRT.
-    engine: the profile of padfree's engine where cases share one; None tunes one for this case.
-    precision: of ours; in fp8, peers but for OF_FP8 compute in fp16.
+    required: the speed-up over padded TensorRT that is required.
+    engine: the profile of padfree's engine if cases share one; None tunes an engine for this case.
+    precision: that of our engine; in fp8, peers other than OF_FP8 compute in fp16.
     """
 
     set: str
@@ -58,13 +58,13 @@ class SweepCase:
 
     @property
     def name(self) -> str:
-        """What the records call it."""
+        """The case's name in the records."""
         precision = "" if self.precision == "fp16" else f", {self.precision}"
         return f"{self.set}: {self.model}, {self.batch} x {self.seq_len}, mean {self.mean:.4g}{precision}"
 
 
 def shared_engine(batch: int, seq_len: int) -> ProfileOptions | None:
-    """One engine for all batches of a sweep; short sequences have attention of their own, and thus engines."""
+    """One engine for all batches of a sweep; short sequences have their own attention kernel, and thus engines."""
     return ProfileOptions(batch, LONGEST, batch * LONGEST) if seq_len > SHORT_LENGTH else None
 
 
@@ -77,7 +77,7 @@ def targets() -> Iterator[SweepCase]:
 
 
 def by_length() -> Iterator[SweepCase]:
-    """BERT-base over S, as ByteTransformer's table has it; PyTorch at four lengths."""
+    """BERT-base over S, as in ByteTransformer's table; PyTorch at four lengths."""
     for batch in (16, 1):
         for seq_len in LENGTHS:
             peers = (*TENSORRT, *PYTORCH) if batch == 16 and seq_len in WITH_PYTORCH else TENSORRT
@@ -86,15 +86,15 @@ def by_length() -> Iterator[SweepCase]:
 
 
 def by_fill() -> Iterator[SweepCase]:
-    """Where padding-free stops paying: the mean length from 0.1 to all of S."""
+    """Where padding-free stops paying off: the mean length from 0.1 to all of S."""
     for fill in FILLS:
         yield SweepCase("fill", "bert-base", 16, 512, fill * 512, TENSORRT, engine=shared_engine(16, 512))
 
 
 def by_tokens() -> Iterator[SweepCase]:
-    """From a few tokens to as many as one run takes, where padding is no matter: beside what packs as well.
+    """From a few tokens to as many as one run takes, compared with a peer that packs too: padding does not matter.
 
-    S is 512, but one sequence of all the tokens where they are few.
+    S is 512; if there are few tokens, they are one sequence.
     """
     for tokens in TOKENS:
         batch = max(1, round(tokens / (FILL * 512)))
@@ -121,7 +121,7 @@ WITH_POSITIONS = (
     ("deberta", 16, 128, (COMPILED, *DEBERTA)),
     ("deberta", 1, 128, (COMPILED, *DEBERTA)),
 )
-"""Encoders whose attention has positions in it, with B, S and peers; BERT-base, which two of them are compared with."""
+"""Encoders whose attention has positions, with B, S and peers; and BERT-base, with which two of them are compared."""
 
 
 def with_positions() -> Iterator[SweepCase]:
@@ -151,7 +151,7 @@ FP8 = (
 
 
 def fp8() -> Iterator[SweepCase]:
-    """Products in e4m3 beside fp16, each with the limit that it has, and with TensorRT's own in e4m3."""
+    """Products in e4m3 compared with fp16, each with its own limit, and with TensorRT's own in e4m3."""
     for model, batch, seq_len in FP8:
         for precision, peers in (("fp8", OF_FP8), ("fp16", ("limit",))):
             mean = seq_len if batch == 1 else FILL * seq_len
@@ -163,7 +163,7 @@ DEFINED = ("nomic-v1.5", "gte-base", "jina-v3")
 
 
 def by_definition() -> Iterator[SweepCase]:
-    """Folders that refer to code of their own: a full batch, and one short text."""
+    """Folders that refer to their own code: a full batch, and one short text."""
     for model in DEFINED:
         for batch, seq_len in ((16, 512), (1, 32)):
             mean = seq_len if batch == 1 else FILL * seq_len
@@ -171,7 +171,7 @@ def by_definition() -> Iterator[SweepCase]:
 
 
 def precisions() -> Iterator[SweepCase]:
-    """One batch in every precision, alone."""
+    """One batch in every precision, without peers."""
     for precision in ("fp32", "fp16", "bf16", "fp8"):
         yield SweepCase("precisions", "bert-base", 16, 512, FILL * 512, (), precision=precision)
 

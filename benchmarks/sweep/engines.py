@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the padded engines that a sweep needs, ahead of it: `python -m benchmarks.sweep --build-only`.
+"""Builds the padded engines that a sweep needs before it runs: `python -m benchmarks.sweep --build-only`.
 
-They take most of a sweep's time, and most of that is the host's: several processes, each with a part, share the work.
-TensorRT times kernels while it builds: let nothing be measured on the same GPU meanwhile.
+These builds take most of a sweep's time, mostly on the host: several processes can share the work, each with a part.
+TensorRT times kernels while it builds, so do not measure anything on the same GPU meanwhile.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ PEER = "tensorrt"
 
 @dataclass(frozen=True)
 class Part:
-    """Every `count`-th of some things, from the `number`-th on; number counts from 1."""
+    """Every `count`-th element, starting with the `number`-th; number counts from 1."""
 
     number: int = 1
     count: int = 1
 
     @staticmethod
     def read(text: str) -> Part:
-        """From "2/3". Raises argparse.ArgumentTypeError for what is no part."""
+        """Parses a part such as "2/3". Raises argparse.ArgumentTypeError for anything else."""
         match = re.fullmatch(r"(\d+)/(\d+)", text)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise argparse.ArgumentTypeError(f"{text!r}, allowed: K/N with K from 1 to N, like 2/3")
@@ -37,13 +37,13 @@ class Part:
 
     @property
     def slice(self) -> slice:
-        """The part of a list."""
+        """The elements of the part, as a slice of a list."""
         return slice(self.number - 1, None, self.count)
 
 
 @dataclass(frozen=True)
 class PaddedShape:
-    """A padded engine: model, B and S."""
+    """A padded engine's model, B and S."""
 
     model: str
     batch: int
@@ -51,7 +51,7 @@ class PaddedShape:
 
 
 def padded_shapes(cases: Iterable[SweepCase]) -> list[PaddedShape]:
-    """The padded engines that these cases measure, each once, in their order."""
+    """The padded engines that these cases measure, each once, in order."""
     shapes = [PaddedShape(case.model, case.batch, case.seq_len) for case in cases if PEER in case.peers]
     return list(dict.fromkeys(shapes))
 
@@ -66,12 +66,12 @@ def build_padded(
     deadline: float,
     say: Callable[[str], None],
 ) -> int:
-    """Builds one part of the cases' padded engines, those that the folder has not.
+    """Builds one part of the cases' padded engines, except those that the folder has.
 
     Args:
         cases: what will be measured.
         part: this process's part of the engines.
-        read_model: gives the padfree.builder.peers.setup.PeerModel of a name.
+        read_model: returns the padfree.builder.peers.setup.PeerModel of a name.
         folder: where the sweep looks for engines.
         timing_cache: a file of this process's own, or "default".
         deadline: on time.monotonic()'s clock; no build starts after it.
@@ -105,7 +105,7 @@ def build_padded(
                 timing_cache=timing_cache,
             )
             say(f"[{count}/{len(shapes)}] built {name}; {time.monotonic() - start:.1f} s")
-        except Exception as error:  # the sweep names it among what is unavailable
+        except Exception as error:  # the sweep reports it as unavailable
             missing += 1
             say(f"[{count}/{len(shapes)}] {name}: FAILED: {type(error).__name__}: {error}")
     return missing

@@ -18,13 +18,13 @@ from .engines import build_padded
 
 OURS, PADDED = "padfree", "TensorRT padded"
 MAX_ERROR_RATIO = 2.0
-"""Our error against fp32 may be this many times that of PyTorch in fp16."""
+"""Our error against fp32 may be at most this multiple of PyTorch's in fp16."""
 
 Done = set[tuple[str, str]]
 
 
 def done_cases(path: Path | None) -> Done:
-    """Case and commit of every record in the file."""
+    """The case and commit of every record in the file."""
     if path is None or not path.exists():
         return set()
     records = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
@@ -36,7 +36,7 @@ def choose(
 ) -> list[SweepCase]:
     """The cases of some sets that are still to be measured, with those of their peers that are wanted.
 
-    pattern: a regular expression that is found in their names.
+    pattern: a regular expression for their names.
     """
     cases = [case for name in sets for case in SETS[name] if (case.name, commit) not in done]
     cases = [case for case in cases if re.search(pattern, case.name)]
@@ -46,7 +46,7 @@ def choose(
 def run(cases: list[SweepCase], folder: Path, arguments: argparse.Namespace) -> int:
     """Measures the cases, one record each, or only builds their padded engines.
 
-    A case that fails is printed and passed over, unless it took the GPU from this process.
+    A case that fails is printed and skipped, unless the process has lost the GPU.
     """
     deadline = time.monotonic() + 60 * arguments.minutes
     read_model = model_reader(arguments.models or folder)
@@ -75,7 +75,7 @@ def run(cases: list[SweepCase], folder: Path, arguments: argparse.Namespace) -> 
 
 
 def model_reader(folder: Path) -> Callable[..., Any]:
-    """Gives models by their name and precision, exported once into the folder, read once."""
+    """Returns models by name and precision; each is exported into the folder once, and read once."""
     from padfree.builder.peers.setup import PeerModel
 
     from benchmarks import definitions
@@ -99,7 +99,7 @@ def model_reader(folder: Path) -> Callable[..., Any]:
 
 
 def explain(error: BaseException) -> str:
-    """An error and those that led to it: closing what is broken fails too, and would hide what broke it."""
+    """An error and those that led to it, as closing what is broken fails too and would hide the cause."""
     texts = []
     chained: BaseException | None = error
     while chained is not None:
@@ -121,7 +121,7 @@ def measure_case(case: SweepCase, model: Any, folder: Path, arguments: argparse.
     from padfree.builder.bench.cases import BenchCase, measure
     from padfree.builder.bench.environment import append_record
 
-    if case.precision != "fp16":  # engines are named by model and batch
+    if case.precision != "fp16":  # engines are named after model and batch
         folder = folder / case.precision
         folder.mkdir(exist_ok=True)
     record, _ = measure(
@@ -142,7 +142,7 @@ def measure_case(case: SweepCase, model: Any, folder: Path, arguments: argparse.
 
 
 def is_passed(record: dict[str, Any]) -> bool:
-    """Whether the speed-up over padded TensorRT is the required one, and the error within PyTorch's bound."""
+    """Whether the speed-up over padded TensorRT is sufficient, and the error within PyTorch's bound."""
     errors, padded = record["errors"], [time_ms for title, time_ms in record["peers_ms"].items() if PADDED in title]
     plain = [error for title, error in errors.items() if title.startswith("PyTorch eager")]
     if plain and errors[OURS] > MAX_ERROR_RATIO * plain[0]:
@@ -162,5 +162,5 @@ def line(record: dict[str, Any]) -> str:
 
 
 def say(text: str) -> None:
-    """Prints at once."""
+    """Prints without buffering."""
     print(text, flush=True)

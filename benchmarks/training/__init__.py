@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Balanced batches: how equal the work of ranks is, and steps a second on several GPUs."""
+"""Balanced batches: how equal the ranks' work is, and steps per second on several GPUs."""

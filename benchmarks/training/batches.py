@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of ranks both ways, balanced and as rows come, and how unequal they are."""
+"""Batches of ranks both ways, balanced and in the order of rows, and how unequal they are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Lengths = npt.NDArray[np.int64]
 
 
 def both_ways(sampler: BalancedBatchSampler) -> Iterator[tuple[list[list[int]], list[list[int]]]]:
-    """Every step of an epoch: balanced shares, and the same rows dealt out as they come."""
+    """All steps of an epoch: balanced shares, and the same rows dealt out in order."""
     for shares in sampler.shares():
         rows = sorted(row for share in shares for row in share)
         mixed = np.random.default_rng([sampler.seed, rows[0]]).permutation(rows)
@@ -24,13 +24,13 @@ def both_ways(sampler: BalancedBatchSampler) -> Iterator[tuple[list[list[int]], 
 
 
 def snake_alone(lengths: Lengths, shares: list[list[int]]) -> list[list[int]]:
-    """The same rows in a snake without swaps."""
+    """The same rows dealt in a snake, without swaps."""
     rows = np.concatenate([np.array(share) for share in shares])
     return [rows[hand].tolist() for hand in snake(lengths[rows], len(shares))]
 
 
 def imbalance(lengths: Lengths, ranks: int, batch: int, epochs: int) -> dict[str, Any]:
-    """One number of ranks and one size of batches."""
+    """Measures one number of ranks and one batch size."""
     sampler = BalancedBatchSampler(lengths, batch, replicas=ranks, drop_last=True)
     results: dict[str, list[Any]] = {"balanced": [], "snake": [], "unbalanced": []}
     for epoch in range(epochs):

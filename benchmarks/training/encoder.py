@@ -24,7 +24,7 @@ class Batch(NamedTuple):
 
 
 def packed_batch(lengths: npt.NDArray[np.int64], *, seed: int) -> Batch:
-    """Random ids of sequences of these lengths."""
+    """A batch of sequences with these lengths and random ids."""
     ids = np.random.default_rng(seed).integers(0, VOCABULARY, int(lengths.sum()))
     positions = np.concatenate([np.arange(length) for length in lengths])
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
@@ -33,7 +33,7 @@ def packed_batch(lengths: npt.NDArray[np.int64], *, seed: int) -> Batch:
 
 
 class Layer(nn.Module):  # type: ignore[misc]
-    """Attention and feed-forward, each post-norm."""
+    """Attention and feed-forward, both post-norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Layer(nn.Module):  # type: ignore[misc]
         self.first, self.second = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
 
     def forward(self, x: Any, batch: Batch) -> Any:
-        """Tokens [T, E] to tokens."""
+        """Maps tokens [T, E] to tokens."""
         q, k, v = (part.contiguous() for part in self.qkv(x).view(-1, 3, HEADS, HIDDEN // HEADS).unbind(1))
         offsets, longest = batch.offsets, batch.longest
         mixed = varlen_attn(q, k, v, offsets, offsets, longest, longest).reshape(-1, HIDDEN)
@@ -51,7 +51,7 @@ class Layer(nn.Module):  # type: ignore[misc]
 
 
 class Encoder(nn.Module):  # type: ignore[misc]
-    """Embeddings, layers, and a head that gives every sequence's first token a number."""
+    """Embeddings, layers, and a head that gives one number for every sequence's first token."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps a second of a training on all GPUs of the machine, with balanced batches and with batches as rows come.
+"""Steps per second of training on all GPUs of the machine, with balanced batches and with batches in the order of rows.
 
-Every process trains with both kinds of batches in turn, for some seconds each and twice, so that what drifts meets
-both. Both ways have the same rows in a step; only who gets which differs.
+Every process trains with both kinds of batches in turn, for some seconds each and twice, so that drift affects both.
+Both ways have the same rows in a step, but distribute them differently.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .encoder import Encoder, loss_of, packed_batch
 
 WAYS = ("balanced", "unbalanced")
 ROUNDS, TOGETHER = 2, 20
-"""Turns of each way; steps between two looks at the clock, which all ranks take together."""
+"""Turns of each way, and steps between two looks at the clock, which all ranks take together."""
 ALONE, ALONE_WARM_UP = 40, 5
-"""Steps whose time on each rank alone is measured."""
+"""Steps, and steps of warm-up, for the time of each rank alone."""
 
 
 def measure(lengths: npt.NDArray[np.int64], *, batches: Sequence[int], seconds: float) -> Iterator[dict[str, Any]]:
@@ -49,7 +49,7 @@ def measure(lengths: npt.NDArray[np.int64], *, batches: Sequence[int], seconds: 
 
 
 def steps_of(lengths: npt.NDArray[np.int64], batch: int, ranks: int) -> dict[str, list[list[list[int]]]]:
-    """The steps of an epoch both ways."""
+    """The steps of an epoch, both ways."""
     sampler = BalancedBatchSampler(lengths, batch, replicas=ranks, drop_last=True)
     pairs = list(both_ways(sampler))
     return {way: [pair[at] for pair in pairs] for at, way in enumerate(WAYS)}
@@ -64,8 +64,8 @@ def train(
     seconds: float,
     folder: str,
 ) -> None:
-    """One process."""
-    # Multicast of NVLink is not there on every machine, and these few gradients do not need it.
+    """The main function of one process."""
+    # NVLink's multicast is not available on every machine, and these few gradients do not need it.
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NCCL_NVLS_ENABLE": "0"}
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", rank=rank, world_size=ranks, device_id=torch.device("cuda", rank))
@@ -83,7 +83,7 @@ def train(
 def train_both_ways(
     model: Any, optimizer: Any, lengths: npt.NDArray[np.int64], rank: int, batch: int, seconds: float
 ) -> dict[str, Any]:
-    """One size of batches."""
+    """Trains with one batch size, both ways."""
     ranks = dist.get_world_size()
     steps = steps_of(lengths, batch, ranks)
     record: dict[str, Any] = {"case": f"steps, {ranks} GPUs x {batch}", "ranks": ranks, "batch": batch}
@@ -112,7 +112,7 @@ def train_both_ways(
 def run(
     model: Any, optimizer: Any, steps: Iterator[Any], lengths: npt.NDArray[np.int64], rank: int, *, seconds: float
 ) -> tuple[int, float]:
-    """Trains so long, and TOGETHER steps at least; how many steps, and how long they took."""
+    """Trains for `seconds`, at least TOGETHER steps; returns how many steps were made, and how long they took."""
     done = 0
     go_on = torch.ones(1, device="cuda")
     torch.cuda.synchronize()
@@ -126,7 +126,7 @@ def run(
             optimizer.zero_grad(set_to_none=True)
             done += 1
         go_on.fill_(time.perf_counter() - start < seconds)
-        dist.broadcast(go_on, 0)  # all ranks stop after the same step
+        dist.broadcast(go_on, 0)  # makes all ranks stop after the same step
     torch.cuda.synchronize()
     return done, time.perf_counter() - start
 
@@ -136,7 +136,7 @@ def compute_ms(
 ) -> dict[str, float]:
     """A rank's own time for forward and backward, without waiting for others: the mean of all ranks, and the slowest.
 
-    Both are means over some steps. The slowest over the mean, less 1, is the imbalance that the GPUs have really had.
+    Both are means over some steps. The slowest over the mean, minus 1, is the imbalance that the GPUs really had.
     """
     times = []
     for shares in steps[: ALONE + ALONE_WARM_UP]:
