@@ -101,7 +101,7 @@ def visible_gpus() -> int:
 
 
 def session_rate(plan: Path, data: Data, max_length: int) -> float:
-    """Tokens per second of a Session that gets sorted tokens, two runs at once: the better of two rounds."""
+    """Tokens per second of a Session that gets sorted tokens, two runs at once: the best of three rounds."""
     from concurrent.futures import ThreadPoolExecutor
 
     library = Tokenizer.from_file(str(data.tokenizer))

@@ -68,7 +68,7 @@ def one_after_the_other(works: Sequence[Work]) -> Callable[[], None]:
 
 
 def copy_us(num_bytes: int, sets: int) -> float:
-    """Time of a device copy that reads and writes half of the bytes each: the better of cudaMemcpyAsync and a kernel."""
+    """Time of a device copy that reads and writes half of the bytes each, by cudaMemcpyAsync or a faster kernel."""
     half = max(1, num_bytes // 4)
     pairs = [torch.zeros(2, half, device="cuda", dtype=torch.float16) for _ in range(sets)]
     return min(

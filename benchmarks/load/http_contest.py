@@ -35,7 +35,7 @@ from .traffic import Traffic
 
 TOKENIZER = DEMO_DATA / "tokenizer.json"
 TRITON_TOKENS_PER_S = 2_253_013
-"""The packed engine's limit in Triton with 8 texts per request on an H200, for clients that send tokens"""
+"""The packed engine's limit in Triton with 8 texts per request on an H200, sent as tokens (docs/internals/load.md)."""
 STARTS = {1: 4000.0, 8: 1000.0, 32: 250.0}
 """First rates in requests per second, by texts per request; others start with as many texts as with 8."""
 

@@ -17,7 +17,7 @@ TOKENISING = "tokenising.jsonl"
 
 
 def gpu_rate(results: Path) -> tuple[float, Record]:
-    """Tokens per second of BERT-base on one GPU, from ids to vectors, and the record where that was measured."""
+    """Tokens per second of BERT-base on one GPU, from ids to vectors if that was measured, and the record."""
     pool = results / POOL
     collected = [record for record in (read(pool) if pool.exists() else []) if record["case"] == "1 GPU"]
     if collected:
