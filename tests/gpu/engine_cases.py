@@ -86,7 +86,7 @@ def entries(folder: Path) -> list[Entry]:
     seen = set[str]()
     for case in families.all_cases():
         if case.static or case.dtype != "fp32" or case.activation:
-            continue  # such a file of fixed sizes runs no single sequence; the others differ in the original only
+            continue  # files of fixed sizes run no single sequences; the others differ in the original only
         precisions = PRECISIONS
         if case.family in seen:
             precisions = PRECISIONS[:1]

@@ -26,7 +26,7 @@ WIDE = {
 }
 """Wider references of families whose plain ones have heads of 4 numbers: kernels take multiples of 8."""
 LARGEST = {"fp32": 5e-3, "fp16": 4e-2}
-"""Largest error in parts of an answer's norm: products in TF32; some thirty roundings to 11 bits at widths of 16."""
+"""Largest error relative to an answer's norm: products in TF32; some thirty roundings to 11 bits at widths of 16."""
 TYPES = [(family, precision) for family in FAMILIES for precision in LARGEST if (family, precision) != ("umt5", "fp16")]
 """umT5's attention has no scale: with random weights, a row of 5,000 is off by 4 % in half precision even on a CPU."""
 

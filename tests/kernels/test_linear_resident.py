@@ -66,7 +66,7 @@ def test_tokens(tokens: int, depth: int, tiling: tuple[int, int, int, int]) -> N
 def test_ranges_of_few_tiles(tokens: int, features: int, tiling: tuple[int, int, int, int]) -> None:
     """Many ranges per block, of one tile or several, with warpgroups that may have no tile at all."""
     if tiling[1] > -(-features // 64):
-        with pytest.raises(RuntimeError):  # there are fewer tiles than blocks next to each other
+        with pytest.raises(RuntimeError):  # there are fewer tiles of features than blocks in a cluster
             check_e4m3(tokens, 256, features, "qkv", tiling)
         return
     check_e4m3(tokens, 256, features, "qkv", tiling)

@@ -1,4 +1,4 @@
-"""Norms of rows in half precision that write float32: it rounds to the rows that they write in half precision.
+"""Norms of rows in half precision that write float32, which rounds to the rows that they write in half precision.
 
 With the rows in float32 they may write the sequences' first rows in half precision, or a pooler's results for these.
 """

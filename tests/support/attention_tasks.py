@@ -69,7 +69,7 @@ def _cost(half_steps: int, heads: int, warpgroups: int) -> int:
 
 
 def _class(cost: int, *, left: bool) -> int:
-    """There are eight classes per doubling of the cost; full tasks and those of a sequence's rest alternate."""
+    """Eight classes per doubling of the cost, separate ones for full tasks and for what is left of a sequence."""
     mantissa, exponent = math.frexp(cost)
     return min(2 * (8 * (exponent - 1) + int(16 * mantissa) - 8) + (not left), CLASSES - 1)
 

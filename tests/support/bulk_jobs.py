@@ -77,7 +77,7 @@ class Command:
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
     def kill(self) -> None:
-        """Kills the driver alone, as a power failure would."""
+        """Kills the driver with SIGKILL, and nothing else."""
         self.process.kill()
         self.process.communicate()
 
