@@ -31,7 +31,7 @@ OPTIONS = {
     "classes": HeadOptions(template="qwen3-reranker"),
 }
 LARGEST = {"fp32": 1e-2, "fp16": 5e-2, "bf16": 2e-1}
-"""Largest error relative to a score, or to 1 for smaller ones: TF32 products; rounding to 11 and 8 bits, widths of 32."""
+"""Largest error relative to a score, or to 1 for smaller ones: TF32; roundings to 11 and 8 bits at widths of 32."""
 
 
 @pytest.fixture(scope="module")
