@@ -160,7 +160,7 @@ def _model(arguments: argparse.Namespace) -> Path:
     paths: list[Path] = [each for each in (arguments.model, arguments.engine) if each is not None]
     if len(paths) != 1:
         paths_text = "none" if not paths else " and ".join(map(str, paths))
-        raise BuildError(f"one model is wanted, {paths_text} was given; name it first: MODEL --input ... -o ...")
+        raise BuildError(f"give one model, not {paths_text}; name it first: MODEL --input ... -o ...")
     (model,) = paths
     if arguments.ray is not None and not model.is_file():
         raise BuildError(

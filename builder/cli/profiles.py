@@ -81,8 +81,8 @@ def _profiles(arguments: argparse.Namespace) -> Iterator[dict[str, int | None]]:
     for name, values in sizes.items():
         if len(values) not in (1, count):
             raise BuildError(
-                f"--{name.replace('_', '-')} is given {len(values)} times, another option of the profile {count} "
-                f"times; give it once for all profiles, or {count} times"
+                f"--{name.replace('_', '-')} is given {len(values)} times, and another option of the "
+                f"profiles {count} times; give it once for all profiles, or {count} times"
             )
     for at in range(count):
         yield {name: values[at % len(values)] for name, values in sizes.items()}

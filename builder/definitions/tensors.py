@@ -290,7 +290,7 @@ class Tensors:
         if entry.dtype not in _TYPES:
             raise NotDefinedError(f"'{full}' has the type {entry.dtype}, and {', '.join(_TYPES)} alone are known")
         if entry.end - entry.begin != math.prod(shape) * _TYPES[entry.dtype].itemsize:
-            raise BuildError(f"{file}: '{full}' has other bytes than its shape says; download the model again")
+            raise BuildError(f"{file}: '{full}' does not have the size that its shape says; download the model again")
         self._read_names.add(full)
         return Weight(full, shape, file, entry.dtype, entry.begin)
 

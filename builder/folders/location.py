@@ -62,7 +62,7 @@ def check_no_part(path: Path) -> None:
     if not path.is_file() or sidecar_path(path).exists():  # plans may have any name
         return
     if suffix in _DATA:
-        raise BuildError(f"{path}: is no model, but data for one; {WHAT_TO_GIVE}")
+        raise BuildError(f"{path}: is a data file, not a model; {WHAT_TO_GIVE}")
     if suffix in _WEIGHTS or (suffix == ".json" and beside.exists()):
         if beside.exists():
             raise BuildError(f"{path}: is a part of a model's folder; give the folder: {path.parent}")

@@ -94,7 +94,7 @@ class LocalWorkers:
             return Refusal(
                 worker,
                 "processes import the program that starts them, and this one starts the work again when it is "
-                'imported; put what it does below: if __name__ == "__main__":',
+                'imported; move what it does below: if __name__ == "__main__":',
             )
         why = " (a process that made tokens was gone)" if process.exitcode == INCOMPLETE else ""
         return Loss(worker, f"ended with code {process.exitcode}{why}")

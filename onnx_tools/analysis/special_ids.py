@@ -111,7 +111,7 @@ class IdRule:
         if self.markers:
             often = "equally often in all sequences" if self.equally else "in every sequence"
             return f"holds {', '.join(map(str, self.markers))} {often}, padding is {self.padding}"
-        end = "ends anyhow" if self.last is None else f"ends in {self.last}"
+        end = "ends in any id" if self.last is None else f"ends in {self.last}"
         return f"{end}, has none of {avoided} before, padding is {self.padding}"
 
     def to_dict(self) -> dict[str, Any]:

@@ -155,9 +155,9 @@ def test_the_model_comes_first_and_once(
     assert main(arguments) == 0  # continues the result of the other spelling
     assert "1 shard, 0 to do" in capsys.readouterr().err
     assert main([*first, "--engine", str(embedder)]) == 1
-    assert f"one model is wanted, {embedder} and {embedder} was given" in " ".join(capsys.readouterr().err.split())
+    assert f"give one model, not {embedder} and {embedder}" in " ".join(capsys.readouterr().err.split())
     assert main(arguments[:at]) == 1
-    assert "one model is wanted, none was given; name it first" in " ".join(capsys.readouterr().err.split())
+    assert "give one model, not none; name it first" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_tokenizer_may_be_a_folder(arguments: list[str], tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def test_a_program_that_starts_the_work_when_it_is_imported_is_told_so(tmp_path:
     )
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True)
     assert done.returncode == 1
-    assert 'put what it does below: if __name__ == "__main__":' in done.stderr
+    assert 'move what it does below: if __name__ == "__main__":' in done.stderr
     assert "another driver" not in done.stderr
     program.write_text(
         program.read_text("utf-8").replace("embed(asked", 'if __name__ == "__main__":\n    embed(asked'),

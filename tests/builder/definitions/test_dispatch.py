@@ -108,7 +108,7 @@ def test_bytes_that_are_not_those_of_the_shape(tmp_path: Path) -> None:
         raw[name]["data_offsets"][1] -= 4
 
     header(folder(tmp_path, {}) / "model.safetensors", change)
-    with pytest.raises(BuildError, match=f"'{re.escape(name)}' has other bytes than its shape says"):
+    with pytest.raises(BuildError, match=f"'{re.escape(name)}' does not have the size that its shape says"):
         write_defined(read_folder(tmp_path))
 
 

@@ -125,4 +125,4 @@ def test_data_are_no_model(command: str, name: str, tmp_path: Path, capsys: pyte
     path.write_text("a text", encoding="utf-8")
     more = {"build": ["-o", "m.plan"], "run": ["--text", "a", "-o", "o.npz"]}
     assert cli.main([command, str(path), *more.get(command, [])]) == 1
-    assert f"{path}: is no model, but data for one; give a model's folder" in " ".join(capsys.readouterr().err.split())
+    assert f"{path}: is a data file, not a model; give a model's folder" in " ".join(capsys.readouterr().err.split())
