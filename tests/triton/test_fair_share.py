@@ -28,7 +28,7 @@ from .served_kinds import OUTPUTS, TOKENIZER, assert_right, random_sequences
 pytestmark = pytest.mark.needs_triton
 
 MODEL, TEXTS = "shared", "shared_text"
-FLOOD, TOKENS, SINGLES = 600, 400, 12
+FLOOD, TOKENS, SINGLES = 1200, 400, 8
 SHARE = 0.25
 """The share of a flood's time that another request may wait; in order of arrival it would wait for nearly all."""
 
@@ -130,7 +130,7 @@ async def _beside_a_flood_of_texts(server: TritonServer, names: dict[str, Any]) 
     begin = time.monotonic()
     flood = [
         asyncio.create_task(client.ask_text("a cat " * TOKENS, parameters={"client": "flood"}))
-        for _ in range(FLOOD // 3)
+        for _ in range(FLOOD // 2)
     ]
     await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)
     waits_s = []
