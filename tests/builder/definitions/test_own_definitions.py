@@ -31,7 +31,7 @@ def test_it_is_said(name: str, is_own: bool, tmp_path: Path, capsys: pytest.Capt
     assert cli.main(["optimize", str(folder), "-o", str(tmp_path / "packed.onnx"), "--pooling", "mean"]) == 0
     shown = capsys.readouterr()
     assert (f"({OWN})" in shown.err) == is_own
-    assert ("is an own definition" in " ".join(shown.out.split())) == is_own
+    assert ("is padfree's own definition" in " ".join(shown.out.split())) == is_own
     metadata: Any = read_metadata(load_model(tmp_path / "packed.onnx"))
     assert metadata["definition"]["own"] == is_own
-    assert any("is an own definition" in note for note in metadata["coverage"]["notes"]) == is_own
+    assert any("is padfree's own definition" in note for note in metadata["coverage"]["notes"]) == is_own

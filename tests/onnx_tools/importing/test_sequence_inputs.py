@@ -73,7 +73,7 @@ def test_one_value_for_the_whole_batch_is_an_input(interface: str) -> None:
 
 def test_values_of_several_axes_for_a_batch_are_refused_and_bound_as_the_message_says() -> None:
     model = with_scalar(axes=4)
-    with pytest.raises(RewriteError, match=r"'task' is INT64 \[1, 1, 1, 1\], .* one axis at most .* --fix task=NUMBER"):
+    with pytest.raises(RewriteError, match=r"'task' is INT64 \[1, 1, 1, 1\], .* at most one axis .* --fix task=NUMBER"):
         rewrite(model)
     assert rewrite(bind_inputs(model, {"task": 3}), strict=True).report.complete
 
