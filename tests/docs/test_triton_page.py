@@ -47,13 +47,14 @@ def folder(tmp_path: Path, packed_metadata: dict[str, Any], monkeypatch: pytest.
 def test_a_plan_in_five_commands(folder: Path, write_plan: PlanWriter, capsys: pytest.CaptureFixture[str]) -> None:
     first = [command.split()[0] for command in COMMANDS[:5]]
     assert first == ["pip", "padfree", "padfree", "docker", "docker"]
-    assert write_plan() == folder / "model.plan"  # `padfree build` itself needs a GPU
     command, *_ = commands("padfree triton model.plan")
+    release = command.split("--server ")[1].split()[0]
+    # `padfree build` itself needs a GPU
+    assert write_plan(tensorrt=str(RELEASES[release])) == folder / "model.plan"
     assert main(shlex.split(command)[1:]) == 0
     printed = capsys.readouterr().out.splitlines()
     for docker in commands("docker"):
         assert docker.replace('"$PWD/repository"', str(folder / "repository")) in printed
-    release = command.split("--server ")[1].split()[0]
     assert f"FROM nvcr.io/nvidia/tritonserver:{release}-py3" in (folder / "repository" / "Dockerfile").read_text()
     assert f"tensorrt=={RELEASES[release]}.*" in COMMANDS[0]
 
@@ -89,8 +90,9 @@ def test_every_field_is_explained(folder: Path, write_plan: PlanWriter, packed_m
     from padfree.builder.triton.config import read_text
 
     longest = {"name": "max_seqlen", "role": "max_seqlen", "limit": None, "dtype": "int32"}
-    write_plan(inputs=[*packed_metadata["inputs"], longest])
     command, *_ = commands("padfree triton model.plan")
+    release = command.split("--server ")[1].split()[0]
+    write_plan(tensorrt=str(RELEASES[release]), inputs=[*packed_metadata["inputs"], longest])
     assert main([*shlex.split(command)[1:], "--backend", "tensorrt"]) == 0
     config = read_text(folder / "repository" / "bert" / "config.pbtxt")
     explained = set(
