@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from padfree.contract.fields import decode
 from padfree.contract.os_errors import not_readable
+from padfree.contract.text_inputs import PROMPT_LENGTH
 from padfree.contract.texts import RIGHT, TextInfo
 from padfree.runtime import Metadata, SessionError
 from padfree.runtime.text import SPELLINGS_TEXT
@@ -113,7 +114,7 @@ def _of_records(
         pairs = zip(records, numbers, strict=True)
         texts_of_records = [text_of(record.get("", record), info, path, number) for record, number in pairs]
         request = _encode(texts_of_records, path, metadata, texts)
-        return request | _values(request, dict(zip(numbers, records, strict=True)), path, metadata)
+        return request | _values(dict(zip(numbers, records, strict=True)), path, metadata)
     _check_are_no_texts(records, numbers, path)
     names = list(records[0]) if records else [metadata.ids_input().name]
     request = {name: [] for name in names}
@@ -140,11 +141,11 @@ def _check_are_no_texts(records: Sequence[Mapping[str, Any]], numbers: Sequence[
             )
 
 
-def _values(request: Request, records: Mapping[int, Mapping[str, Any]], path: Path, metadata: Metadata) -> Request:
+def _values(records: Mapping[int, Mapping[str, Any]], path: Path, metadata: Metadata) -> Request:
     """The inputs with one row per sequence that texts do not give, from lines by their numbers."""
     columns: Request = {}
     for item in metadata.sequence_inputs():
-        if item.original_name in request:
+        if item.original_name == PROMPT_LENGTH:
             continue
         columns[item.name] = []
         for line, record in records.items():
@@ -166,6 +167,19 @@ def read_text_rows(path: Path, info: TextInfo | None, advice: str = TEXT_ADVICE)
     Raises:
         BuildError: the file cannot be read, or holds something else.
     """
+    return _read_text_records(path, info, advice)[0]
+
+
+def read_text_batch(path: Path, metadata: Metadata) -> tuple[list[Text], Request]:
+    """The texts, or pairs, of a file, and the model's other inputs with one row per sequence. Raises BuildError."""
+    texts, records = _read_text_records(path, metadata.text, TEXT_ADVICE)
+    return texts, _values(records, path, metadata) if records else {}
+
+
+def _read_text_records(
+    path: Path, info: TextInfo | None, advice: str
+) -> tuple[list[Text], dict[int, Mapping[str, Any]]]:
+    """Texts, and by line or row the objects that they come from: none for a file of plain texts."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines() if path.suffix in (".txt", ".jsonl") else []
     except (OSError, UnicodeDecodeError) as error:
@@ -174,7 +188,7 @@ def read_text_rows(path: Path, info: TextInfo | None, advice: str = TEXT_ADVICE)
         suffixes = ", ".join((".txt", ".jsonl", *TABLES))
         raise BuildError(f"{path}: {advice} ({suffixes})")
     if path.suffix == ".txt":
-        return list(lines)
+        return list(lines), {}
     records: Sequence[Mapping[str, Any]]
     if path.suffix in TABLES:
         records = read_table(path)
@@ -185,8 +199,8 @@ def read_text_rows(path: Path, info: TextInfo | None, advice: str = TEXT_ADVICE)
     strange = next((at for at, item in enumerate(records) if not holds_texts(item.get("", item), info)), None)
     if strange is not None:
         raise BuildError(f"{path}, line {numbers[strange]}: holds no text, and {advice}")
-    pairs = zip(records, numbers, strict=True)
-    return [text_of(record.get("", record), info, path, number) for record, number in pairs]
+    by_number = dict(zip(numbers, records, strict=True))
+    return [text_of(record.get("", record), info, path, number) for number, record in by_number.items()], by_number
 
 
 def _number(value: Any, path: Path, line: int) -> Any:
@@ -309,20 +323,26 @@ def _encode(texts: Sequence[Text], path: Path | str, metadata: Metadata, options
         tokens = reader.read(texts, prompt_name=options.prompt)
     except SessionError as error:
         raise BuildError(f"{path}: {error}") from error
-    longest = metadata.longest
-    for at, row in enumerate(tokens.request[metadata.ids_input().name], 1):
-        if longest is not None and len(row) > longest:
+    check_lengths(path, tokens.seq_lens, tokens.cut, reader, metadata.longest)
+    return dict(tokens.request)
+
+
+def check_lengths(
+    source: Path | str, seq_lens: Sequence[int], cut: int, reader: TextReader, longest: int | None
+) -> None:
+    """Says how many texts of `source` were cut. Raises BuildError for one that is longer than the model takes."""
+    for at, length in enumerate(seq_lens, 1):
+        if longest is not None and length > longest:
             raise BuildError(
-                f"{path}: text {at} has {len(row)} tokens, the model takes {longest}; cut texts with --truncate, or "
+                f"{source}: text {at} has {length} tokens, the model takes {longest}; cut texts with --truncate, or "
                 "split it"
             )
-    if tokens.cut:
+    if cut:
         _log.warning(
             "%s: %d of %d texts have more than %d tokens, and lost their %s",
-            path,
-            tokens.cut,
-            len(texts),
+            source,
+            cut,
+            len(seq_lens),
             reader.max_length,
             "ends" if reader.truncation_side == RIGHT else "beginnings",
         )
-    return dict(tokens.request)

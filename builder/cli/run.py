@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from padfree.contract.text_inputs import PROMPT_LENGTH
 
 from .console import count_text, make_table, output_console, print_line
 from .options import add_output_option, add_revision_option, add_tokenizer_option
@@ -16,10 +15,10 @@ from .row_progress import show_batches
 from .stages import add_quiet_option, sayer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from padfree.runtime import Session
-    from padfree.runtime.texts import Text
+    from padfree.runtime.texts import PackedTexts, Text, TextReader
 
 
 def add_parser(subparsers: Any) -> None:
@@ -95,13 +94,13 @@ def run(arguments: argparse.Namespace) -> int:
             cuda_graphs=not arguments.no_cuda_graphs,
         ) as session,
     ):
+        if arguments.output.suffix == ANSWER_SUFFIX:
+            return _write_answers(arguments, session, model, texts_of_user)
         texts = TextOptions(arguments.tokenizer, arguments.truncate, model, arguments.prompt)
         if arguments.text is None:
             request = read_batch(arguments.input, session.metadata, texts)
         else:
             request = read_texts(texts_of_user, session.metadata, texts)
-        if arguments.output.suffix == ANSWER_SUFFIX:
-            return _write_answers(arguments, session, model, texts_of_user, request)
         ragged = read_request(request, session.metadata)
         start = time.perf_counter()
         with show_batches(ragged.seq_lens.tolist(), quiet=arguments.quiet) as ran:
@@ -121,22 +120,36 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _write_answers(
-    arguments: argparse.Namespace, session: Session, model: Path, source: Sequence[Text], request: Mapping[str, Any]
-) -> int:
+def _write_answers(arguments: argparse.Namespace, session: Session, model: Path, texts_of_user: Sequence[Text]) -> int:
     """Writes what the model says of texts: labels, words, scores or vectors."""
     from padfree.builder.answers import answers_of, write_answers
-    from padfree.builder.batches import read_text_rows
+    from padfree.builder.batches import check_lengths, read_text_batch
+    from padfree.builder.tokenization import load_tokenizer
     from padfree.runtime.answers import TextModel
 
-    metadata = session.metadata
-    texts = read_text_rows(arguments.input, metadata.text) if arguments.text is None else source
-    rows = {name for item in metadata.sequence_inputs() for name in (item.name, item.original_name)}
-    inputs = {name: values for name, values in request.items() if name in rows - {PROMPT_LENGTH}}
-    lengths = [len(ids) for ids in request[metadata.ids_input().name]]
-    with show_batches(lengths, quiet=arguments.quiet) as ran:
-        options = {"shown_path": str(arguments.model), "truncate": arguments.truncate, "on_chunk": ran}
-        answering = TextModel(session, model, arguments.tokenizer, **options)
+    metadata, inputs = session.metadata, dict[str, Any]()
+    source, texts = arguments.input or "--text", texts_of_user
+    if arguments.text is None:
+        texts, inputs = read_text_batch(arguments.input, metadata)
+    if arguments.tokenizer is not None:
+        load_tokenizer(arguments.tokenizer, metadata)  # for its hints
+    with ExitStack() as stack:
+        bars: list[Callable[[int, int], None]] = []
+
+        def start(reader: TextReader, tokens: PackedTexts) -> None:
+            lengths = tokens.seq_lens.tolist()
+            check_lengths(source, lengths, int(tokens.cut.sum()), reader, metadata.longest)
+            bars.append(stack.enter_context(show_batches(lengths, quiet=arguments.quiet)))
+
+        answering = TextModel(
+            session,
+            model,
+            arguments.tokenizer,
+            shown_path=str(arguments.model),
+            truncate=arguments.truncate,
+            on_tokens=start,
+            on_chunk=lambda rows, tokens: bars[-1](rows, tokens),
+        )
         answers = answers_of(answering, texts, inputs, arguments.prompt)
     write_answers(arguments.output, texts, answers)
     print_line(output_console(), f"{count_text(len(texts), 'text')} ({answering.kind}); wrote {arguments.output}")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +25,8 @@ from .tags import TaggedSpan, join, words_of
 
 Array = npt.NDArray[Any]
 Values = Mapping[str, Any]
+OnTokens = Callable[[TextReader, PackedTexts], object]
+"""Called with the tokens of all texts of a call, before they run."""
 
 VECTORS, SCORES, LOGITS = contract.OUTPUTS[contract.SENTENCES], contract.OUTPUTS[contract.PAIRS], "logits"
 ENCODE, SCORE, CLASSIFY, TAG, TOKENS = "encode", "rerank", "classify", "tag", "tokens"
@@ -74,6 +76,7 @@ class TextModel:
         tokenizer: a tokenizer.json, instead of that one.
         shown_path: what the model is called in messages.
         truncate: of models that came from no folder: whether texts are cut to the model's positions.
+        on_tokens: is called with the tokens of all texts of a call before they run.
         on_chunk: is called after every chunk of texts that has run, with their number and that of their tokens.
 
     Raises:
@@ -88,12 +91,13 @@ class TextModel:
         *,
         shown_path: str | None = None,
         truncate: bool = True,
+        on_tokens: OnTokens = lambda _reader, _tokens: None,
         on_chunk: OnChunk = lambda _texts, _tokens: None,
     ) -> None:
         self._session = session
         self._reader = TextReader(path, session.metadata, tokenizer, truncate=truncate)
         self._shown_path = shown_path or str(path)
-        self._on_chunk = on_chunk
+        self._on_tokens, self._on_chunk = on_tokens, on_chunk
         self._outputs = {item.name: item for item in session.metadata.outputs}
 
     @property
@@ -275,6 +279,7 @@ class TextModel:
 
     def _rows(self, output: OutputInfo, tokens: PackedTexts, inputs: Values) -> list[Array]:
         """The output's part of every text, in their order; the longest run first, with others of like lengths."""
+        self._on_tokens(self._reader, tokens)
         rows_in_order: list[Any] = [None] * len(tokens.seq_lens)
         if not rows_in_order:
             return rows_in_order

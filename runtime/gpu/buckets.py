@@ -23,7 +23,7 @@ STEPS_AN_OCTAVE = 32
 def token_bucket(tokens: int, max_tokens: int) -> int:
     """The smallest graph size for this many tokens (or slots of a padded axis): less than 1/32 larger, and allowed.
 
-    Sizes up to 32 stand for themselves.
+    Sizes up to 64 stand for themselves.
     """
     step = max(1, (1 << max(0, tokens - 1).bit_length()) // (2 * STEPS_AN_OCTAVE))
     return min(max(1, -(-tokens // step) * step), max_tokens)

@@ -11,6 +11,7 @@ from typing import Any
 import padfree
 import pytest
 from padfree.builder import cli
+from padfree.runtime.text import TextEncoder
 
 from tests.support.classifiers import small_folder
 from tests.support.served_models import write_embedder, write_reranker
@@ -89,3 +90,25 @@ def test_prompts_are_for_vectors(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert cli.main(["run", str(model), *pair, "-o", str(tmp_path / "out.jsonl")]) == 1
     assert "prompt" in capsys.readouterr().err
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_texts_are_tokenized_once(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = write_embedder(tmp_path / "embedder.onnx")
+    calls, encode = list[list[Any]](), TextEncoder.encode
+
+    def count(encoder: TextEncoder, batch: Any) -> Any:
+        calls.append(list(batch))
+        return encode(encoder, batch)
+
+    monkeypatch.setattr(TextEncoder, "encode", count)
+    for source in (["--input", str(texts)], ["--text", TEXTS[0]]):
+        calls.clear()
+        assert cli.main(["run", str(model), *source, "--prompt", "query", "-o", str(tmp_path / "out.jsonl")]) == 0
+        assert len(calls) == 1
+
+
+def test_a_text_that_is_too_long_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, long_text = write_embedder(tmp_path / "embedder.onnx"), " ".join(["word1"] * 900)
+    (tmp_path / "texts.txt").write_text(f"word1\n{long_text}\n")
+    assert cli.main(["run", str(model), "--input", str(tmp_path / "texts.txt"), "-o", str(tmp_path / "o.jsonl")]) == 0
+    assert "texts.txt: 1 of 2 texts have more than" in " ".join(capsys.readouterr().err.split())
