@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,20 +17,26 @@ from padfree.runtime.session import Session
 from .costs import CostTable
 
 STEPS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+CPU_STEPS = (16, 64, 256, 1024, 4096)
+"""On a CPU, whose runs take seconds and whose costs grow steadily with the tokens, a coarse grid is enough."""
 DEFAULT_MAX_LENGTH = 512  # of models that set no limit
 DEFAULT_MAX_BATCH = 32
 WARM_UP = 3  # plain, captured in a CUDA graph, graph
+CPU_WARM_UP = 1
+REPEATS = 20
+CPU_REPEATS = 5
 
 
 def default_grid(session: Session) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Lengths and batches that cover what the session takes."""
+    """Lengths and batches that cover what the session takes, in larger steps on a CPU."""
     metadata = session.metadata
     longest = metadata.max_positions or DEFAULT_MAX_LENGTH
     if metadata.engine is not None:
         longest = metadata.engine.profile.max_seq_len
     most = session.budget.max_sequences or DEFAULT_MAX_BATCH
-    lengths = [step for step in STEPS if step < longest] or [1]
-    batches = [1 << power for power in range(most.bit_length()) if 1 << power < most] or [1]
+    steps, doublings = (CPU_STEPS, 2) if _is_on_cpu(session) else (STEPS, 1)
+    lengths = [step for step in steps if step < longest] or [1]
+    batches = [1 << power for power in range(0, most.bit_length(), doublings) if 1 << power < most] or [1]
     return (*lengths, longest), (*batches, most)
 
 
@@ -39,7 +45,7 @@ def measure_costs(
     *,
     lengths: Sequence[int] | None = None,
     batches: Sequence[int] | None = None,
-    repeats: int = 20,
+    repeats: int | None = None,
     seed: int = 0,
     environment: Mapping[str, Any] | None = None,
     on_run: Callable[[int], object] = lambda _tokens: None,
@@ -50,7 +56,7 @@ def measure_costs(
         session: what runs; nothing else should use its device meanwhile.
         lengths: grid of lengths, growing; by default up to the longest that the session takes.
         batches: grid of sequences per run, growing from 1; by default up to the most that it takes.
-        repeats: timed runs of a cell, of which the median is kept.
+        repeats: timed runs of a cell, of which the median is kept; None: 20, or 5 on a CPU.
         seed: of the token ids.
         environment: what else to write down about the measurement, beside what the session knows.
         on_run: hears of every run: its tokens, padding included.
@@ -59,21 +65,41 @@ def measure_costs(
         SessionError: lengths or batches that the session does not take, or that are no grid.
     """
     lengths, batches = _grid(session, lengths, batches)
-    if repeats < 1:
-        raise SessionError(f"repeats is {repeats}, allowed: 1 or more; leave it out for 20")
-    rng = np.random.default_rng(seed)
-    rows = [_measure(session, length, batches, repeats, rng, on_run) for length in lengths]
-    facts = {**_facts(session.metadata), "repeats": repeats, **(environment or {})}
+    if repeats is not None and repeats < 1:
+        raise SessionError(f"repeats is {repeats}, allowed: 1 or more; leave it out for {_runs(session, None).timed}")
+    runs, rng = _runs(session, repeats), np.random.default_rng(seed)
+    rows = [_measure(session, length, batches, runs, rng, on_run) for length in lengths]
+    facts = {**_facts(session.metadata), "repeats": runs.timed, **(environment or {})}
     return CostTable(session.metadata.interface, tuple(lengths), tuple(batches), tuple(rows), facts)
 
 
 def tokens_of_runs(
-    session: Session, *, lengths: Sequence[int] | None = None, batches: Sequence[int] | None = None, repeats: int = 20
+    session: Session,
+    *,
+    lengths: Sequence[int] | None = None,
+    batches: Sequence[int] | None = None,
+    repeats: int | None = None,
 ) -> list[int]:
     """The tokens of every run that measure_costs makes with the same arguments."""
     lengths, batches = _grid(session, lengths, batches)
     cells = [length * batch for length in lengths for batch in batches if _is_one_run(session, length, batch)]
-    return cells * (WARM_UP + repeats)
+    return cells * sum(_runs(session, repeats))
+
+
+class _Runs(NamedTuple):
+    """Runs of a cell."""
+
+    warm_up: int
+    timed: int
+
+
+def _runs(session: Session, repeats: int | None) -> _Runs:
+    warm_up, timed = (CPU_WARM_UP, CPU_REPEATS) if _is_on_cpu(session) else (WARM_UP, REPEATS)
+    return _Runs(warm_up, timed if repeats is None else repeats)
+
+
+def _is_on_cpu(session: Session) -> bool:
+    return session.metadata.engine is None
 
 
 def _grid(
@@ -91,7 +117,7 @@ def _measure(
     session: Session,
     length: int,
     batches: Sequence[int],
-    repeats: int,
+    runs: _Runs,
     rng: np.random.Generator,
     on_run: Callable[[int], object],
 ) -> tuple[float | None, ...]:
@@ -106,13 +132,13 @@ def _measure(
                 requests[batch][item.name] = list(np.repeat(rows, batch // len(rows), axis=0))
     times_ms: dict[int, list[float]] = {batch: [] for batch in requests}
     # Round after round: what disturbs the machine for a moment disturbs no batch in all of its runs.
-    for _ in range(WARM_UP + repeats):
+    for _ in range(sum(runs)):
         for batch, request in requests.items():
             start = time.perf_counter()
             session.run(request)
             times_ms[batch].append(1e3 * (time.perf_counter() - start))
             on_run(batch * length)
-    medians = {batch: round(statistics.median(times[WARM_UP:]), 5) for batch, times in times_ms.items()}
+    medians = {batch: round(statistics.median(times[runs.warm_up :]), 5) for batch, times in times_ms.items()}
     return tuple(medians.get(batch) for batch in batches)
 
 

@@ -23,7 +23,7 @@ from padfree.builder.simulate.report import SimulatedServer, contenders, summari
 from padfree.builder.simulate.trace import generate, rate_of, read_trace, stretch, write_trace
 from padfree.contract.installation import install_command
 from padfree.runtime.batching import Budget, CheapestCut, CostTable, Decision, FirstCome, Waiting, read_costs
-from padfree.runtime.batching.measure import WARM_UP
+from padfree.runtime.batching.measure import CPU_WARM_UP
 
 from tests.support.folders import write_folder
 
@@ -305,8 +305,8 @@ def test_costs_say_how_far_they_are(
     command = ["costs", str(packed_model()), "-o", str(tmp_path / "costs.json"), "--lengths", "4,16", "--repeats", "1"]
     assert main([*command, "--batches", "1,2"]) == 0
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 4 * (WARM_UP + 1)  # including one at the beginning, but none at the end
-    assert all(re.fullmatch(r"\d+ of 16 runs, [\d,]+ tokens/s(, 0:00:\d\d left)?", line) for line in lines)
+    assert len(lines) == 4 * (CPU_WARM_UP + 1)  # including one at the beginning, but none at the end
+    assert all(re.fullmatch(r"\d+ of 8 runs, [\d,]+ tokens/s(, 0:00:\d\d left)?", line) for line in lines)
     assert main([*command, "--batches", "1,2", "--quiet"]) == 0
     assert not capsys.readouterr().err
 
