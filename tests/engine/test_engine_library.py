@@ -120,7 +120,11 @@ def test_the_backend_with_the_engine_library(programs: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("version", "environment", "message"),
     [
-        ("10.5.0", {}, "the plan was built by TensorRT 10.5.0, and the server has 10.6.0; plans run only in the version"),
+        (
+            "10.5.0",
+            {},
+            "the plan was built by TensorRT 10.5.0, and the server has 10.6.0; plans run only in the version",
+        ),
         ("9.3.0", {}, r"the plan was built by TensorRT 9.3.0, and the server has none \(libnvinfer.so.9: cannot open"),
         ("10.6.0", {"FAKE_CUDA_BROKEN": "1"}, "the CUDA driver does not work"),
     ],
