@@ -20,6 +20,7 @@ from ..request import RaggedBatch, read_packed
 from ..session import Session
 from ..text.encoder import Text
 from ..texts import PackedTexts, TextReader
+from .keywords import advise
 from .scores import Classification, Floats, classify, normalize_vectors
 from .tags import TaggedSpan, join, words_of
 
@@ -116,6 +117,7 @@ class TextModel:
         """What the model's folder said of texts."""
         return self._reader.info
 
+    @advise
     def encode(
         self,
         texts: str | Sequence[str],
@@ -151,6 +153,7 @@ class TextModel:
         vectors = normalize_vectors(vectors) if normalize else vectors
         return vectors[0] if isinstance(texts, str) else vectors
 
+    @advise
     def rerank(
         self, query: str, documents: Sequence[str], *, top: int | None = None, inputs: Values = NOTHING
     ) -> list[RankedDocument]:
@@ -168,6 +171,7 @@ class TextModel:
         scores = self.scores([(query, document) for document in documents], inputs=inputs)
         return [RankedDocument(int(at), float(scores[at])) for at in np.argsort(-scores, kind="stable")[:top]]
 
+    @advise
     def scores(self, texts: Sequence[Text], *, inputs: Values = NOTHING) -> Floats:
         """The scores of pairs of texts, float32 [B], as the model gives them.
 

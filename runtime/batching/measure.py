@@ -66,10 +66,10 @@ def measure_costs(
     """
     lengths, batches = _grid(session, lengths, batches)
     if repeats is not None and repeats < 1:
-        raise SessionError(f"repeats is {repeats}, allowed: 1 or more; leave it out for {_runs(session, None).timed}")
+        raise SessionError(f"repeats is {repeats}, allowed: 1 or more; leave it out for {_runs(session, None).repeats}")
     runs, rng = _runs(session, repeats), np.random.default_rng(seed)
     rows = [_measure(session, length, batches, runs, rng, on_run) for length in lengths]
-    facts = {**_facts(session.metadata), "repeats": runs.timed, **(environment or {})}
+    facts = {**_facts(session.metadata), "repeats": runs.repeats, **(environment or {})}
     return CostTable(session.metadata.interface, tuple(lengths), tuple(batches), tuple(rows), facts)
 
 
@@ -90,12 +90,12 @@ class _Runs(NamedTuple):
     """Runs of a cell."""
 
     warm_up: int
-    timed: int
+    repeats: int
 
 
 def _runs(session: Session, repeats: int | None) -> _Runs:
-    warm_up, timed = (CPU_WARM_UP, CPU_REPEATS) if _is_on_cpu(session) else (WARM_UP, REPEATS)
-    return _Runs(warm_up, timed if repeats is None else repeats)
+    warm_up, usual = (CPU_WARM_UP, CPU_REPEATS) if _is_on_cpu(session) else (WARM_UP, REPEATS)
+    return _Runs(warm_up, usual if repeats is None else repeats)
 
 
 def _is_on_cpu(session: Session) -> bool:

@@ -106,6 +106,34 @@ def test_texts_may_come_from_anything_that_has_them(embedder: padfree.Model) -> 
         np.testing.assert_array_equal(embedder.encode(texts), wanted)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("keywords", "words"),
+    [
+        ({"batch_size": 32}, "has no keyword 'batch_size': batches are formed by tokens; leave it out"),
+        ({"normalize_embeddings": True}, "normalize=True"),
+        ({"show_progress_bar": True}, "padfree embed"),
+        ({"convert_to_tensor": True}, "torch.from_numpy"),
+        ({"truncate_dim": 256}, r"\[:, :N\]"),
+        ({"batchsize": 32}, "'batchsize': allowed are texts, prompt_name, prompt, normalize, inputs"),
+    ],
+)
+def test_keywords_of_sentence_transformers_are_answered(
+    embedder: padfree.Model, keywords: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(TypeError, match=words) as raised:
+        embedder.encode(TEXTS, **keywords)
+    assert "\n" not in str(raised.value)
+    with pytest.raises(TypeError, match=words):
+        asyncio.run(embedder.encode_async(TEXTS, **keywords))
+
+
+def test_keywords_that_change_nothing_are_taken(embedder: padfree.Model) -> None:
+    usual: dict[str, Any] = {"show_progress_bar": False, "convert_to_numpy": True, "convert_to_tensor": False}
+    np.testing.assert_array_equal(
+        embedder.encode(TEXTS, **usual, output_value="sentence_embedding"), embedder.encode(TEXTS)
+    )
+
+
 def test_a_model_shows_its_name_and_use(embedder: padfree.Model, folder: Path) -> None:
     assert repr(embedder) == f"<padfree.Model {str(folder)!r}: encode>"
 
