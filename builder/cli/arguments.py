@@ -8,8 +8,9 @@ import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
+EXIT_USAGE = 2
 MODEL = "the model, which stands first"
 SIMILAR_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "--model": (MODEL,),
@@ -86,8 +87,12 @@ class Parser(argparse.ArgumentParser):
             self._take_variables(args)
         values, strange = super().parse_known_args(args, namespace)
         if strange and self._subparsers is None:  # otherwise named without its subcommand
-            self.error(f"unrecognized arguments: {' '.join(strange)}; {self.prog} --help lists what it takes")
+            self.error(f"unrecognized arguments: {' '.join(strange)}; remove them")
         return values, strange
+
+    def error(self, message: str) -> NoReturn:
+        """Says what is wrong and where all arguments are listed, without the usage, which may fill a screen."""
+        self.exit(EXIT_USAGE, f"{self.prog}: error: {message}\n{self.prog} --help lists all arguments\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """As argparse's; a subcommand that does not exist is answered with the one that was meant."""

@@ -185,7 +185,12 @@ def test_usage_errors_are_exit_code_2(capsys: Capture) -> None:
     assert main([]) == 2
     assert main(["optimize", "model.onnx"]) == 2
     assert main(["build", "m.onnx", "-o", "m.plan", "--timing-cache", "x", "--no-timing-cache"]) == 2
-    assert "usage: padfree" in capsys.readouterr().err
+    capsys.readouterr()
+    assert main(["serve", "m.plan", "--port", "high"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "padfree serve: error: argument --port: invalid int value: 'high'",
+        "padfree serve --help lists all arguments",
+    ]
 
 
 def test_help_and_version(capsys: Capture) -> None:
