@@ -156,11 +156,11 @@ def _summary(arguments: argparse.Namespace, inspected: Inspection, report: Mappi
     model, engine, original = arguments.model, report.get("engine"), inspected.kind == "original"
     outputs = ", ".join(f"{item['name']} {_sizes(item)}" for item in report["outputs"])
     inputs = ", ".join(item["name"] for item in report["inputs"])
-    longest = "any length" if inspected.limit is None else f"at most {inspected.limit} tokens"
+    sizes = f"sequences of {_longest(inspected.limit)}" if engine is None else most_of(engine)
     target = "" if engine is None else f" for {target_of(engine)}"
     lines = [
         ("model", f"{inspected.path}, {KINDS[inspected.kind].rstrip(':')}{target}"),
-        ("takes", f"{inputs}; {f'sequences of {longest}' if engine is None else most_of(engine)}"),
+        ("takes", f"{inputs}; {sizes}{_cut_text(report)}"),
         ("gives", f"{outputs}, {_types(inspected)}"),
         *rewriting_lines(report, report["coverage"], with_errors=not original),
     ]
@@ -174,6 +174,16 @@ def _summary(arguments: argparse.Namespace, inspected: Inspection, report: Mappi
     return [*lines, run_command(model, report) or usual]
 
 
+def _longest(limit: int | None) -> str:
+    return "any length" if limit is None else f"at most {limit} tokens"
+
+
+def _cut_text(report: Mapping[str, Any]) -> str:
+    """Where the folder has texts cut, if that is before the model's last position."""
+    cut, limit = (report.get("text") or {}).get("max_length"), report.get("max_positions")
+    return "" if cut is None or (limit is not None and cut >= limit) else f", texts cut at {cut}"
+
+
 def _sizes(output: Mapping[str, Any]) -> str:
     """The axes of an output: letters and numbers."""
     leading = {"packed": ["T"], "per_sequence": ["B"], "padded": ["B", "S"], "constant": []}[output["layout"]]
@@ -184,13 +194,12 @@ def _sizes(output: Mapping[str, Any]) -> str:
 
 def _print(console: Console, inspected: Inspection, report: Mapping[str, Any]) -> None:
     print_line(console, f"{inspected.path}: {KINDS[inspected.kind]}")
-    positions = "any length" if report.get("max_positions") is None else f"at most {report['max_positions']} tokens"
     layers, width = report["num_layers"], report.get("hidden_size")
     size = "" if width is None else f", hidden size {width}"  # that of what PadfreeAttention gives
     print_line(
         console,
         f"{report['interface']} interface, {_types(inspected)}, {layers} PadfreeAttention layer{'s' * (layers != 1)}"
-        f"{size}, sequences of {positions}; padfree {report['version']}",
+        f"{size}, sequences of {_longest(report.get('max_positions'))}{_cut_text(report)}; padfree {report['version']}",
     )
     rows = [
         (item["name"], item["role"], item["dtype"], "-" if item.get("limit") is None else f"0..{item['limit'] - 1}")

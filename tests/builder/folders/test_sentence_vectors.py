@@ -124,6 +124,9 @@ def test_texts_are_cut_as_the_folder_says(tmp_path: Path, capsys: pytest.Capture
     assert cli.main(["run", str(packed), "--input", str(texts), "-o", str(out)]) == 0
     message = " ".join(capsys.readouterr().err.split())
     assert "2 of 4 texts have more than 8 tokens, and lost their ends" in message
+    for options in ([], ["--verbose"]):
+        assert cli.main(["inspect", str(packed), *options]) == 0
+        assert f"sequences of at most {POSITIONS} tokens, texts cut at 8" in capsys.readouterr().out
     with Session(packed) as session, np.load(out) as results:
         tokens = TextReader(packed, session.metadata).read(TEXTS)
         assert max(tokens.seq_lens) == 8
