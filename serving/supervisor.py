@@ -74,7 +74,7 @@ def serve(
         devices: CUDA device numbers, for plans; None: all of this machine.
         allow_other_gpu: as for Session.
         contexts: runs under way at once, on every GPU.
-        cuda_graphs: capture sizes that come back, for loads of few sizes: whatever waits for a capture waits for 80 ms.
+        cuda_graphs: capture sizes that come back, for loads of few sizes: requests wait for each capture.
         ends_process: the process does nothing else afterwards, so that signals that come then are ignored.
         on_ready: is told the address when requests are taken.
         on_summary: is told next what is served, and how.
