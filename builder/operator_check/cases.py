@@ -86,6 +86,7 @@ def _rows() -> Iterator[Case]:
         yield Case("PadfreeLayerNorm", "RMS, sum", kind, _bound(rms_norm, kind))
         for pairing in ("half", "interleaved"):
             yield Case("PadfreeRotary", pairing, kind, _bound(rotary, kind, pairing))
+            yield Case("PadfreeQkNormRotary", pairing, kind, _bound(qk_norm_rotary, kind, pairing))
         for mode, normalize in (("first", 0), ("last", 0), ("mean", 1), ("max", 0)):
             variant = f"{mode}, normalized" if normalize else mode
             yield Case("PadfreePool", variant, kind, _bound(pool, kind, mode, normalize))
@@ -149,6 +150,26 @@ def rotary(kind: str, pairing: str) -> CaseGraph:
     inputs = {"x": graph.rows("x", 3 * WIDTH), "positions": positions, "frequencies": frequencies}
     outputs = graph.node("PadfreeRotary", inputs, head_size=SIZE, num_heads=2 * HEADS, pairing=pairing)
     graph.output(outputs["y"])
+    return graph
+
+
+def qk_norm_rotary(kind: str, pairing: str) -> CaseGraph:
+    """Heads of queries, and a third as many of keys."""
+    graph, heads, kv_heads = CaseGraph(kind), HEADS, HEADS // 3
+    positions = graph.schedule(has_positions=1, num_heads=1)["positions"]
+    inputs = {"qkv": graph.rows("qkv", (heads + 2 * kv_heads) * SIZE)}
+    inputs |= {name: graph.weight(name, SIZE) for name in ("q_gamma", "k_gamma")}
+    inputs |= {"positions": positions, "frequencies": graph.constant("frequencies", _frequencies(SIZE)[None])}
+    outputs = graph.node(
+        "PadfreeQkNormRotary",
+        inputs,
+        epsilon=1e-6,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_size=SIZE,
+        pairing=pairing,
+    )
+    graph.output(outputs["qk"])
     return graph
 
 

@@ -68,6 +68,9 @@ def _query_key_value(
         ]
         return b.dim("q", 0), split[0], split[1], split[2]
     qkv = b.load("qkv")
+    if b.attributes["qkv_layout"] == "2HD":
+        v = b.op("Slice", qkv, b.op("Mul", firsts, size), b.op("Mul", every, size), b.const([1]))
+        qkv = b.op("Concat", b.load("qk"), v, axis=1)
     if b.attributes["has_qkv_bias"]:
         qkv = b.op("Add", qkv, b.load("qkv_bias"))
     rows = b.gather_rows(qkv, grid)

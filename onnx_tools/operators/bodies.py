@@ -108,20 +108,33 @@ def _embedding(b: BodyBuilder) -> None:
 
 
 def _rotary(b: BodyBuilder) -> None:
-    """Rotates the first columns, split as [T,H,2,P] or [T,H,P,2], by angles [T,1,P]."""
     heads, size = b.as_vector(b.attribute("num_heads")), b.as_vector(b.attribute("head_size"))
-    width, two = b.op("Mul", heads, size), b.const([2])
-    tokens, pairs = b.dim("x", 0), b.op("Div", size, two)
-    end = b.const([np.iinfo(np.int64).max])
-    rotated = b.load(b.op("Slice", "x", b.const([0]), width, b.const([1])))
-    is_half = b.attributes["pairing"] == "half"
-    split = b.reshape(rotated, tokens, heads, *((two, pairs) if is_half else (pairs, two)))
+    width, end = b.op("Mul", heads, size), b.const([np.iinfo(np.int64).max])
+    columns = b.load(b.op("Slice", "x", b.const([0]), width, b.const([1])))
+    rest = b.load(b.op("Slice", "x", width, end, b.const([1])))
+    b.output("y", b.op("Concat", _rotated_heads(b, columns, b.dim("x", 0), heads, size), rest, axis=1))
+
+
+def _rotated_heads(b: BodyBuilder, columns: str, tokens: str, heads: str, size: str) -> str:
+    """float32 [T,H*D] of numbers in float32, [T,H*D] or [T,H,D]: split as [T,H,2,P] or [T,H,P,2], rotated."""
+    two = b.const([2])
+    pairs, is_half = b.op("Div", size, two), b.attributes["pairing"] == "half"
+    split = b.reshape(columns, tokens, heads, *((two, pairs) if is_half else (pairs, two)))
     angle = b.op(
         "Mul", b.unsqueeze(b.op("Cast", "positions", to=TensorProto.FLOAT), 1, 2), b.unsqueeze("frequencies", 1)
     )
-    rotated_part = b.reshape(rotated_pairs(b, split, angle, 2 if is_half else 3), tokens, width)
-    rest = b.load(b.op("Slice", "x", width, end, b.const([1])))
-    b.output("y", b.op("Concat", rotated_part, rest, axis=1))
+    return b.reshape(rotated_pairs(b, split, angle, 2 if is_half else 3), tokens, b.op("Mul", heads, size))
+
+
+def _qk_norm_rotary(b: BodyBuilder) -> None:
+    tokens, size = b.dim("qkv", 0), b.as_vector(b.attribute("head_size"))
+    counts = [b.as_vector(b.attribute(name)) for name in ("num_heads", "num_kv_heads")]
+    q, both = counts[0], b.op("Add", *counts)
+    normed = []
+    for name, first, end, count in (("q_gamma", b.const([0]), q, counts[0]), ("k_gamma", q, both, counts[1])):
+        columns = b.op("Slice", "qkv", b.op("Mul", first, size), b.op("Mul", end, size), b.const([1]))
+        normed.append(b.norm(b.reshape(b.load(columns), tokens, count, size), b.load(name), None, rms=True))
+    b.output("qk", _rotated_heads(b, b.op("Concat", *normed, axis=1), tokens, both, size))
 
 
 def _layer_norm(b: BodyBuilder) -> None:
@@ -186,6 +199,7 @@ BODIES: Mapping[str, Callable[[BodyBuilder], None]] = MappingProxyType(
         "PadfreeSchedule": _schedule,
         "PadfreeEmbedding": _embedding,
         "PadfreeAttention": attention,
+        "PadfreeQkNormRotary": _qk_norm_rotary,
         "PadfreeRotary": _rotary,
         "PadfreeLayerNorm": _layer_norm,
         "PadfreeLinear": linear,

@@ -30,6 +30,7 @@ MAX_HEAD_SIZE = 256
 
 _HEADS = PluginRange(maximum=4096)  # a limit that keeps every stride well within an int
 _FUSED_QKV = ("3HD", "H3D")
+_APART = "2HD"
 
 
 def _early(name: str, tensors: str) -> AttributeSpec:
@@ -155,7 +156,8 @@ _ATTENTION = OperatorSpec(
     "has its own columns, and either table may be missing. Head h reads head h / (H / KVH) of K and V; with a "
     "disentangled bias KVH is H.",
     inputs=(
-        TensorSpec("qkv", "act", "[T,H*D+2*KVH*D]", Condition("qkv_layout", _FUSED_QKV)),
+        TensorSpec("qk", "act", "[T,H*D+KVH*D]", Condition("qkv_layout", (_APART,))),
+        TensorSpec("qkv", "act", "[T,H*D+2*KVH*D]", Condition("qkv_layout", (*_FUSED_QKV, _APART))),
         TensorSpec("q", "act", "[T,H*D]", Condition("qkv_layout", ("separate",))),
         TensorSpec("k", "act", "[T,KVH*D]", Condition("qkv_layout", ("separate",))),
         TensorSpec("v", "act", "[T,KVH*D]", Condition("qkv_layout", ("separate",))),
@@ -180,8 +182,9 @@ _ATTENTION = OperatorSpec(
             "qkv_layout",
             "string",
             "3HD: one tensor with the heads of Q, then those of K, then those of V; H3D: one tensor [T,H,3,D], if KVH "
-            "is H; separate: three tensors. The bias has the same order (separate: q, then k, then v)",
-            allowed=(*_FUSED_QKV, "separate"),
+            "is H; separate: three tensors; 2HD: qk has the heads of Q, then those of K, and qkv is as for 3HD, but "
+            "only V is read of it. The bias has the same order (separate and 2HD: q, then k, then v)",
+            allowed=(*_FUSED_QKV, "separate", _APART),
             selects_body=True,
         ),
         flag("has_qkv_bias", "whether qkv_bias exists"),
@@ -228,6 +231,14 @@ _ATTENTION = OperatorSpec(
     in_half=(when("quantized"),),
 )
 
+_PAIRING = AttributeSpec(
+    "pairing",
+    "string",
+    "which columns of a head form pair p; half: p and p + D/2; interleaved: 2p and 2p + 1",
+    allowed=("half", "interleaved"),
+    selects_body=True,
+)
+
 _ROTARY = OperatorSpec(
     "PadfreeRotary",
     "Applies a rotary embedding to the first num_heads * head_size columns; the others are copied. A pair x1, x2 of a "
@@ -242,13 +253,28 @@ _ROTARY = OperatorSpec(
     attributes=(
         integer("head_size", "D, an even number", 2, letter="D", plugin=PluginRange(multiple_of=2)),
         integer("num_heads", "H: how many heads are rotated, from column 0 on", 1, letter="H"),
-        AttributeSpec(
-            "pairing",
-            "string",
-            "which columns of a head form pair p; half: p and p + D/2; interleaved: 2p and 2p + 1",
-            allowed=("half", "interleaved"),
-            selects_body=True,
-        ),
+        _PAIRING,
+    ),
+)
+
+_QK_NORM_ROTARY = OperatorSpec(
+    "PadfreeQkNormRotary",
+    "Computes the RMS norm of each head of Q and K, the first columns of qkv, times q_gamma or k_gamma, and rotates "
+    "the results as PadfreeRotary does. Nothing is rounded in between.",
+    inputs=(
+        TensorSpec("qkv", "act", "[T,H*D+2*KVH*D]"),
+        TensorSpec("q_gamma", "act", "[D]"),
+        TensorSpec("k_gamma", "act", "[D]"),
+        TensorSpec("positions", "int32", "[T]"),
+        TensorSpec("frequencies", "float32", "[1,D/2]"),
+    ),
+    outputs=(TensorSpec("qk", "act", "[T,H*D+KVH*D]"),),
+    attributes=(
+        AttributeSpec("epsilon", "float", "added to the mean square of a head", minimum=0.0),
+        integer("num_heads", "H: heads of Q, from column 0 on", 1, letter="H", plugin=_HEADS),
+        integer("num_kv_heads", "KVH: heads of K, after those of Q", 1, letter="KVH", plugin=_HEADS),
+        integer("head_size", "D, an even number", 2, letter="D", plugin=PluginRange(multiple_of=2)),
+        _PAIRING,
     ),
 )
 
@@ -355,7 +381,8 @@ OPERATORS: Mapping[str, OperatorSpec] = MappingProxyType(
     {
         spec.name: spec
         for spec in (
-            *(_INDEX, _PACK, _UNPACK, _SCHEDULE, _EMBEDDING, _ATTENTION, _ROTARY, _LAYER_NORM, LINEAR, LINEAR_FP8),
+            *(_INDEX, _PACK, _UNPACK, _SCHEDULE, _EMBEDDING, _ATTENTION, _ROTARY, _QK_NORM_ROTARY, _LAYER_NORM),
+            *(LINEAR, LINEAR_FP8),
             _POOL,
         )
     }

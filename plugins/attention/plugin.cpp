@@ -12,20 +12,23 @@
 namespace padfree {
 namespace {
 
-// One of Q, K, V: where its elements and biases begin, and how far tokens and heads lie apart, in elements.
+// One of Q, K, V: the input that holds it, where its elements and biases begin, and how far tokens and heads lie apart,
+// in elements.
 struct OperandLayout {
-  int64_t offset, token_stride, head_stride;
+  int input;
+  int64_t offset, bias_offset, token_stride, head_stride;
 };
 using QkvLayout = std::array<OperandLayout, 3>;
 
 QkvLayout layoutOf(const std::string& name, int64_t heads, int64_t kv_heads, int64_t head_size) {
-  const int64_t q = heads * head_size, kv = kv_heads * head_size, all = q + 2 * kv;
+  const int64_t q = heads * head_size, kv = kv_heads * head_size, both = q + kv, all = both + kv;
   if (name == "H3D") {
-    return {{{0, all, 3 * head_size}, {head_size, all, 3 * head_size}, {2 * head_size, all, 3 * head_size}}};
+    const int64_t size = head_size, three = 3 * head_size;
+    return {{{0, 0, 0, all, three}, {0, size, size, all, three}, {0, 2 * size, 2 * size, all, three}}};
   }
-  if (name == "3HD") return {{{0, all, head_size}, {q, all, head_size}, {q + kv, all, head_size}}};
-  return {
-      {{0, q, head_size}, {q, kv, head_size}, {q + kv, kv, head_size}}};  // "separate": offsets are the biases' alone
+  if (name == "3HD") return {{{0, 0, 0, all, head_size}, {0, q, q, all, head_size}, {0, both, both, all, head_size}}};
+  if (name == "2HD") return {{{0, 0, 0, both, head_size}, {0, q, q, both, head_size}, {1, both, both, all, head_size}}};
+  return {{{0, 0, 0, q, head_size}, {1, 0, q, kv, head_size}, {2, 0, both, kv, head_size}}};  // "separate"
 }
 
 AttentionBias biasOf(const std::string& name) {
@@ -53,7 +56,6 @@ class Attention final : public Operator {
         y_scale_(attributes.real("y_scale")),
         quantized_(attributes.flag("quantized")),
         early_lengths_(attributes.flag("early_lengths")),
-        separate_(attributes.choice("qkv_layout") == "separate"),
         bias_kind_(biasOf(attributes.choice("bias"))),
         layout_(layoutOf(attributes.choice("qkv_layout"), num_heads_, num_kv_heads_, head_size_)) {
     if (num_heads_ % num_kv_heads_ != 0) {
@@ -99,8 +101,8 @@ class Attention final : public Operator {
     params.type = tensors.type(0);
     AttentionOperand* const operands[] = {&params.q, &params.k, &params.v};
     for (int part = 0; part < 3; ++part) {
-      const void* data = separate_ ? tensors.input(part) : advance(tensors.input(0), layout_[part].offset, params.type);
-      const void* bias = advance(tensors.input(qkv_bias_), layout_[part].offset, params.type);
+      const void* data = advance(tensors.input(layout_[part].input), layout_[part].offset, params.type);
+      const void* bias = advance(tensors.input(qkv_bias_), layout_[part].bias_offset, params.type);
       if (!isAligned16(data) || !isAligned16(bias)) return cudaErrorMisalignedAddress;
       *operands[part] = {data, bias, layout_[part].token_stride, layout_[part].head_stride, layout_[part].head_stride};
     }
@@ -145,7 +147,7 @@ class Attention final : public Operator {
   const int num_heads_, num_kv_heads_, head_size_, max_seq_len_;
   const int window_left_, window_right_, bias_range_;
   const float scale_, y_scale_;
-  const bool quantized_, early_lengths_, separate_;
+  const bool quantized_, early_lengths_;
   const AttentionBias bias_kind_;
   const QkvLayout layout_;
   int qkv_bias_, cu_seqlens_, tasks_, slopes_, distance_bias_, k_position_, q_position_;

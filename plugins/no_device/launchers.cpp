@@ -13,6 +13,7 @@
 #include "linear/measure.h"
 #include "pack/launch.h"
 #include "pool/launch.h"
+#include "qk_norm_rotary/launch.h"
 #include "rotary/launch.h"
 #include "schedule/launch.h"
 #include "unpack/launch.h"
@@ -43,6 +44,9 @@ cudaError_t launchPack(const PackParams&, cudaStream_t) {
   return kRefusal;
 }
 cudaError_t launchPool(const PoolParams&, cudaStream_t) {
+  return kRefusal;
+}
+cudaError_t launchQkNormRotary(const QkNormRotaryParams&, cudaStream_t) {
   return kRefusal;
 }
 cudaError_t launchRotary(const RotaryParams&, cudaStream_t) {

@@ -6,6 +6,7 @@
 #include "common/device.cuh"
 #include "common/launch.h"
 #include "rotary/launch.h"
+#include "rotary/rotation.cuh"
 
 namespace padfree {
 namespace {
@@ -14,22 +15,6 @@ constexpr int kThreads = 256;
 constexpr int kItems = 2;           // a thread has in flight, of two 16-byte vectors each
 constexpr int kMaxHeadSize = 2048;  // whose cosines and sines fit in shared memory
 constexpr int kTableBytes = 24576;  // at most, of a block's rows
-
-struct Rotation {
-  float cosine, sine;
-};
-
-__device__ inline Rotation rotationOf(int position, float frequency) {
-  Rotation rotation;
-  sincosf(static_cast<float>(position) * frequency, &rotation.sine, &rotation.cosine);
-  return rotation;
-}
-
-__device__ inline void rotatePair(float& x, float& y, float cosine, float sine) {
-  const float before = x;
-  x = x * cosine - y * sine;
-  y = y * cosine + before * sine;
-}
 
 // Two vectors of a row: those of pairs, or two to be copied.
 struct Item {

@@ -18,7 +18,7 @@ inline OperatorSchema attentionSchema() {
           integerField("num_kv_heads", 1, 4096),
           integerField("head_size", 8, 256, 8),
           realField("scale"),
-          choiceField("qkv_layout", {"3HD", "H3D", "separate"}),
+          choiceField("qkv_layout", {"3HD", "H3D", "separate", "2HD"}),
           flagField("has_qkv_bias"),
           flagField("has_tasks"),
           integerField("max_seq_len", 0, INT32_MAX),
@@ -33,7 +33,8 @@ inline OperatorSchema attentionSchema() {
           flagField("early_lengths"),
       },
       {
-          {"qkv", TensorKind::kActivation, "[T,H*D+2*KVH*D]", {{"qkv_layout", {"3HD", "H3D"}}}},
+          {"qk", TensorKind::kActivation, "[T,H*D+KVH*D]", {{"qkv_layout", {"2HD"}}}},
+          {"qkv", TensorKind::kActivation, "[T,H*D+2*KVH*D]", {{"qkv_layout", {"3HD", "H3D", "2HD"}}}},
           {"q", TensorKind::kActivation, "[T,H*D]", {{"qkv_layout", {"separate"}}}},
           {"k", TensorKind::kActivation, "[T,KVH*D]", {{"qkv_layout", {"separate"}}}},
           {"v", TensorKind::kActivation, "[T,KVH*D]", {{"qkv_layout", {"separate"}}}},
@@ -349,6 +350,36 @@ inline OperatorSchema poolSchema() {
   };
 }
 
+inline OperatorSchema qkNormRotarySchema() {
+  return {
+      "PadfreeQkNormRotary",
+      {
+          realField("epsilon", 0.0f),
+          integerField("num_heads", 1, 4096),
+          integerField("num_kv_heads", 1, 4096),
+          integerField("head_size", 2, INT32_MAX, 2),
+          choiceField("pairing", {"half", "interleaved"}),
+      },
+      {
+          {"qkv", TensorKind::kActivation, "[T,H*D+2*KVH*D]", {}},
+          {"q_gamma", TensorKind::kActivation, "[D]", {}},
+          {"k_gamma", TensorKind::kActivation, "[D]", {}},
+          {"positions", TensorKind::kInt32, "[T]", {}},
+          {"frequencies", TensorKind::kFloat, "[1,D/2]", {}},
+      },
+      {
+          {"qk", TensorKind::kActivation, "[T,H*D+KVH*D]", {}},
+      },
+      {},
+      {},
+      {
+          {"H", "num_heads"},
+          {"KVH", "num_kv_heads"},
+          {"D", "head_size"},
+      },
+  };
+}
+
 inline OperatorSchema rotarySchema() {
   return {
       "PadfreeRotary",
@@ -430,6 +461,7 @@ OperatorInfo linearOperator();
 OperatorInfo linearFp8Operator();
 OperatorInfo packOperator();
 OperatorInfo poolOperator();
+OperatorInfo qkNormRotaryOperator();
 OperatorInfo rotaryOperator();
 OperatorInfo scheduleOperator();
 OperatorInfo unpackOperator();
@@ -443,6 +475,7 @@ inline constexpr std::array kOperators = {
     linearFp8Operator,
     packOperator,
     poolOperator,
+    qkNormRotaryOperator,
     rotaryOperator,
     scheduleOperator,
     unpackOperator,

@@ -13,6 +13,7 @@
 #include "linear/tiling.h"
 #include "pack/launch.h"
 #include "pool/launch.h"
+#include "qk_norm_rotary/launch.h"
 #include "rotary/launch.h"
 #include "schedule/launch.h"
 #include "unpack/launch.h"
@@ -146,6 +147,15 @@ PADFREE_TEST_EXPORT int padfreeRotary(const void* x, const int* positions, const
                                       int W, int H, int D, int interleaved, int type, cudaStream_t stream) {
   return padfree::launchRotary(
       {x, positions, frequencies, y, T, W, H, D, interleaved != 0, static_cast<DataType>(type)}, stream);
+}
+
+PADFREE_TEST_EXPORT int padfreeQkNormRotary(const void* qkv, const void* q_gamma, const void* k_gamma,
+                                            const int* positions, const float* frequencies, void* qk, int T, int W,
+                                            int H, int kv_heads, int D, float epsilon, int interleaved, int type,
+                                            cudaStream_t stream) {
+  return padfree::launchQkNormRotary({qkv, q_gamma, k_gamma, positions, frequencies, qk, T, W, H, kv_heads, D, epsilon,
+                                      interleaved != 0, static_cast<DataType>(type)},
+                                     stream);
 }
 
 // What kernels for architectures without the instruction make of numbers. Pointers to host memory.

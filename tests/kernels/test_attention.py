@@ -21,7 +21,7 @@ from .cases import (
     with_filler,
 )
 
-QKV_LAYOUTS = ["3HD", "H3D", "separate"]
+QKV_LAYOUTS = ["3HD", "H3D", "separate", "2HD"]
 MANY_HEADS = 48
 """Heads enough for the mma kernel's tiles of 128 query rows in a batch of a few hundred tokens of long sequences."""
 
@@ -34,14 +34,16 @@ SHAPES = [(3, 0), (MANY_HEADS, 4096), (3, 4096), (3, 64)]
 def make_operands(
     qkv_layout: str, tokens: int, heads: int, head_size: int, dtype: torch.dtype, spread: float, filler: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Random Q, K and V as views [T + filler, H, D] of one tensor, or as three tensors."""
-    shape = {"3HD": (3, heads, head_size), "H3D": (heads, 3, head_size), "separate": (3, heads, head_size)}[qkv_layout]
+    """Random Q, K and V as views [T + filler, H, D] of one tensor, or of two or three."""
+    shape = (heads, 3, head_size) if qkv_layout == "H3D" else (3, heads, head_size)
     qkv = torch.randn(tokens, *shape, device=DEVICE, generator=generator()) * spread
     qkv = with_filler(qkv.to(dtype), filler)
     axis = 2 if qkv_layout == "H3D" else 1
     q, k, v = (part.squeeze(axis) for part in qkv.split(1, dim=axis))
     if qkv_layout == "separate":
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+    elif qkv_layout == "2HD":
+        q, k = torch.stack([q, k], 1).unbind(1)
     return q, k, v
 
 

@@ -70,6 +70,9 @@ def _attention(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     heads, size, qkv_layout = (attributes[name] for name in ("num_heads", "head_size", "qkv_layout"))
     if qkv_layout == "separate":
         q, k, v = next(inputs), next(inputs), next(inputs)
+    elif qkv_layout == "2HD":
+        q, k = np.split(next(inputs), [heads * size], axis=1)
+        v = ref.split_qkv(next(inputs), heads, size, "3HD", attributes["num_kv_heads"])[2]
     else:
         q, k, v = ref.split_qkv(next(inputs), heads, size, qkv_layout, attributes["num_kv_heads"])
     assert not attributes["has_qkv_bias"]
@@ -90,6 +93,11 @@ def _attention(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
 def _rotary(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     options = {name: attributes[name] for name in ("head_size", "num_heads", "pairing")}
     return (ref.rotary(next(inputs), next(inputs), next(inputs), **options),)
+
+
+def _qk_norm_rotary(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    options = {name: attributes[name] for name in ("epsilon", "num_heads", "num_kv_heads", "head_size", "pairing")}
+    return (ref.qk_norm_rotary(*(next(inputs) for _ in range(5)), **options),)
 
 
 def _layer_norm(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
@@ -115,6 +123,7 @@ _OPERATORS: Mapping[str, Callable[[Inputs, Attributes], tuple[Array, ...]]] = Ma
         "PadfreeLayerNorm": _layer_norm,
         "PadfreePack": _pack,
         "PadfreePool": _pool,
+        "PadfreeQkNormRotary": _qk_norm_rotary,
         "PadfreeRotary": _rotary,
         "PadfreeSchedule": _schedule,
         "PadfreeUnpack": _unpack,

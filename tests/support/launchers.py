@@ -277,6 +277,24 @@ def rotary(
     )  # fmt: skip
 
 
+def qk_norm_rotary(
+    qkv: torch.Tensor,
+    gammas: tuple[torch.Tensor, torch.Tensor],
+    positions: torch.Tensor,
+    frequencies: torch.Tensor,
+    qk: torch.Tensor,
+    *,
+    heads: tuple[int, int],
+    epsilon: float,
+    interleaved: bool = False,
+) -> None:
+    """qk [T, (H + KVH) * D] is the first columns of qkv [T, W], with every head normed, scaled and rotated."""
+    call(
+        "padfreeQkNormRotary", qkv, *gammas, positions, frequencies, qk, *qkv.shape, *heads, gammas[0].numel(),
+        ctypes.c_float(epsilon), int(interleaved), DATA_TYPES[qkv.dtype],
+    )  # fmt: skip
+
+
 def measured_tilings(
     depth: int,
     features: int,

@@ -196,6 +196,28 @@ def rotary(x: Array, positions: Array, frequencies: Array, *, head_size: int, nu
     return y
 
 
+def qk_norm_rotary(
+    qkv: Array,
+    q_gamma: Array,
+    k_gamma: Array,
+    positions: Array,
+    frequencies: Array,
+    *,
+    epsilon: float,
+    num_heads: int,
+    num_kv_heads: int,
+    head_size: int,
+    pairing: str,
+) -> Floats:
+    """[T,(H+KVH)*D]: the RMS norm of every head of Q and K, the first columns of qkv, rotated."""
+    gammas = [q_gamma] * num_heads + [k_gamma] * num_kv_heads
+    columns = f64(qkv[:, : len(gammas) * head_size]).reshape(len(qkv), len(gammas), head_size)
+    normed = [normalise(columns[:, i], gamma, None, epsilon, True) for i, gamma in enumerate(gammas)]
+    return rotary(
+        np.concatenate(normed, 1), positions, frequencies, head_size=head_size, num_heads=len(gammas), pairing=pairing
+    )
+
+
 def layer_norm(
     x: Array,
     gamma: Array,

@@ -16,7 +16,7 @@ from padfree.onnx_tools.operators import named_inputs, node_attributes, padfree_
 
 _KERNELS = (
     *("PadfreeSchedule", "PadfreeEmbedding", "PadfreeLayerNorm"),
-    *("PadfreeLinear", "PadfreeLinearFp8", "PadfreeRotary"),
+    *("PadfreeLinear", "PadfreeLinearFp8", "PadfreeRotary", "PadfreeQkNormRotary"),
 )
 """Operators that are a kernel in every engine, one that keeps that rule."""
 _LAST = {"PadfreeLayerNorm": "has_pooler", "PadfreePool": "has_norm"}
@@ -32,7 +32,7 @@ def mark_early_reads(model: onnx.ModelProto) -> None:
     inputs = {value.name for value in model.graph.input}
     for node in padfree_nodes(model.graph):
         if node.op_type == "PadfreeAttention":
-            early = _are_early(node, ("cu_seqlens", "tasks"), ("qkv", "q", "k", "v"), makers, inputs)
+            early = _are_early(node, ("cu_seqlens", "tasks"), ("qk", "qkv", "q", "k", "v"), makers, inputs)
             set_attribute(node, "early_lengths", int(early))
         elif node.op_type in _LAST and node_attributes(node)[_LAST[node.op_type]]:
             set_attribute(node, "early_lengths", int(_are_early(node, ("cu_seqlens",), ("x",), makers, inputs)))

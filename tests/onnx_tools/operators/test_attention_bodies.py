@@ -34,7 +34,7 @@ def attention_attributes(**options: Any) -> dict[str, Any]:
 
 
 @batches
-@pytest.mark.parametrize("qkv_layout", ["3HD", "H3D", "separate"])
+@pytest.mark.parametrize("qkv_layout", ["3HD", "H3D", "separate", "2HD"])
 @pytest.mark.parametrize("bias", [0, 1])
 def test_attention(batch: str, qkv_layout: str, bias: int) -> None:
     for opset in OPSETS if batch == "filler and empty" else (17,):
@@ -43,9 +43,14 @@ def test_attention(batch: str, qkv_layout: str, bias: int) -> None:
         scale = 0.9  # scores with standard deviation 0.9 * sqrt(8): the softmax is far from flat
         qkv = poison(r.standard_normal((tokens, 3 * WIDTH)).astype(np.float32), cu)
         qkv_bias = r.standard_normal(3 * WIDTH).astype(np.float32)
-        parts = "3HD" if qkv_layout == "separate" else qkv_layout
+        parts = "H3D" if qkv_layout == "H3D" else "3HD"
         q, k, v = ref.split_qkv(qkv, HEADS, SIZE, parts)
         feeds = {"q": q, "k": k, "v": v} if qkv_layout == "separate" else {"qkv": qkv}
+        if qkv_layout == "2HD":
+            feeds = {
+                "qk": qkv[:, : 2 * WIDTH],
+                "qkv": np.concatenate([np.full_like(qkv[:, : 2 * WIDTH], np.nan), v], 1),
+            }
         feeds["cu_seqlens"] = cu
         has_tasks = int(qkv_layout == "H3D")
         if has_tasks:

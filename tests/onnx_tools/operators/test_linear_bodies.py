@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bodies of PadfreeLinear and PadfreeRotary in onnxruntime compared with numpy, in every variant."""
+"""The bodies of GEMMs and of rotary embeddings in onnxruntime compared with numpy, in every variant."""
 
 from __future__ import annotations
 
@@ -138,6 +138,30 @@ def test_rotary(opset: int, pairing: str, heads: int, dtype: type) -> None:
             **(TOLERANCE if dtype == np.float32 else {"rtol": 1e-3, "atol": 1e-3}),
         )
         np.testing.assert_array_equal(y[:, heads * SIZE :], x[:, heads * SIZE :])
+
+
+@opsets
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+@pytest.mark.parametrize("heads", [(HEADS, HEADS), (2 * HEADS, 1)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_qk_norm_rotary(opset: int, pairing: str, heads: tuple[int, int], dtype: type) -> None:
+    """V is not read."""
+    r, count = rng(), sum(heads)
+    for tokens in (6, 0):
+        qkv = r.standard_normal((tokens, (count + heads[1]) * SIZE)).astype(dtype)
+        qkv[:, count * SIZE :] = np.nan
+        feeds = {
+            "qkv": qkv,
+            "q_gamma": r.standard_normal(SIZE).astype(dtype),
+            "k_gamma": r.standard_normal(SIZE).astype(dtype),
+            "positions": r.integers(0, 8192, tokens).astype(np.int32),
+            "frequencies": frequencies(SIZE // 2)[None],
+        }
+        options = {"num_heads": heads[0], "num_kv_heads": heads[1], "head_size": SIZE, "pairing": pairing}
+        (qk,) = run("PadfreeQkNormRotary", feeds, opset, epsilon=1e-6, **options)
+        assert qk.shape == (tokens, count * SIZE)
+        tolerance = TOLERANCE if dtype == np.float32 else {"rtol": 1e-3, "atol": 2e-3}
+        check(qk, ref.qk_norm_rotary(**feeds, epsilon=1e-6, **options), dtype, **tolerance)
 
 
 def test_a_norm_between_two_gemms_is_what_the_moments_make_it() -> None:
