@@ -8,6 +8,7 @@ import onnx_graphsurgeon as gs
 
 from .analysis.graph import is_standard
 from .analysis.layout import is_token_input
+from .analysis.symbolic.arguments import axis_of
 from .files.model import Model
 from .importing.importing import import_model
 
@@ -35,7 +36,7 @@ def _tables_of(tensor: gs.Tensor) -> list[gs.Constant]:
     while waiting:
         for node in waiting.pop().outputs:
             table = node.inputs[0] if is_standard(node, "Gather") else None
-            if isinstance(table, gs.Constant) and len(table.shape) > 1 and int(node.attrs.get("axis", 0)) == 0:
+            if isinstance(table, gs.Constant) and len(table.shape) > 1 and axis_of(node, len(table.shape)) == 0:
                 tables.append(table)
             elif is_standard(node, "Cast", "Identity"):
                 waiting += node.outputs

@@ -13,8 +13,8 @@ import onnx_graphsurgeon as gs
 
 from .graph import STANDARD_DOMAINS, is_padfree, present
 from .layout import B, S, is_token_shape, packed_axis, token_axis
-from .onnx_operators import ELEMENTWISE, Work, working
-from .symbolic.arguments import axes_of_node, slice_arguments, split_sizes
+from .onnx_operators import ELEMENTWISE, OPERATORS, Work, working
+from .symbolic.arguments import arguments_with_axes, axes_along, axis_of, split_sizes
 from .symbolic.facts import Facts, InputFacts, Shape
 
 
@@ -122,18 +122,27 @@ def _without_tokens(values: np.ndarray, rank: int, sequence: int) -> np.ndarray:
     return np.squeeze(values, axes)
 
 
+def _along_axes(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
+    """Work along axes that are neither batch nor sequence."""
+    return _with_tokens(node, (0,), input_facts, output)
+
+
+def _with_tokens(node: gs.Node, tokens: tuple[int, ...], input_facts: InputFacts, output: Facts) -> PackedForm:
+    """The form of a node that works along axes, with the inputs that become [T,...]."""
+    axes, operand = axes_along(node, input_facts), output if OPERATORS[node.op].adds_axes else input_facts[0]
+    if axes is None:
+        raise NoRule(f"{node.op} is over all axes, or over axes that are not known")
+    packed = [_packed_axis(node, axis, operand) for axis in axes]
+    return PackedForm(tokens, *arguments_with_axes(node, input_facts, packed))
+
+
 def _norm(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
-    """LayerNormalization, Softmax and their like over one axis, or the axes after batch and sequence."""
-    del output
-    axis = int(node.attrs.get("axis", -1)) % len(input_facts[0].shape or ())
-    position = _packed_axis(node, axis, input_facts[0])
-    if node.op in ("LayerNormalization", "RMSNormalization") and axis < _sequence(input_facts[0]):
-        raise NoRule(f"{node.op} is over the batch or the sequence")
+    """LayerNormalization, Softmax and their like."""
     if len(present(node.outputs)) > 1:
         raise NoRule(f"{node.op} gives out its statistics")
     if any(token_axis(facts.shape) is not None for facts in input_facts[1:]):
         raise NoRule(f"{node.op} has parameters that differ between tokens")
-    return PackedForm((0,), {"axis": position})
+    return _along_axes(node, input_facts, output)
 
 
 def _matmul(_: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
@@ -154,17 +163,12 @@ def _matmul(_: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
 
 def _gather(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     """Rows of a constant table, or columns after batch and sequence."""
-    del output
-    axis, rank = int(node.attrs.get("axis", 0)), len(input_facts[0].shape or ())
-    if input_facts[0].constant and axis in (0, -rank) and token_axis(input_facts[1].shape) is not None:
+    table, indices = input_facts
+    if table.constant and axis_of(node, table.rank) == 0 and token_axis(indices.shape) is not None:
         return PackedForm((1,))
-    if (
-        token_axis(input_facts[0].shape) is None
-        or not input_facts[1].constant
-        or axis % rank in (0, _sequence(input_facts[0]))
-    ):
+    if token_axis(table.shape) is None or not indices.constant or axis_of(node, table.rank) in (0, _sequence(table)):
         raise NoRule("Gather takes elements along the batch or the sequence")
-    return PackedForm((0,), {"axis": _packed_axis(node, axis, input_facts[0])})
+    return _along_axes(node, input_facts, output)
 
 
 def _quantize(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
@@ -187,45 +191,30 @@ def _concat(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm
     """Concat of token tensors, along an axis that is neither batch nor sequence."""
     if any(token_axis(facts.shape) != _sequence(output) for facts in input_facts):
         raise NoRule(f"{node.op} joins tensors of which one is not [batch, sequence, ...]")
-    return PackedForm(tuple(range(len(input_facts))), {"axis": _packed_axis(node, int(node.attrs["axis"]), output)})
+    return _with_tokens(node, tuple(range(len(input_facts))), input_facts, output)
 
 
 def _elements(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     """GatherElements and ScatterElements: elements are chosen within every token."""
     if any(facts.rank != output.rank or token_axis(facts.shape) != _sequence(output) for facts in input_facts):
         raise NoRule(f"{node.op} takes elements from tensors of which one is not [batch, sequence, ...]")
-    return PackedForm(
-        tuple(range(len(input_facts))), {"axis": _packed_axis(node, int(node.attrs.get("axis", 0)), input_facts[0])}
-    )
+    return _with_tokens(node, tuple(range(len(input_facts))), input_facts, output)
 
 
-def _over_axis(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
-    """TopK, ArgMax and ArgMin over an axis that is neither batch nor sequence."""
-    del output
-    if node.op == "TopK" and not input_facts[1].constant:
+def _top(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
+    if not input_facts[1].constant:
         raise NoRule("TopK takes a number of elements that depends on the inputs")
-    default = -1 if node.op == "TopK" else 0
-    return PackedForm((0,), {"axis": _packed_axis(node, int(node.attrs.get("axis", default)), input_facts[0])})
-
-
-def _cumulative(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
-    """CumSum along an axis that is neither batch nor sequence."""
-    del output
-    axis = input_facts[1].plain_integers()
-    if axis is None or len(axis) != 1:
-        raise NoRule("CumSum is along an axis that is not known")
-    position = _packed_axis(node, axis[0], input_facts[0])
-    return PackedForm((0,), constants={1: np.full(input_facts[1].static_shape() or (), position, np.int64)})
+    return _along_axes(node, input_facts, output)
 
 
 def _one_hot(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     """OneHot, whose new axis may stand before or after the sequence."""
     if not (input_facts[1].constant and input_facts[2].constant):
         raise NoRule("OneHot has a depth or values that depend on the inputs")
-    axis = int(node.attrs.get("axis", -1)) % len(output.shape or ())
+    axis = axis_of(node, output.rank)
     if (token_axis(input_facts[0].shape) or 0) + (axis <= _sequence(input_facts[0])) != _sequence(output):
         raise NoRule("OneHot moves the sequence")
-    return PackedForm((0,), {"axis": _packed_axis(node, axis, output)})
+    return _along_axes(node, input_facts, output)
 
 
 def _triangle(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
@@ -266,45 +255,15 @@ def _tile(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
 
 
 def _split(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
-    del output
     if split_sizes(node, input_facts) is None:
         raise NoRule("Split has sizes that are not known")
-    return PackedForm((0,), {"axis": _packed_axis(node, int(node.attrs.get("axis", 0)), input_facts[0])})
+    return _along_axes(node, input_facts, output)
 
 
 def _slice(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
-    del output
-    limits = slice_arguments(node, input_facts)
-    if (
-        limits is None
-        or len(input_facts) < 4
-        or node.inputs[3].is_empty()
-        or not all(facts.constant for facts in input_facts[1:])
-    ):
+    if axes_along(node, input_facts) is None or not all(facts.constant for facts in input_facts[1:]):
         raise NoRule("Slice has limits or axes that are not known")
-    return PackedForm(
-        (0,), constants={3: np.asarray([_packed_axis(node, axis, input_facts[0]) for axis in limits[2]], np.int64)}
-    )
-
-
-def _unsqueeze(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
-    return _axes(node, input_facts, output)
-
-
-def _reduce(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
-    """Squeeze, ReduceSum and the like, over axes that are neither batch nor sequence."""
-    del output
-    return _axes(node, input_facts, input_facts[0])
-
-
-def _axes(node: gs.Node, input_facts: InputFacts, operand: Facts) -> PackedForm:
-    axes = axes_of_node(node, input_facts, 1)
-    if axes is None:
-        raise NoRule(f"{node.op} is over the batch or the sequence")
-    positions = [_packed_axis(node, axis, operand) for axis in axes]
-    if "axes" in node.attrs:
-        return PackedForm((0,), {"axes": positions})
-    return PackedForm((0,), constants={1: np.asarray(positions, np.int64)})
+    return _along_axes(node, input_facts, output)
 
 
 def _transpose(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
@@ -346,11 +305,11 @@ def _expand(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm
 
 _RULES: Mapping[str, Callable[[gs.Node, InputFacts, Facts], PackedForm]] = MappingProxyType(
     {
-        "ArgMax": _over_axis,
-        "ArgMin": _over_axis,
+        "ArgMax": _along_axes,
+        "ArgMin": _along_axes,
         "Concat": _concat,
         "DequantizeLinear": _quantize,
-        "CumSum": _cumulative,
+        "CumSum": _along_axes,
         "Expand": _expand,
         "Gather": _gather,
         "GatherElements": _elements,
@@ -362,13 +321,13 @@ _RULES: Mapping[str, Callable[[gs.Node, InputFacts, Facts], PackedForm]] = Mappi
         "Slice": _slice,
         "ScatterElements": _elements,
         "Split": _split,
-        "Squeeze": _reduce,
+        "Squeeze": _along_axes,
         "Tile": _tile,
-        "TopK": _over_axis,
+        "TopK": _top,
         "Transpose": _transpose,
         "Trilu": _triangle,
-        "Unsqueeze": _unsqueeze,
+        "Unsqueeze": _along_axes,
         **dict.fromkeys(working(Work.NORM), _norm),
-        **dict.fromkeys(working(Work.REDUCTION), _reduce),
+        **dict.fromkeys(working(Work.REDUCTION), _along_axes),
     }
 )

@@ -8,6 +8,7 @@ import onnx_graphsurgeon as gs
 from .graph import is_padfree, is_standard
 from .onnx_operators import Movement, moving
 from .symbolic import Analysis, Poly
+from .symbolic.arguments import axis_of
 
 
 def limit_of(graph: gs.Graph, name: str) -> int | None:
@@ -20,8 +21,9 @@ def limit_of(graph: gs.Graph, name: str) -> int | None:
             if is_padfree(node, "PadfreeEmbedding"):
                 limits += _embedding_limits(node, current)
             elif is_standard(node, "Gather") and len(node.inputs) > 1 and node.inputs[1] is current:
-                if isinstance(node.inputs[0], gs.Constant) and int(node.attrs.get("axis", 0)) == 0:
-                    limits.append(int(node.inputs[0].shape[0]))
+                table = node.inputs[0]
+                if isinstance(table, gs.Constant) and axis_of(node, len(table.shape)) == 0:
+                    limits.append(int(table.shape[0]))
             elif is_padfree(node, "PadfreePack", "PadfreeUnpack") or _moves(node, current):
                 waiting += [item for item in node.outputs if item.name not in seen]
                 seen.update(item.name for item in node.outputs)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One record for each operator of ONNX: what it does with the elements and axes of its inputs.
 
-Layout rules, symbolic shapes and passes take the sets of operators that they treat alike from here. What is more than a
-property, such as the axes that a Slice cuts, is a rule of their own.
+Layout rules, symbolic shapes and passes take the sets of operators that they treat alike from here, and where a node
+says along which axes it works (`symbolic/arguments.py`). What is more than a property is a rule of their own.
 """
 
 from __future__ import annotations
@@ -62,6 +62,10 @@ class Operator:
         work: which elements a result's element depends on; None: none of these kinds.
         shape: the shape rule; None: symbolic analysis has a rule of its own, or none.
         parameters: inputs that say what it does; the others are data.
+        axis: it works along one axis, and this is the default of the attribute `axis`.
+        axes: it works along axes that this input holds; in old opsets, and as `axis`, an attribute may.
+        trailing: it works along all axes from its axis on.
+        adds_axes: its axes are those that only the result has, and are counted there.
         least: a lower bound of all elements of a result, whatever the inputs are; None: nothing is known.
         keeps_sign: no element of a result is below 0 if none of the inputs is.
         finite: zeros give finite numbers.
@@ -72,6 +76,10 @@ class Operator:
     work: Work | None = None
     shape: ShapeRule | None = None
     parameters: tuple[int, ...] = ()
+    axis: int | None = None
+    axes: int | None = None
+    trailing: bool = False
+    adds_axes: bool = False
     least: float | None = None
     keeps_sign: bool = False
     finite: bool = False
@@ -80,27 +88,29 @@ class Operator:
 _RECORDS = (
     Operator("Abs", work=Work.ELEMENTWISE, least=0.0, finite=True),
     Operator("Acos", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST),
-    Operator("Acosh", work=Work.ELEMENTWISE),
+    Operator("Acosh", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST),
     Operator("Add", work=Work.ELEMENTWISE, keeps_sign=True, finite=True),
     Operator("And", work=Work.ELEMENTWISE, least=0.0),
+    Operator("ArgMax", axis=0),
+    Operator("ArgMin", axis=0),
     Operator("Asin", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST),
-    Operator("Asinh", work=Work.ELEMENTWISE),
+    Operator("Asinh", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST),
     Operator("Atan", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST),
-    Operator("Atanh", work=Work.ELEMENTWISE),
+    Operator("Atanh", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST),
     Operator("BatchNormalization", shape=ShapeRule.FIRST),
     Operator("BitShift", work=Work.ELEMENTWISE, shape=ShapeRule.BROADCAST),
     Operator("BitwiseAnd", work=Work.ELEMENTWISE, shape=ShapeRule.BROADCAST),
-    Operator("BitwiseNot", work=Work.ELEMENTWISE),
+    Operator("BitwiseNot", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST),
     Operator("BitwiseOr", work=Work.ELEMENTWISE, shape=ShapeRule.BROADCAST),
     Operator("BitwiseXor", work=Work.ELEMENTWISE, shape=ShapeRule.BROADCAST),
     Operator("Cast", moves=Movement.CONVERTED, work=Work.ELEMENTWISE, keeps_sign=True, finite=True),
     Operator("Ceil", work=Work.ELEMENTWISE),
     Operator("Celu", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST, finite=True),
     Operator("Clip", work=Work.ELEMENTWISE, finite=True),
-    Operator("Concat", moves=Movement.JOIN, keeps_sign=True),
+    Operator("Concat", moves=Movement.JOIN, keeps_sign=True, axis=0),
     Operator("Cos", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST, least=-1.0),
-    Operator("Cosh", work=Work.ELEMENTWISE),
-    Operator("CumSum", parameters=(1,)),
+    Operator("Cosh", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST),
+    Operator("CumSum", parameters=(1,), axes=1),
     Operator("Div", work=Work.ELEMENTWISE, keeps_sign=True),
     Operator("Elu", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST, finite=True),
     Operator("Equal", work=Work.ELEMENTWISE, least=0.0),
@@ -109,75 +119,84 @@ _RECORDS = (
     Operator("Expand", moves=Movement.REPEATED, parameters=(1,)),
     Operator("Flatten", moves=Movement.VIEW),
     Operator("Floor", work=Work.ELEMENTWISE),
-    Operator("Gather", moves=Movement.PART),
+    Operator("Gather", moves=Movement.PART, axis=0),
+    Operator("GatherElements", axis=0),
     Operator("Gelu", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST, finite=True),
+    Operator("GroupNormalization", shape=ShapeRule.FIRST),
     Operator("Greater", work=Work.ELEMENTWISE, least=0.0),
     Operator("GreaterOrEqual", work=Work.ELEMENTWISE, least=0.0),
     Operator("HardSigmoid", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST, least=0.0, finite=True),
     Operator("HardSwish", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST, finite=True),
-    Operator("Hardmax", work=Work.NORM, shape=ShapeRule.FIRST),
+    Operator("Hardmax", work=Work.NORM, shape=ShapeRule.FIRST, axis=-1),
     Operator("Identity", moves=Movement.SAME, work=Work.ELEMENTWISE, finite=True),
+    Operator("InstanceNormalization", shape=ShapeRule.FIRST),
     Operator("IsInf", work=Work.ELEMENTWISE),
     Operator("IsNaN", work=Work.ELEMENTWISE, least=0.0),
-    Operator("LayerNormalization", work=Work.NORM),
+    Operator("LRN", shape=ShapeRule.FIRST),
+    Operator("LayerNormalization", work=Work.NORM, axis=-1, trailing=True),
     Operator("LeakyRelu", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST, finite=True),
     Operator("Less", work=Work.ELEMENTWISE, least=0.0),
     Operator("LessOrEqual", work=Work.ELEMENTWISE, least=0.0),
     Operator("Log", work=Work.ELEMENTWISE),
-    Operator("LogSoftmax", work=Work.NORM, shape=ShapeRule.FIRST),
-    Operator("LpNormalization", work=Work.NORM, shape=ShapeRule.FIRST),
+    Operator("LogSoftmax", work=Work.NORM, shape=ShapeRule.FIRST, axis=-1),
+    Operator("LpNormalization", work=Work.NORM, shape=ShapeRule.FIRST, axis=-1),
     Operator("Max", work=Work.ELEMENTWISE, keeps_sign=True, finite=True),
     Operator("Mean", work=Work.ELEMENTWISE, shape=ShapeRule.BROADCAST, keeps_sign=True),
+    Operator("MeanVarianceNormalization", shape=ShapeRule.FIRST),
     Operator("Min", work=Work.ELEMENTWISE, keeps_sign=True, finite=True),
     Operator("Mish", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST, finite=True),
     Operator("Mod", work=Work.ELEMENTWISE),
     Operator("Mul", work=Work.ELEMENTWISE, keeps_sign=True, finite=True),
     Operator("Neg", work=Work.ELEMENTWISE, finite=True),
     Operator("Not", work=Work.ELEMENTWISE, least=0.0),
-    Operator("OneHot", parameters=(1,)),
+    Operator("OneHot", parameters=(1,), axis=-1, adds_axes=True),
     Operator("Or", work=Work.ELEMENTWISE, least=0.0),
     Operator("PRelu", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST),
-    Operator("Pad", parameters=(1, 2, 3)),
+    Operator("Pad", parameters=(1, 2, 3), axes=3),
     Operator("Pow", work=Work.ELEMENTWISE, keeps_sign=True),
-    Operator("RMSNormalization", work=Work.NORM, shape=ShapeRule.FIRST),
+    Operator("RMSNormalization", work=Work.NORM, shape=ShapeRule.FIRST, axis=-1, trailing=True),
     Operator("Reciprocal", work=Work.ELEMENTWISE),
-    Operator("ReduceL1", work=Work.REDUCTION, least=0.0),
-    Operator("ReduceL2", work=Work.REDUCTION, least=0.0),
-    Operator("ReduceLogSum", work=Work.REDUCTION),
-    Operator("ReduceLogSumExp", work=Work.REDUCTION),
-    Operator("ReduceMax", work=Work.REDUCTION, keeps_sign=True),
-    Operator("ReduceMean", work=Work.REDUCTION, keeps_sign=True),
-    Operator("ReduceMin", work=Work.REDUCTION, keeps_sign=True),
-    Operator("ReduceProd", work=Work.REDUCTION, keeps_sign=True),
-    Operator("ReduceSum", work=Work.REDUCTION, keeps_sign=True),
-    Operator("ReduceSumSquare", work=Work.REDUCTION, least=0.0),
+    Operator("ReduceL1", work=Work.REDUCTION, least=0.0, axes=1),
+    Operator("ReduceL2", work=Work.REDUCTION, least=0.0, axes=1),
+    Operator("ReduceLogSum", work=Work.REDUCTION, axes=1),
+    Operator("ReduceLogSumExp", work=Work.REDUCTION, axes=1),
+    Operator("ReduceMax", work=Work.REDUCTION, keeps_sign=True, axes=1),
+    Operator("ReduceMean", work=Work.REDUCTION, keeps_sign=True, axes=1),
+    Operator("ReduceMin", work=Work.REDUCTION, keeps_sign=True, axes=1),
+    Operator("ReduceProd", work=Work.REDUCTION, keeps_sign=True, axes=1),
+    Operator("ReduceSum", work=Work.REDUCTION, keeps_sign=True, axes=1),
+    Operator("ReduceSumSquare", work=Work.REDUCTION, least=0.0, axes=1),
     Operator("Relu", work=Work.ELEMENTWISE, least=0.0, finite=True),
     Operator("Reshape", moves=Movement.VIEW, parameters=(1,)),
     Operator("Resize", parameters=(1, 2, 3)),
+    Operator("ReverseSequence", shape=ShapeRule.FIRST),
     Operator("Round", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST),
+    Operator("Scatter", shape=ShapeRule.FIRST, axis=0),
+    Operator("ScatterElements", shape=ShapeRule.FIRST, axis=0),
     Operator("Selu", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST, finite=True),
-    Operator("Shrink", work=Work.ELEMENTWISE),
+    Operator("Shrink", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST),
     Operator("Sigmoid", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST, least=0.0, finite=True),
     Operator("Sign", work=Work.ELEMENTWISE),
     Operator("Sin", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST, least=-1.0),
-    Operator("Sinh", work=Work.ELEMENTWISE),
-    Operator("Slice", moves=Movement.PART, parameters=(1, 2, 3, 4)),
-    Operator("Softmax", work=Work.NORM, shape=ShapeRule.FIRST, least=0.0),
+    Operator("Sinh", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST),
+    Operator("Slice", moves=Movement.PART, parameters=(1, 2, 3, 4), axes=3),
+    Operator("Softmax", work=Work.NORM, shape=ShapeRule.FIRST, least=0.0, axis=-1),
     Operator("Softplus", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST, least=0.0, finite=True),
     Operator("Softsign", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST, least=-1.0, finite=True),
-    Operator("Split", moves=Movement.PART, parameters=(1,)),
+    Operator("Split", moves=Movement.PART, parameters=(1,), axis=0),
     Operator("Sqrt", work=Work.ELEMENTWISE, least=0.0),
-    Operator("Squeeze", moves=Movement.VIEW, parameters=(1,)),
+    Operator("Squeeze", moves=Movement.VIEW, parameters=(1,), axes=1),
     Operator("Sub", work=Work.ELEMENTWISE, finite=True),
     Operator("Sum", work=Work.ELEMENTWISE, shape=ShapeRule.BROADCAST, keeps_sign=True),
     Operator("Swish", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST, finite=True),
     Operator("Tan", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST),
     Operator("Tanh", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST, least=-1.0, finite=True),
+    Operator("TensorScatter", shape=ShapeRule.FIRST, axis=-2),
     Operator("ThresholdedRelu", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST),
     Operator("Tile", moves=Movement.REPEATED, parameters=(1,)),
-    Operator("TopK", parameters=(1,)),
+    Operator("TopK", parameters=(1,), axis=-1),
     Operator("Transpose", moves=Movement.PERMUTED),
-    Operator("Unsqueeze", moves=Movement.VIEW, parameters=(1,)),
+    Operator("Unsqueeze", moves=Movement.VIEW, parameters=(1,), axes=1, adds_axes=True),
     Operator("Where", work=Work.ELEMENTWISE, finite=True),
     Operator("Xor", work=Work.ELEMENTWISE),
 )

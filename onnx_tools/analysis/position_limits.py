@@ -19,7 +19,7 @@ from .computed_numbers import ComputedNumbers, computed_numbers
 from .graph import argument, is_standard
 from .onnx_operators import OPERATORS, ShapeRule
 from .symbolic import Analysis, Apply, Axis, Index, Poly
-from .symbolic.arguments import axes_of_node
+from .symbolic.arguments import axes_of_node, axis_of
 from .symbolic.expr import ELEMENTWISE as ARITHMETIC
 from .symbolic.expr import Expr
 from .symbolic.facts import Facts, Shape
@@ -90,7 +90,7 @@ def _look_ups(graph: gs.Graph, analysis: Analysis) -> Iterator[_LookUp]:
 
 
 def _indices(node: gs.Node, input_facts: Sequence[Facts]) -> Iterator[_LookUp]:
-    data, indices, axis = input_facts[0].shape, input_facts[1].shape, int(node.attrs.get("axis", 0))
+    data, indices = input_facts[0].shape, input_facts[1].shape
     if not data:
         return
     if is_standard(node, "GatherND"):
@@ -101,13 +101,14 @@ def _indices(node: gs.Node, input_facts: Sequence[Facts]) -> Iterator[_LookUp]:
             if size is not None:
                 yield _LookUp(size, node.inputs[1], column)
         return
+    axis = axis_of(node, len(data))
     size = data[axis].constant()
     if size is not None:
         yield _LookUp(size, node.inputs[1])
     if is_standard(node, "GatherElements") and indices is not None:
         for position, (there, index) in enumerate(zip(data, indices, strict=True)):
             size = there.constant()
-            if position != axis % len(data) and size is not None:
+            if position != axis and size is not None:
                 yield _LookUp(size, formulas=(index,), past=True)
 
 
@@ -116,7 +117,7 @@ def _slices(node: gs.Node, input_facts: Sequence[Facts]) -> Iterator[_LookUp]:
     data = input_facts[0].shape
     if not data or argument(node, 1) is None or argument(node, 2) is None:
         return  # in old opsets these are attributes: fixed numbers, which do not grow
-    axes = axes_of_node(node, input_facts, 3)
+    axes = axes_of_node(node, input_facts)
     if axes is None:
         if argument(node, 3) is not None:
             return

@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 from ..analysis.graph import Editor, made_by, node_name, tidy
 from ..analysis.onnx_operators import REORDERINGS
 from ..analysis.symbolic import Analysis, Axis, Element, Index, Poly, analyse
+from ..analysis.symbolic.arguments import axis_of
 from ..analysis.symbolic.expr import axis_index
 from ..match import Miss, NoMatch
 from ..match.chains import norms
@@ -99,7 +100,7 @@ def _collect(analysis: Analysis, tensor: gs.Tensor, tables: _LookUps) -> None:
         what = f"'{tensor.name}'" if maker is None else f"'{node_name(maker)}' ({maker.op})"
         raise NoMatch(f"the sum before the norm holds {what}, which is no look-up in a table")
     table, indices = gather.inputs
-    if int(gather.attrs.get("axis", 0)) != 0 or not isinstance(table, gs.Constant) or len(table.shape) != 2:
+    if not isinstance(table, gs.Constant) or len(table.shape) != 2 or axis_of(gather, 2) != 0:
         raise NoMatch(f"'{node_name(gather)}' (Gather) does not take rows of a constant table [rows, E]")
     if scaled is not None and scaled[1] != 1.0:
         if len(table.outputs) > 1:

@@ -17,7 +17,6 @@ from ..analysis.graph import Editor, is_output, is_padfree, is_standard, present
 from ..analysis.layout import T
 from ..analysis.onnx_operators import OPERATORS
 from ..analysis.symbolic import Analysis
-from ..analysis.symbolic.arguments import slice_arguments
 from .base import Boundary, PassResult, boundary_of, pool_tokens
 
 NAME = "first tokens"
@@ -194,15 +193,10 @@ def _quotient(analysis: Analysis, node: gs.Node, rows: RowInputs) -> bool:
 
 
 def _along_axis(analysis: Analysis, node: gs.Node, rows: RowInputs) -> bool:
-    """Whether a Softmax, Split or Concat is along another axis than that of rows."""
+    """Whether a Softmax, Split, Slice or Concat is along another axis than that of rows."""
     every = tuple(range(len(node.inputs))) if node.op == "Concat" else (0,)
-    default = 0 if node.op == "Split" else -1
-    return rows == every and int(node.attrs.get("axis", default)) % (analysis[node.inputs[0]].rank or 1) != 0
-
-
-def _slice(analysis: Analysis, node: gs.Node, rows: RowInputs) -> bool:
-    limits = slice_arguments(node, [analysis[tensor] for tensor in node.inputs])
-    return rows == (0,) and limits is not None and 0 not in limits[2]
+    axes = analysis.axes_along(node)
+    return rows == every and axes is not None and 0 not in axes
 
 
 def _reshape(analysis: Analysis, node: gs.Node, rows: RowInputs) -> bool:
@@ -227,7 +221,7 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
         "PadfreeLayerNorm": _layer_norm,
         "Pow": _power,
         "Reshape": _reshape,
-        "Slice": _slice,
+        "Slice": _along_axis,
         "Softmax": _along_axis,
         "Split": _along_axis,
         "Transpose": _transpose,

@@ -23,7 +23,7 @@ from ..analysis.graph import (
 )
 from ..analysis.onnx_operators import ELEMENTWISE, RESHAPES
 from ..analysis.symbolic import Analysis, Index, Number, Poly
-from ..analysis.symbolic.arguments import slice_arguments
+from ..analysis.symbolic.arguments import axis_of, slice_arguments
 from ..analysis.symbolic.facts import Shape, broadcast_shape
 from ..analysis.symbolic.movement import TO_THE_END
 from ..match.chains.views import square_source
@@ -82,7 +82,7 @@ def _narrow(editor: Editor, tensor: gs.Tensor, analysis: Analysis) -> tuple[gs.T
         return None if node is None else (node.inputs[0], analysis[node.inputs[0]].shape)
     table, index = node.inputs[0], analysis[node.inputs[1]]
     row = index.expr.poly.constant() if isinstance(index.expr, Index) else None
-    if not isinstance(table, gs.Constant) or len(table.shape) != 2 or int(node.attrs.get("axis", 0)) != 0:
+    if not isinstance(table, gs.Constant) or len(table.shape) != 2 or axis_of(node, 2) != 0:
         return None
     if row is None or not -table.shape[0] <= row < table.shape[0]:
         return None
@@ -166,7 +166,7 @@ def _unflatten(editor: Editor, node: gs.Node, analysis: Analysis) -> bool:
     after = analysis[node.inputs[0]].shape
     if view is None or source is None or not before or not after or rank is None or before[-1] != after[-1]:
         return False
-    if int(node.attrs.get("axis", -1)) not in (-1, rank - 1) or before[-1] == Poly.of(1):
+    if axis_of(node, rank) != rank - 1 or before[-1] == Poly.of(1):
         return False
     result = editor.node(
         node.op, [source], stem=f"{node.outputs[0].name}_unflattened", dtype=source.dtype, attrs={"axis": -1}

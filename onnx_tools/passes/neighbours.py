@@ -13,7 +13,7 @@ from ..analysis.graph import Editor, argument, is_standard, made_by, node_name
 from ..analysis.layout import is_token_shape
 from ..analysis.node_builder import NodeBuilder
 from ..analysis.symbolic import Analysis
-from ..analysis.symbolic.arguments import slice_arguments
+from ..analysis.symbolic.arguments import axis_of, slice_arguments
 from ..match import IF_CONTIGUOUS, Miss, NoMatch
 from ..match.masks.slot_values import SlotValues
 from ..match.values.mask_values import mask_of
@@ -60,7 +60,7 @@ def neighbours(padded: bool, contiguous: bool) -> Callable[[gs.Graph, Analysis],
 def _match(analysis: Analysis, node: gs.Node) -> _Neighbours | None:
     """What a Concat along the last axis joins, where that is rows of one [B,S,C] at several distances."""
     shape = analysis[node.outputs[0]].shape
-    if not is_token_shape(shape) or len(shape or ()) != 3 or int(node.attrs["axis"]) not in (-1, 2):
+    if not is_token_shape(shape) or len(shape or ()) != 3 or axis_of(node, 3) != 2:
         return None
     parts = [_shift(analysis, tensor) for tensor in node.inputs]
     taps = [part for part in parts if part is not None]

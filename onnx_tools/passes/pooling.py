@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 
 from ..analysis.graph import Editor, argument, is_output, is_standard, made_by, node_name, producer, used_once
 from ..analysis.symbolic import Analysis, Poly
-from ..analysis.symbolic.arguments import axes_of_node, slice_arguments
+from ..analysis.symbolic.arguments import slice_arguments
 from ..analysis.symbolic.facts import Facts
 from ..match import Miss, NoMatch
 from ..match.chains.chosen_token import chosen_token
@@ -90,7 +90,7 @@ def _first_token(analysis: Analysis, node: gs.Node) -> tuple[str, gs.Tensor, gs.
         return None
     facts = [analysis[tensor] for tensor in node.inputs]
     if is_standard(node, "Gather"):
-        if int(node.attrs.get("axis", 0)) not in (1, -2):
+        if analysis.axes_along(node) != [1]:
             return None
         if facts[1].plain_integers() != [0] or facts[1].rank not in (0, 1):
             raise NoMatch(f"'{node_name(node)}' (Gather) takes other tokens than the first")
@@ -113,10 +113,10 @@ def _of_all(analysis: Analysis, node: gs.Node, mask: Mask) -> tuple[str, gs.Tens
     if not _is_hidden(analysis, node.inputs[0]):
         return None
     if is_standard(node, "Gather"):
-        index, axis = analysis[node.inputs[1]], int(node.attrs.get("axis", 0))
-        last = axis in (1, -2) and index.plain_integers() == [-1] and index.rank in (0, 1)
+        index = analysis[node.inputs[1]]
+        last = analysis.axes_along(node) == [1] and index.plain_integers() == [-1] and index.rank in (0, 1)
         return ("last", node.inputs[0], node.outputs[0]) if last else None
-    if not _over_sequence(analysis, node):
+    if analysis.axes_along(node) != [1]:
         return None
     return "mean" if node.op == "ReduceMean" else "max", node.inputs[0], node.outputs[0]
 
@@ -126,7 +126,7 @@ def _mean(analysis: Analysis, node: gs.Node, mask: Mask) -> tuple[str, gs.Tensor
     if not is_standard(node, "Div"):
         return None
     total = made_by(node.inputs[0], "ReduceSum")
-    if total is None or not _over_sequence(analysis, total):
+    if total is None or analysis.axes_along(total) != [1]:
         return None
     product = made_by(total.inputs[0], "Mul")
     if product is None:
@@ -143,7 +143,7 @@ def _mean(analysis: Analysis, node: gs.Node, mask: Mask) -> tuple[str, gs.Tensor
 
 def _maximum(analysis: Analysis, node: gs.Node, mask: Mask) -> tuple[str, gs.Tensor, gs.Tensor] | None:
     """The maximum over the sequence of x where the mask keeps a token, and of a very low number elsewhere."""
-    if not is_standard(node, "ReduceMax") or not _over_sequence(analysis, node):
+    if not is_standard(node, "ReduceMax") or analysis.axes_along(node) != [1]:
         return None
     choice = made_by(node.inputs[0], "Where")
     if choice is None:
@@ -172,11 +172,6 @@ def _mask_name(mask: Mask) -> str:
     return "all tokens" if mask.source is None else f"the mask '{mask.source}'"
 
 
-def _over_sequence(analysis: Analysis, node: gs.Node) -> bool:
-    axes = axes_of_node(node, [analysis[tensor] for tensor in node.inputs], 1)
-    return axes in ([1], [-2])
-
-
 def _counts_mask(analysis: Analysis, tensor: gs.Tensor, mask: Mask) -> bool:
     """Whether the tensor is the number of kept tokens, perhaps with a lower bound of at most 1."""
     while True:
@@ -190,10 +185,8 @@ def _counts_mask(analysis: Analysis, tensor: gs.Tensor, mask: Mask) -> bool:
         elif is_standard(node, "Expand", "Unsqueeze", "Cast", "Identity"):
             tensor = node.inputs[0]
         elif is_standard(node, "ReduceSum"):
-            axes = axes_of_node(node, [analysis[item] for item in node.inputs], 1)
             facts = analysis[node.inputs[0]]
-            last = [-1] if facts.rank == 2 else [-2]
-            return axes in ([1], last) and _is_mask(facts, mask, facts.rank or 0)
+            return analysis.axes_along(node) == [1] and _is_mask(facts, mask, facts.rank or 0)
         else:
             return False
 
@@ -210,8 +203,7 @@ def _squeeze(analysis: Analysis, graph: gs.Graph, pooled: gs.Tensor) -> gs.Tenso
     squeeze = pooled.outputs[0] if used_once(graph, pooled) else None
     if squeeze is None or not is_standard(squeeze, "Squeeze") or analysis[pooled].rank != 3:
         return pooled
-    axes = axes_of_node(squeeze, [analysis[tensor] for tensor in squeeze.inputs], 1)
-    return squeeze.outputs[0] if axes in ([1], [-2]) else pooled
+    return squeeze.outputs[0] if analysis.axes_along(squeeze) == [1] else pooled
 
 
 def _normalization(analysis: Analysis, graph: gs.Graph, pooled: gs.Tensor) -> gs.Tensor | None:
@@ -241,7 +233,7 @@ def _is_norm(analysis: Analysis, node: gs.Node, pooled: gs.Tensor) -> bool:
     if not is_standard(node, "ReduceL2") or node.inputs[0] is not pooled or not int(node.attrs.get("keepdims", 1)):
         return False
     rank = analysis[pooled].rank
-    return rank is not None and axes_of_node(node, [analysis[item] for item in node.inputs], 1) in ([-1], [rank - 1])
+    return rank is not None and analysis.axes_along(node) == [rank - 1]
 
 
 def _leads_to(node: gs.Node, tensor: gs.Tensor) -> bool:

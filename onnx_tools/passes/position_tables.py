@@ -12,7 +12,7 @@ from ..analysis.graph import Editor, is_standard, producer
 from ..analysis.layout import B, S, token_axis
 from ..analysis.onnx_operators import ELEMENTWISE, REORDERINGS
 from ..analysis.symbolic import Analysis, Index, Poly
-from ..analysis.symbolic.arguments import slice_arguments
+from ..analysis.symbolic.arguments import axis_of, slice_arguments
 from ..analysis.symbolic.expr import axis_index
 from ..analysis.symbolic.facts import Facts, Shape
 from .base import PassResult
@@ -120,7 +120,7 @@ def _slice_rows(analysis: Analysis, node: gs.Node) -> _PositionRows | None:
 
 def _gather_rows(analysis: Analysis, node: gs.Node) -> _PositionRows | None:
     offset = _offset(analysis[node.inputs[1]])
-    return None if offset is None else _table(node.inputs[0], int(node.attrs.get("axis", 0)), offset)
+    return None if offset is None else _table(node.inputs[0], axis_of(node, analysis[node.inputs[0]].rank), offset)
 
 
 def _offset(indices: Facts) -> int | None:

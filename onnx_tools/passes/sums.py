@@ -12,7 +12,7 @@ from ..analysis.graph import Editor, is_output, is_standard, node_name
 from ..analysis.layout import B, S, token_axis
 from ..analysis.node_builder import NodeBuilder
 from ..analysis.symbolic import Analysis, Poly
-from ..analysis.symbolic.arguments import axes_of_node
+from ..analysis.symbolic.arguments import axis_of
 from ..analysis.symbolic.facts import Facts, Shape
 from ..match import Miss, NoMatch
 from ..match.masks.mask import VERY_NEGATIVE
@@ -65,12 +65,9 @@ class _Sums:
         counts = is_standard(node, "ReduceSum") and self._values.outcomes(node.inputs[0]) is not None
         if token_axis(x.shape) is None or not (number or counts):
             return False
-        if is_standard(node, "Softmax", "LogSoftmax"):
-            return int(node.attrs.get("axis", -1)) % len(x.shape or ()) == token_axis(x.shape)
-        if not is_standard(node, *_SUMS, "ReduceMax", "ReduceMean"):
+        if not is_standard(node, *_SUMS, "LogSoftmax", "ReduceMax", "ReduceMean", "Softmax"):
             return False
-        axes = axes_of_node(node, [self._analysis[tensor] for tensor in node.inputs], 1)
-        return axes is not None and [axis % len(x.shape or ()) for axis in axes] == [token_axis(x.shape)]
+        return self._analysis.axes_along(node) == [token_axis(x.shape)]
 
     def finds_first(self, node: gs.Node) -> bool:
         """Whether an ArgMax finds the first slot that the mask keeps."""
@@ -78,7 +75,7 @@ class _Sums:
             return False
         facts = self._analysis[node.inputs[0]]
         both = self._values.outcomes(node.inputs[0])
-        return facts.rank == 2 and int(node.attrs.get("axis", 0)) in (1, -1) and both is not None and both[0] > both[1]
+        return facts.rank == 2 and axis_of(node, 2) == 1 and both is not None and both[0] > both[1]
 
     def write_first(self, node: gs.Node) -> None:
         """Writes slot 0 for every sequence, which is its first kept slot in the packed interface."""

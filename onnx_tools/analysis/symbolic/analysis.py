@@ -11,6 +11,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..graph import dtype_name
+from .arguments import axes_along
 from .expr import Element, axis_index
 from .facts import MAX_ELEMENTS, MAX_PATTERN, Facts, constant_facts
 from .poly import Poly
@@ -48,6 +49,10 @@ class Analysis:
 
     def __getitem__(self, tensor: gs.Tensor) -> Facts:
         return self.facts.get(tensor.name, _NOTHING)
+
+    def axes_along(self, node: gs.Node) -> list[int] | None:
+        """See arguments.axes_along."""
+        return axes_along(node, [self[tensor] for tensor in node.inputs])
 
     def of_copy(self, graph: gs.Graph, copy: gs.Graph) -> Analysis:
         """The same analysis for a copy of the graph, whose nodes have the same order."""

@@ -3,19 +3,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 import onnx_graphsurgeon as gs
 
+from ..onnx_operators import OPERATORS
 from .facts import InputFacts
 from .poly import Poly
 
 
-def axes_of_node(node: gs.Node, input_facts: InputFacts, position: int) -> list[int] | None:
-    """The axes in a node's attribute (old opsets) or in input `position`; None where not given or not known."""
+def axis_of(node: gs.Node, rank: int | None) -> int:
+    """The axis along which a node works, counted from 0 in a tensor of that rank; as it is if that is not known."""
+    axis = int(node.attrs.get("axis", OPERATORS[node.op].axis))
+    return axis % rank if rank else axis
+
+
+def axes_of_node(node: gs.Node, input_facts: InputFacts) -> list[int] | None:
+    """The axes in a node's attribute (old opsets) or in an input; None where not given or not known."""
     if "axes" in node.attrs:
         return [int(axis) for axis in node.attrs["axes"]]
-    if position < len(input_facts) and not node.inputs[position].is_empty():
+    position = OPERATORS[node.op].axes
+    if position is not None and position < len(input_facts) and not node.inputs[position].is_empty():
         return input_facts[position].plain_integers()
     return None
+
+
+def axes_along(node: gs.Node, input_facts: InputFacts) -> list[int] | None:
+    """The axes along which a node works, counted from 0; elements that differ in others are computed alike, and apart.
+
+    They are the first input's, or for operators that add axes the result's. None where they are not given or not known.
+    """
+    record, rank = OPERATORS[node.op], input_facts[0].rank
+    axes = axes_of_node(node, input_facts) if record.axis is None else [axis_of(node, None)]
+    if axes is None or rank is None:
+        return None
+    rank += len(axes) if record.adds_axes else 0
+    axes = [axis % (rank or 1) for axis in axes]
+    return list(range(axes[0], rank)) if record.trailing else axes
+
+
+def arguments_with_axes(
+    node: gs.Node, input_facts: InputFacts, axes: Sequence[int]
+) -> tuple[dict[str, Any], dict[int, np.ndarray]]:
+    """The attributes and the inputs that say along which axes a node works, for these axes instead of its own."""
+    record = OPERATORS[node.op]
+    if record.axis is not None:
+        return {"axis": axes[0]}, {}
+    if "axes" in node.attrs:
+        return {"axes": list(axes)}, {}
+    position = record.axes or 0
+    return {}, {position: np.asarray(axes, np.int64).reshape(input_facts[position].static_shape() or ())}
 
 
 def slice_arguments(
@@ -51,7 +90,7 @@ def split_sizes(node: gs.Node, input_facts: InputFacts) -> list[int] | None:
         return input_facts[1].plain_integers()
     if input_facts[0].shape is None:
         return None
-    total, count = input_facts[0].shape[int(node.attrs.get("axis", 0))].constant(), len(node.outputs)
+    total, count = input_facts[0].shape[axis_of(node, input_facts[0].rank)].constant(), len(node.outputs)
     if total is None:
         return None
     part = -(-total // count)

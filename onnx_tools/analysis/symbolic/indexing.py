@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 
 from ..graph import dtype_name, made_by
 from . import movement
+from .arguments import axis_of
 from .expr import Index, apply, axis_index, number, size_of
 from .facts import MAX_EXPRESSION, Facts, InputFacts, Shape
 from .poly import Poly
@@ -33,7 +34,7 @@ def gather_nd(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> list[Fa
     last = len(shape) - 1
     columns = [movement.squeeze(lookup(tensor), [last]) for tensor in concat.inputs if lookup(tensor).shape is not None]
     count = shape[-1].constant()
-    if count is None or count != len(concat.inputs) or int(concat.attrs["axis"]) not in (-1, last):
+    if count is None or count != len(concat.inputs) or axis_of(concat, len(shape)) != last:
         return unknown
     if len(columns) != count or any(item.shape != shape[:-1] for item in columns):
         return unknown
@@ -63,7 +64,7 @@ def scatter_nd(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> list[F
         return plain
     count, last = len(concat.inputs), len(index) - 1
     whole = index == (*data.shape[:count], Poly.of(count)) and updates.shape == data.shape
-    if not whole or int(concat.attrs["axis"]) not in (-1, last):
+    if not whole or axis_of(concat, len(index)) != last:
         return plain
     for axis, tensor in enumerate(concat.inputs):
         column = lookup(tensor)

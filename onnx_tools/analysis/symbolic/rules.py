@@ -15,7 +15,7 @@ from ...operators import DOMAIN
 from ..graph import STANDARD_DOMAINS, dtype_name
 from ..onnx_operators import OPERATORS, ShapeRule
 from . import movement
-from .arguments import axes_of_node, slice_arguments, split_sizes
+from .arguments import axes_of_node, axis_of, slice_arguments, split_sizes
 from .expr import COMPARISONS, ELEMENTWISE, Apply, Element, Index, Number, RowSum, apply, axis_index, number
 from .facts import MAX_ELEMENTS, Facts, InputFacts, broadcast_shape, elementwise, from_elements
 from .indexing import Lookup, eye_like, gather_nd, scatter_nd, trilu
@@ -72,7 +72,7 @@ def _layer_norm(node: gs.Node, input_facts: InputFacts) -> Results:
     x = input_facts[0]
     if not x.shape:
         return [Facts(dtype=x.dtype)]
-    axis = int(node.attrs.get("axis", -1)) % len(x.shape)
+    axis = axis_of(node, len(x.shape))
     statistics = (*x.shape[:axis], *(Poly.of(1) for _ in x.shape[axis:]))
     return [Facts(x.shape, x.dtype), Facts(statistics, "float32"), Facts(statistics, "float32")]
 
@@ -87,15 +87,6 @@ def _cast_like(_: gs.Node, input_facts: InputFacts) -> Results:
 
 def _same(_: gs.Node, input_facts: InputFacts) -> Results:
     return [input_facts[0]]
-
-
-def _quantize(node: gs.Node, input_facts: InputFacts) -> Results:
-    """The result of x, its scale and its zero point, which sets the type; without one it is uint8."""
-    return [Facts(input_facts[0].shape, input_facts[2].dtype if len(node.inputs) > 2 else "uint8")]
-
-
-def _dequantize(_: gs.Node, input_facts: InputFacts) -> Results:
-    return [Facts(input_facts[0].shape, input_facts[1].dtype, constant=all(item.constant for item in input_facts))]
 
 
 def _is_nan(_: gs.Node, input_facts: InputFacts) -> Results:
@@ -125,11 +116,11 @@ def _indices(values: Sequence[Poly]) -> np.ndarray:
 
 
 def _unsqueeze(node: gs.Node, input_facts: InputFacts) -> Results:
-    return [movement.unsqueeze(input_facts[0], axes_of_node(node, input_facts, 1))]
+    return [movement.unsqueeze(input_facts[0], axes_of_node(node, input_facts))]
 
 
 def _squeeze(node: gs.Node, input_facts: InputFacts) -> Results:
-    axes = axes_of_node(node, input_facts, 1)
+    axes = axes_of_node(node, input_facts)
     if axes is None and len(input_facts) > 1 and not node.inputs[1].is_empty():
         return [Facts(dtype=input_facts[0].dtype)]
     return [movement.squeeze(input_facts[0], axes)]
@@ -165,11 +156,11 @@ def _slice(node: gs.Node, input_facts: InputFacts) -> Results:
 
 
 def _gather(node: gs.Node, input_facts: InputFacts) -> Results:
-    return [movement.gather(input_facts[0], input_facts[1], int(node.attrs.get("axis", 0)))]
+    return [movement.gather(input_facts[0], input_facts[1], axis_of(node, input_facts[0].rank))]
 
 
 def _gather_elements(node: gs.Node, input_facts: InputFacts) -> Results:
-    return [movement.gather_elements(input_facts[0], input_facts[1], int(node.attrs.get("axis", 0)))]
+    return [movement.gather_elements(input_facts[0], input_facts[1], axis_of(node, input_facts[0].rank))]
 
 
 def _concat(node: gs.Node, input_facts: InputFacts) -> Results:
@@ -178,7 +169,7 @@ def _concat(node: gs.Node, input_facts: InputFacts) -> Results:
     if any(not shape for shape in shapes):
         return [Facts(dtype=dtype, constant=constant)]
     shape = list(shapes[0] or ())
-    axis = int(node.attrs["axis"]) % len(shape)
+    axis = axis_of(node, len(shape))
     total = Poly()
     for item in shapes:
         total = total + (item or ())[axis]
@@ -194,7 +185,7 @@ def _split(node: gs.Node, input_facts: InputFacts) -> Results:
     x, count = input_facts[0], len(node.outputs)
     if not x.shape:
         return [Facts(dtype=x.dtype)] * count
-    axis = int(node.attrs.get("axis", 0)) % len(x.shape)
+    axis = axis_of(node, len(x.shape))
     sizes = split_sizes(node, input_facts)
     if sizes is None:
         return [Facts(dtype=x.dtype)] * count
@@ -276,7 +267,7 @@ def _constant_of_shape(node: gs.Node, input_facts: InputFacts) -> Results:
 
 def _reduce(node: gs.Node, input_facts: InputFacts) -> Facts:
     x = input_facts[0]
-    axes, keep = axes_of_node(node, input_facts, 1), bool(node.attrs.get("keepdims", 1))
+    axes, keep = axes_of_node(node, input_facts), bool(node.attrs.get("keepdims", 1))
     constant = all(item.constant for item in input_facts)
     if not x.shape:
         return Facts(dtype=x.dtype, constant=constant)
@@ -307,7 +298,7 @@ def _arg_reduce(node: gs.Node, input_facts: InputFacts) -> Results:
     x = input_facts[0]
     if not x.shape:
         return [Facts(dtype="int64")]
-    axis, keep = int(node.attrs.get("axis", 0)) % len(x.shape), bool(node.attrs.get("keepdims", 1))
+    axis, keep = axis_of(node, len(x.shape)), bool(node.attrs.get("keepdims", 1))
     shape = [Poly.of(1) if i == axis else size for i, size in enumerate(x.shape) if keep or i != axis]
     return [Facts(tuple(shape), "int64")]
 
@@ -323,7 +314,6 @@ _RULES: Mapping[str, Callable[[gs.Node, InputFacts], Results]] = MappingProxyTyp
         "Conv": conv,
         "ConstantOfShape": _constant_of_shape,
         "CumSum": _cum_sum,
-        "DequantizeLinear": _dequantize,
         "Dropout": _same,
         "EyeLike": lambda node, facts: [eye_like(node, facts[0])],
         "Expand": _expand,
@@ -335,7 +325,6 @@ _RULES: Mapping[str, Callable[[gs.Node, InputFacts], Results]] = MappingProxyTyp
         "IsInf": _is_nan,
         "IsNaN": _is_nan,
         "MatMul": matmul,
-        "QuantizeLinear": _quantize,
         "Range": _range,
         "Reshape": _reshape,
         "Shape": _shape,

@@ -9,17 +9,11 @@ from types import MappingProxyType
 import onnx_graphsurgeon as gs
 
 from ..graph import dtype_name
+from .arguments import axis_of
 from .facts import Facts, InputFacts, Shape, broadcast_shape
 from .matmul import matmul_shape
 from .poly import Poly
 
-# Results with the shape and type of the first input.
-LIKE_FIRST = frozenset(
-    {
-        "Acosh", "Asinh", "Atanh", "BitwiseNot", "Cosh", "GroupNormalization", "InstanceNormalization", "LRN",
-        "MeanVarianceNormalization", "ReverseSequence", "Scatter", "ScatterElements", "Shrink", "Sinh", "TensorScatter",
-    }
-)  # fmt: skip
 # Results with the shape of the first input, in a type of their own.
 _TYPED_BY_ATTRIBUTE = frozenset({"Bernoulli", "RandomNormalLike", "RandomUniformLike"})
 
@@ -27,8 +21,6 @@ _TYPED_BY_ATTRIBUTE = frozenset({"Bernoulli", "RandomNormalLike", "RandomUniform
 def sizes(node: gs.Node, input_facts: InputFacts) -> list[Facts] | None:
     """Facts about the outputs, or None where no rule here knows the operator."""
     constant = all(item.constant for item in input_facts)
-    if node.op in LIKE_FIRST:
-        return [Facts(input_facts[0].shape, input_facts[0].dtype, constant=constant)]
     if node.op in _TYPED_BY_ATTRIBUTE:  # drawn anew in every run: no constant
         return [Facts(input_facts[0].shape, dtype_name(node.attrs.get("dtype")) or input_facts[0].dtype)]
     rule = _RULES.get(node.op)
@@ -90,7 +82,7 @@ def _top_k(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
     x, count = input_facts[0], input_facts[1].integers()
     if not x.shape or count is None:
         return [Facts(dtype=x.dtype), Facts(dtype="int64")]
-    axis = int(node.attrs.get("axis", -1)) % len(x.shape)
+    axis = axis_of(node, len(x.shape))
     shape = (*x.shape[:axis], count[0], *x.shape[axis + 1 :])
     return [Facts(shape, x.dtype), Facts(shape, "int64")]
 
@@ -99,7 +91,7 @@ def _one_hot(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
     shape, depth = input_facts[0].shape, input_facts[1].integers()
     if shape is None or depth is None:
         return [Facts(dtype=input_facts[2].dtype)]
-    axis = int(node.attrs.get("axis", -1)) % (len(shape) + 1)
+    axis = axis_of(node, len(shape) + 1)
     return [Facts((*shape[:axis], depth[0], *shape[axis:]), input_facts[2].dtype)]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.symbolic.arguments import axes_of_node
+from ...analysis.symbolic.arguments import axes_of_node, axis_of
 from ...analysis.symbolic.facts import InputFacts, Shape
 from ...analysis.symbolic.poly import Poly
 from .findings import Findings
@@ -38,7 +38,7 @@ class Requirements:
         first = shapes[0]
         if first is None or any(shape is None or len(shape) != len(first) for shape in shapes):
             return
-        along = int(node.attrs["axis"]) % len(first)
+        along = axis_of(node, len(first))
         for axis, size in enumerate(first):
             for shape in shapes[1:]:
                 if axis != along and shape is not None:
@@ -63,17 +63,17 @@ class Requirements:
             raise self._findings.error(node, "has weights for every position of the sequence or the batch")
 
     def _mean(self, node: gs.Node, input_facts: InputFacts) -> None:
-        axes, shape = axes_of_node(node, input_facts, 1), input_facts[0].shape
+        axes, shape = axes_of_node(node, input_facts), input_facts[0].shape
         if shape is not None and any(self._findings.is_axis(shape[axis]) for axis in axes or range(len(shape))):
             raise self._findings.error(node, "averages over all positions, padding included")
 
     def _split(self, node: gs.Node, input_facts: InputFacts) -> None:
         shape = input_facts[0].shape
-        if shape is not None and self._findings.is_axis(shape[int(node.attrs.get("axis", 0))]):
+        if shape is not None and self._findings.is_axis(shape[axis_of(node, len(shape))]):
             raise self._findings.error(node, "cuts the sequence or the batch into parts")
 
     def _squeeze(self, node: gs.Node, input_facts: InputFacts) -> None:
-        axes, shape = axes_of_node(node, input_facts, 1), input_facts[0].shape
+        axes, shape = axes_of_node(node, input_facts), input_facts[0].shape
         if shape is not None and axes is None:
             axes = [axis for axis, size in enumerate(shape) if self._unknowns.value(size) == 1]
         if shape is not None and any(self._findings.is_axis(shape[axis]) for axis in axes or ()):

@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import made_by
 from ...analysis.symbolic import movement
+from ...analysis.symbolic.arguments import axis_of
 from ...analysis.symbolic.expr import Index
 from ...analysis.symbolic.facts import Facts, InputFacts, Shape
 from ...analysis.symbolic.poly import Poly
@@ -32,7 +33,7 @@ class ViewRules:
     def _gather(self, node: gs.Node, input_facts: InputFacts) -> Facts | None:
         """Elements of [B*S] in their own order are a view of it."""
         x, index = input_facts[0], input_facts[1]
-        if not x.shape or x.constant or int(node.attrs.get("axis", 0)) != 0 or not self._findings.is_axis(x.shape[0]):
+        if not x.shape or x.constant or axis_of(node, len(x.shape)) != 0 or not self._findings.is_axis(x.shape[0]):
             return None
         if index.shape is None or not isinstance(index.expr, Index):
             return None
@@ -69,7 +70,7 @@ class ViewRules:
         if isinstance(tensor, gs.Constant):
             return [tensor.values[..., column] for column in range(tensor.shape[-1])]
         concat = made_by(tensor, "Concat")
-        if concat is None or shape is None or int(concat.attrs["axis"]) not in (-1, len(shape) - 1):
+        if concat is None or shape is None or axis_of(concat, len(shape)) != len(shape) - 1:
             return None
         columns = []
         for position, item in enumerate(concat.inputs):

@@ -13,6 +13,7 @@ from ...analysis.graph import argument, is_standard, node_name
 from ...analysis.layout import S
 from ...analysis.positional import Positional
 from ...analysis.symbolic import Analysis, Poly, movement
+from ...analysis.symbolic.arguments import axis_of
 from ...analysis.symbolic.facts import Shape
 from .. import NoMatch
 from ..chains.heads import HEADS_FIRST, KEYS_LAST, HeadsSource, follow_context, trace_heads
@@ -97,7 +98,7 @@ def match(around: Surroundings, node: gs.Node) -> Attention:
         return _match_operator(around, node)
     name = node_name(node)
     rank = analysis[node.inputs[0]].rank
-    if int(node.attrs.get("axis", -1)) not in (-1, (rank or 0) - 1):
+    if axis_of(node, rank) not in (-1, (rank or 0) - 1):
         raise NoMatch(f"Softmax '{name}' is not over the last axis")
     _check_length(analysis[node.inputs[0]].shape, name)
     matmul, scores = scores_of(around.positional, node)

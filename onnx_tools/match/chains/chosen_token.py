@@ -12,6 +12,7 @@ from ...analysis.graph import is_standard, made_by, producer
 from ...analysis.layout import B, S, is_token_shape
 from ...analysis.onnx_operators import RESHAPES, Movement, moving
 from ...analysis.symbolic import Analysis, Apply, Element, Expr, Index, Number, Poly, RowSum
+from ...analysis.symbolic.arguments import axis_of
 from ...analysis.symbolic.expr import axis_index, evaluate, leaves
 from ...analysis.symbolic.facts import Facts
 from ..values.mask_values import Mask
@@ -46,7 +47,7 @@ def chosen_token(analysis: Analysis, node: gs.Node, mask: Mask) -> ChosenToken |
 
 def _rows_of_slots(analysis: Analysis, node: gs.Node) -> tuple[gs.Tensor, gs.Tensor] | None:
     """The tokens, and the tensor of the slot that a node takes from every row of them; None for other nodes."""
-    if is_standard(node, "GatherElements") and int(node.attrs.get("axis", 0)) in (1, -2):
+    if is_standard(node, "GatherElements") and analysis.axes_along(node) == [1]:
         shape = analysis[node.inputs[1]].shape
         whole = analysis[node.inputs[0]].shape
         slots = _vector(analysis, node.inputs[1])
@@ -54,7 +55,7 @@ def _rows_of_slots(analysis: Analysis, node: gs.Node) -> tuple[gs.Tensor, gs.Ten
             return (node.inputs[0], slots) if (shape[0], *shape[2:]) == (whole[0], *whole[2:]) else None
     if is_standard(node, "GatherND"):
         return _by_pairs(analysis, node)
-    if is_standard(node, "Gather") and int(node.attrs.get("axis", 0)) == 0:
+    if is_standard(node, "Gather") and axis_of(node, analysis[node.inputs[0]].rank) == 0:
         return _from_rows(analysis, node)
     return None
 
@@ -119,7 +120,7 @@ def _token_at(analysis: Analysis, x: gs.Tensor, slots: gs.Tensor, mask: Mask) ->
     if search is None:
         return None
     values, last = analysis[search.inputs[0]], bool(search.attrs.get("select_last_index", 0))
-    along = int(search.attrs.get("axis", 0)) in (1, -1) and values.rank == 2
+    along = analysis.axes_along(search) == [1] and values.rank == 2
     if not along or values.expr is None:
         return None
     if sign == 1 and rest.constant() == 0:

@@ -9,7 +9,6 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import argument, is_standard, made_by, node_name
 from ...analysis.symbolic import Analysis, Poly
-from ...analysis.symbolic.arguments import axes_of_node
 from .. import NoMatch
 
 
@@ -187,9 +186,8 @@ def _with_number(analysis: Analysis, add: gs.Node) -> tuple[gs.Tensor | None, fl
 
 
 def _last_axis(analysis: Analysis, node: gs.Node) -> bool:
-    axes = axes_of_node(node, [analysis[tensor] for tensor in node.inputs], 1)
     rank = analysis[node.inputs[0]].rank
-    return bool(node.attrs.get("keepdims", 1)) and (axes == [-1] or (rank is not None and axes == [rank - 1]))
+    return bool(node.attrs.get("keepdims", 1)) and rank is not None and analysis.axes_along(node) == [rank - 1]
 
 
 def _base_of_square(analysis: Analysis, tensor: gs.Tensor) -> gs.Tensor | None:

@@ -8,7 +8,6 @@ import onnx_graphsurgeon as gs
 from ...analysis.graph import is_standard, producer
 from ...analysis.onnx_operators import RESHAPES
 from ...analysis.symbolic import Analysis, Element, Index, Poly, evaluate
-from ...analysis.symbolic.arguments import axes_of_node
 from ...analysis.symbolic.expr import leaves
 
 VIEWS = RESHAPES | {"Expand", "Identity"}
@@ -22,10 +21,10 @@ def reduction_of(analysis: Analysis, tensor: gs.Tensor, op: str, source: gs.Tens
         node = producer(node.inputs[0])
     if node is None or not is_standard(node, op) or node.inputs[0] is not source or not shape or not whole:
         return None
-    axes = axes_of_node(node, [analysis[item] for item in node.inputs], 1)
+    axes = analysis.axes_along(node)
     if axes is None or len(axes) != 1:
         return None
-    axis = axes[0] % len(whole)
+    axis = axes[0]
     return axis if shape == (*whole[:axis], Poly.of(1), *whole[axis + 1 :]) else None
 
 

@@ -13,6 +13,7 @@ from ...analysis.graph import argument, is_standard
 from ...analysis.layout import B, S
 from ...analysis.onnx_operators import RESHAPES
 from ...analysis.symbolic import Analysis, Apply, Axis, Element, Expr, Index, Number, Poly, RowSum
+from ...analysis.symbolic.arguments import axis_of
 from ...analysis.symbolic.bounds import Bounds, bounds, bounds_by_cases
 from ...analysis.symbolic.expr import apply, axis_index, is_constant, leaves
 from ...analysis.symbolic.facts import Shape
@@ -151,7 +152,7 @@ def keys_masked_by(analysis: Analysis, node: gs.Node, tensor: gs.Tensor, rows: T
 
 def _is_over_last_axis(analysis: Analysis, node: gs.Node) -> bool:
     rank = analysis[node.inputs[0]].rank or 0
-    return is_standard(node, "Attention") or int(node.attrs.get("axis", -1)) in (-1, rank - 1)
+    return is_standard(node, "Attention") or axis_of(node, rank) in (-1, rank - 1)
 
 
 class _BoundsWalk:
@@ -219,7 +220,7 @@ class _BoundsWalk:
             return bool(perm) and perm[-1] == len(perm) - 1
         if is_standard(node, "Concat"):  # appends columns to the keys', as attention sinks are
             rank, first = self._analysis[node.outputs[0]].rank or 0, self._analysis[node.inputs[0]].shape or ()
-            return int(node.attrs["axis"]) in (-1, rank - 1) and first[-1:] == (S,)
+            return axis_of(node, rank) in (-1, rank - 1) and first[-1:] == (S,)
         if not is_standard(node, *_SAME_KEYS):
             return False
         one, two = (self._analysis[item].shape or () for item in (node.inputs[0], node.outputs[0]))

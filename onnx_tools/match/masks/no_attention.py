@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 from ...analysis.graph import is_standard, node_name
 from ...analysis.layout import S
 from ...analysis.symbolic import Analysis
+from ...analysis.symbolic.arguments import axis_of
 from ...analysis.symbolic.facts import Shape
 from ...errors import RewriteError
 
@@ -57,7 +58,7 @@ def no_attention(graph: gs.Graph, analysis: Analysis) -> RewriteError:
 def _traced_length(analysis: Analysis, node: gs.Node) -> int | None:
     """The number of keys that a Softmax has in place of the sequence's length; None for others."""
     shape = analysis[node.inputs[0]].shape
-    if shape is None or len(shape) < 3 or int(node.attrs.get("axis", -1)) not in (-1, len(shape) - 1):
+    if shape is None or len(shape) < 3 or axis_of(node, len(shape)) != len(shape) - 1:
         return None
     size = shape[-1].constant()
     return size if size is not None and size > 1 and S in shape[:-1] and S not in shape[:2] else None
@@ -66,7 +67,7 @@ def _traced_length(analysis: Analysis, node: gs.Node) -> int | None:
 def _traced_square(analysis: Analysis, node: gs.Node) -> int | None:
     """The number that scores have in place of the sequence's length in both of their last axes; None for others."""
     shape = analysis[node.inputs[0]].shape
-    if shape is None or len(shape) < 3 or int(node.attrs.get("axis", -1)) not in (-1, len(shape) - 1):
+    if shape is None or len(shape) < 3 or axis_of(node, len(shape)) != len(shape) - 1:
         return None
     queries, keys = shape[-2].constant(), shape[-1].constant()
     return keys if keys is not None and keys > 1 and queries == keys and S not in shape else None

@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 from ...analysis.graph import is_standard, node_name
 from ...analysis.layout import S
 from ...analysis.symbolic import Analysis, Element
+from ...analysis.symbolic.arguments import axis_of
 from ...analysis.symbolic.expr import leaves
 from ...errors import RewriteError
 from .evidence import is_gemm
@@ -29,7 +30,7 @@ def check_slots(graph: gs.Graph, analysis: Analysis) -> None:
         facts, indices = analysis[node.inputs[0]], analysis[node.inputs[1]].expr
         if facts.shape is None or indices is None or not (facts.dtype or "").startswith(("float", "bfloat")):
             continue
-        axis = 1 if node.op == "GatherND" else int(node.attrs.get("axis", 0)) % len(facts.shape)
+        axis = 1 if node.op == "GatherND" else axis_of(node, len(facts.shape))
         names = sorted({leaf.source for leaf in leaves(indices) if isinstance(leaf, Element)})
         if names and _of(sources, node.inputs[0]) and axis < len(facts.shape) and facts.shape[axis] == S:
             raise RewriteError(

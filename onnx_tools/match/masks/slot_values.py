@@ -14,6 +14,7 @@ from ...analysis.layout import token_axis
 from ...analysis.layout_rules import NoRule, packed_form
 from ...analysis.onnx_operators import ELEMENTWISE, OPERATORS, REORDERINGS, Movement, moving
 from ...analysis.symbolic import Analysis, Apply, Expr, Index, Number
+from ...analysis.symbolic.arguments import axis_of
 from ...analysis.symbolic.expr import ELEMENTWISE as ARITHMETIC
 from ...analysis.symbolic.facts import broadcast_expr
 from ..values.mask_values import Mask
@@ -88,7 +89,7 @@ class SlotValues:
         if is_standard(node, "ScatterElements", "ScatterND"):
             values = self.at_masked(node.inputs[0], depth - 1), facts[2].scalar()
             return values[0] if values[0] == values[1] else None
-        if is_standard(node, "Softmax") and int(node.attrs.get("axis", -1)) % len(facts[0].shape or ()) == sequence:
+        if is_standard(node, "Softmax") and axis_of(node, facts[0].rank) == sequence:
             value = self.at_masked(node.inputs[0], depth - 1)
             return 0.0 if value is not None and value <= VERY_NEGATIVE else None
         if is_standard(node, *ELEMENTWISE):

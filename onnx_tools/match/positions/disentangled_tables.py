@@ -13,6 +13,7 @@ import onnx_graphsurgeon as gs
 from ...analysis.computation import Computation, NotComputedError
 from ...analysis.graph import is_standard, made_by, node_name
 from ...analysis.positional import Positional
+from ...analysis.symbolic.arguments import axis_of
 from .. import NoMatch
 from ..chains.heads import HeadsSource, scale_of, trace_heads
 from .distances import FARTHEST, Biases, reach_of
@@ -59,7 +60,7 @@ def gathered_in(positional: Positional, tensor: gs.Tensor) -> list[GatheredScore
         return None
     rank = positional.analysis[tensor].rank or 0
     if is_standard(node, "GatherElements"):
-        return [GatheredScores(node, 1.0)] if rank > 2 and int(node.attrs.get("axis", 0)) % rank == rank - 1 else None
+        return [GatheredScores(node, 1.0)] if rank > 2 and axis_of(node, rank) == rank - 1 else None
     if is_standard(node, "Transpose"):
         perm = [*range(rank - 2), rank - 1, rank - 2]
         transposes = rank > 2 and list(node.attrs.get("perm", [])) == perm

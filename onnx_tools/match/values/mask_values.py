@@ -14,6 +14,7 @@ import onnx_graphsurgeon as gs
 from ...analysis.graph import is_standard
 from ...analysis.onnx_operators import REORDERINGS
 from ...analysis.symbolic import Apply, Element, Expr, Index, Number, evaluate
+from ...analysis.symbolic.arguments import axis_of
 from ...analysis.symbolic.expr import COMPARISONS, leaves
 from ...analysis.symbolic.facts import Facts
 from .. import NoMatch
@@ -63,7 +64,7 @@ def table_rows(tensor: gs.Tensor) -> int | None:
         for node in current.outputs:
             if is_standard(node, "Gather") and node.inputs[1] is current:
                 table = node.inputs[0]
-                if isinstance(table, gs.Constant) and int(node.attrs.get("axis", 0)) == 0 and len(table.shape) > 1:
+                if isinstance(table, gs.Constant) and axis_of(node, len(table.shape)) == 0 and len(table.shape) > 1:
                     row_counts.append(int(table.shape[0]))
             elif is_standard(node, *_MOVING) and node.inputs[0] is current:
                 seen += list(node.outputs)

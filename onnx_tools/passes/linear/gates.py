@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, is_output, is_standard, node_name, used_once
 from ...analysis.symbolic import Analysis
-from ...analysis.symbolic.arguments import slice_arguments, split_sizes
+from ...analysis.symbolic.arguments import axis_of, slice_arguments, split_sizes
 from ...match import Miss, NoMatch
 from ...match.chains.activation import find_activation
 from ...match.chains.gemms import MULTIPLE, added_bias, check, is_candidate
@@ -167,7 +167,7 @@ class _Gates:
 def _cut_columns(analysis: Analysis, node: gs.Node, every: Indices) -> list[Indices] | None:
     """Which columns of its first input [T,N] each output of a Split or Slice has; None for other nodes."""
     facts = [analysis[tensor] for tensor in node.inputs]
-    if is_standard(node, "Split") and int(node.attrs.get("axis", 0)) in (-1, 1):
+    if is_standard(node, "Split") and axis_of(node, 2) == 1:
         sizes = split_sizes(node, facts)
         return None if sizes is None else np.split(every, np.cumsum(sizes)[:-1])
     limits = slice_arguments(node, facts) if is_standard(node, "Slice") else None

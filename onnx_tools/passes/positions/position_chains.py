@@ -14,7 +14,7 @@ from ...analysis.layout_rules import is_slot_shape
 from ...analysis.node_builder import NodeBuilder
 from ...analysis.onnx_operators import ELEMENTWISE
 from ...analysis.symbolic import Analysis
-from ...analysis.symbolic.arguments import axes_of_node, slice_arguments
+from ...analysis.symbolic.arguments import arguments_with_axes
 from ...analysis.symbolic.expr import axes_of
 from ...match import NoMatch
 from .positions import position_axis
@@ -46,9 +46,7 @@ class _Lift:
     def unsqueeze(self, node: gs.Node) -> bool:
         """Lifts what an Unsqueeze reads that adds the batch's axis; returns whether it could."""
         x = self._analysis[node.inputs[0]]
-        axes = axes_of_node(node, [self._analysis[tensor] for tensor in node.inputs], 1)
-        rank = self._analysis[node.outputs[0]].rank or 0
-        new_axes = sorted(axis % rank for axis in axes or ())
+        new_axes = sorted(self._analysis.axes_along(node) or ())
         if not x.shape or 0 not in new_axes:
             return False
         if x.shape[0].constant() == 1:  # either of the two axes of size 1 may be the first
@@ -112,17 +110,8 @@ class _Lift:
             return self._nodes(tensor).op(node.op, *inputs, **node.attrs)
         if is_standard(node, "MatMul") and input_facts[1].constant and input_facts[1].rank == 2 and rank > 1:
             return self._nodes(tensor).op("MatMul", *inputs)
-        if (
-            is_standard(node, "Concat")
-            and int(node.attrs["axis"]) % rank
-            and len({item.rank for item in input_facts}) == 1
-        ):
-            return self._nodes(tensor).op("Concat", *inputs, axis=int(node.attrs["axis"]) % rank + 1)
-        if is_standard(node, "Unsqueeze", "Squeeze"):
-            axes = axes_of_node(node, input_facts, 1)
-            rank_before = rank if node.op == "Unsqueeze" else input_facts[0].rank or 0
-            if axes is not None and all(axis % rank_before for axis in axes):
-                return self._nodes(tensor).op(node.op, inputs[0], self._axes([axis % rank_before + 1 for axis in axes]))
+        if is_standard(node, "Concat", "Slice", "Squeeze", "Unsqueeze"):
+            return self._lift_along_axes(node, inputs)
         if is_standard(node, "Transpose") and node.attrs.get("perm") and int(node.attrs["perm"][0]) == 0:
             return self._nodes(tensor).op(
                 "Transpose", *inputs, perm=[0, *(int(axis) + 1 for axis in node.attrs["perm"])]
@@ -130,18 +119,22 @@ class _Lift:
         if is_standard(node, "Reshape"):
             sizes = [size.constant() or 0 for size in shape[1:]]
             return self._nodes(tensor).op("Reshape", inputs[0], self._axes([1, -1, *sizes]))
-        limits = slice_arguments(node, input_facts) if is_standard(node, "Slice") else None
-        if (
-            limits is not None
-            and all(limits[2])
-            and len(input_facts) > 3
-            and all(item.constant for item in input_facts[1:])
-        ):
-            axes = self._axes([axis + 1 for axis in limits[2]])
-            return self._nodes(tensor).op("Slice", inputs[0], *node.inputs[1:3], axes, *node.inputs[4:])
         raise NoMatch(f"'{tensor.name}' is not made of positions")
 
-    def _axes(self, values: Sequence[int]) -> gs.Constant:
+    def _lift_along_axes(self, node: gs.Node, inputs: Sequence[gs.Tensor]) -> gs.Tensor:
+        """A node on operands with one axis more in front of theirs. Raises NoMatch where it works along the first."""
+        facts, tensor = [self._analysis[item] for item in node.inputs], node.outputs[0]
+        axes, is_join = self._analysis.axes_along(node), node.op == "Concat"
+        is_movable = len({item.rank for item in facts}) == 1 if is_join else all(item.constant for item in facts[1:])
+        if axes is None or 0 in axes or not is_movable:
+            raise NoMatch(f"'{tensor.name}' is not made of positions")
+        attrs, constants = arguments_with_axes(node, facts, [axis + 1 for axis in axes])
+        operands = [
+            self._axes(constants[position]) if position in constants else item for position, item in enumerate(inputs)
+        ]
+        return self._nodes(tensor).op(node.op, *operands, **attrs)
+
+    def _axes(self, values: Sequence[int] | np.ndarray) -> gs.Constant:
         return self._editor.constant("axes", np.asarray(values, np.int64))
 
     def _nodes(self, like: gs.Tensor) -> NodeBuilder:

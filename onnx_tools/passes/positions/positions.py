@@ -10,7 +10,7 @@ from ...analysis.graph import Editor, is_output, is_standard
 from ...analysis.layout import S, packed_axis, token_axis
 from ...analysis.onnx_operators import ELEMENTWISE
 from ...analysis.symbolic import Analysis, Apply, Expr, Index, Number, Poly
-from ...analysis.symbolic.arguments import axes_of_node, slice_arguments
+from ...analysis.symbolic.arguments import axis_of
 from ...analysis.symbolic.expr import axis_index, leaves
 from ...analysis.symbolic.facts import Facts, Shape
 from ...match import NoMatch
@@ -109,18 +109,13 @@ class _PositionNodes:
         rank = self._analysis[node.outputs[0]].rank or 0
         if is_standard(node, *ELEMENTWISE):
             return all(item.rank == rank or S not in (item.shape or ()) for item in facts)
-        if is_standard(node, "Concat"):
-            return int(node.attrs["axis"]) % rank != 0 and all(S in (item.shape or ()) for item in facts)
-        if is_standard(node, "Unsqueeze", "Squeeze"):
-            axes, counted_in = axes_of_node(node, facts, 1), rank if node.op == "Unsqueeze" else facts[0].rank or 0
-            return axes is not None and all(axis % counted_in != 0 for axis in axes)
+        if is_standard(node, "Concat", "Slice", "Squeeze", "Unsqueeze"):
+            axes, operands = self._analysis.axes_along(node), facts if node.op == "Concat" else facts[:1]
+            return axes is not None and 0 not in axes and all(S in (item.shape or ()) for item in operands)
         if is_standard(node, "Gather"):
-            return facts[0].constant and facts[0].rank == 2 and int(node.attrs.get("axis", 0)) == 0
+            return facts[0].constant and facts[0].rank == 2 and axis_of(node, 2) == 0
         if is_standard(node, "Transpose"):
             return bool(node.attrs.get("perm")) and int(node.attrs["perm"][0]) == 0
-        if is_standard(node, "Slice"):
-            limits = slice_arguments(node, facts)
-            return limits is not None and 0 not in limits[2]
         return is_standard(node, "MatMul") and facts[1].constant and facts[1].rank == 2
 
 

@@ -8,7 +8,6 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, is_standard, made_by, producer
 from ...analysis.symbolic import Analysis
-from ...analysis.symbolic.arguments import axes_of_node
 from ...match.chains.heads import scale_of
 from ...match.chains.softmaxes import VIEWS, reduction_of
 from ...precision.norm_nodes import AXES_INPUT_OPSET
@@ -90,8 +89,8 @@ def _without_axis(analysis: Analysis, tensor: gs.Tensor, *ops: str) -> tuple[gs.
     node = made_by(tensor, *ops)
     if node is None or node.attrs.get("keepdims", 1):
         return None
-    axes, rank = axes_of_node(node, [analysis[item] for item in node.inputs], 1), analysis[node.inputs[0]].rank
-    return None if axes is None or len(axes) != 1 or not rank else (node, axes[0] % rank)
+    axes = analysis.axes_along(node)
+    return None if axes is None or len(axes) != 1 else (node, axes[0])
 
 
 def _with_axis(analysis: Analysis, node: gs.Node, origins: _Origins) -> tuple[gs.Node, int, bool] | None:

@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, is_standard, made_by, node_name, producer
 from ...analysis.symbolic import Analysis
+from ...analysis.symbolic.arguments import axis_of
 from ...analysis.symbolic.facts import broadcast_shape
 from ...match.chains.softmaxes import is_mask, reduction_of
 
@@ -71,7 +72,7 @@ def _shift(analysis: Analysis, softmax: gs.Node) -> bool:
     rank = analysis[softmax.inputs[0]].rank
     if rank is None:
         return False
-    unshifted = _without_shift(analysis, softmax.inputs[0], int(softmax.attrs.get("axis", -1)) % rank)
+    unshifted = _without_shift(analysis, softmax.inputs[0], axis_of(softmax, rank))
     changed = unshifted is not softmax.inputs[0]
     softmax.inputs[0] = unshifted
     return changed
@@ -117,7 +118,7 @@ def _weights(analysis: Analysis, tensor: gs.Tensor, axis: int) -> _SoftmaxWeight
     if is_standard(node, "Exp"):  # the largest score has to be 0: others may overflow where a Softmax does not
         scores = _without_shift(analysis, node.inputs[0], axis)
         return None if scores is node.inputs[0] else _SoftmaxWeights(scores)
-    if is_standard(node, "Softmax") and int(node.attrs.get("axis", -1)) % (analysis[tensor].rank or 1) == axis:
+    if is_standard(node, "Softmax") and axis_of(node, analysis[tensor].rank) == axis:
         return _SoftmaxWeights(node.inputs[0])
     if not is_standard(node, "Mul"):
         return None

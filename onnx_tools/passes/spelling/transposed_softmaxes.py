@@ -18,6 +18,7 @@ from ...analysis.layout import S
 from ...analysis.node_builder import NodeBuilder
 from ...analysis.onnx_operators import ELEMENTWISE, RESHAPES
 from ...analysis.symbolic import Analysis, Poly
+from ...analysis.symbolic.arguments import axis_of
 from ...analysis.symbolic.facts import Shape
 from ...match.chains.heads import scale_of
 from ...match.chains.views import square_source
@@ -43,7 +44,7 @@ def _is_transposed(analysis: Analysis, node: gs.Node) -> bool:
     shape = analysis[node.inputs[0]].shape
     if shape is None or len(shape) < 3 or shape[-2:] != (S, S):
         return False
-    return int(node.attrs.get("axis", -1)) % len(shape) == len(shape) - 2
+    return axis_of(node, len(shape)) == len(shape) - 2
 
 
 def _transposes_a_matmul(analysis: Analysis, node: gs.Node) -> bool:

@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor
 from ...analysis.symbolic import Analysis
+from ...analysis.symbolic.arguments import arguments_with_axes
 from ...analysis.symbolic.facts import Facts, Shape
 from ...match import NoMatch
 from ..shapes import ShapeBuilder, shape_source
@@ -52,6 +53,10 @@ class TokenWalk:
     def facts(self, tensor: gs.Tensor) -> Facts:
         """What is known of a tensor of the graph before this pass."""
         return self._analysis[tensor]
+
+    def axes_along(self, node: gs.Node) -> list[int] | None:
+        """The axes along which a node of the graph works; see arguments.axes_along."""
+        return self._analysis.axes_along(node)
 
     def shape(self, tensor: gs.Tensor) -> Shape:
         """The shape of a tensor that has a view."""
@@ -117,6 +122,17 @@ class TokenWalk:
     def add(self, like: gs.Node, inputs: Sequence[gs.Tensor], attrs: Mapping[str, object] | None = None) -> gs.Tensor:
         """The first output of a new node like another, with other inputs and attributes."""
         return self.make(like.op, inputs, like.outputs[0], {**like.attrs, **(attrs or {})})
+
+    def along(
+        self, like: gs.Node, x: gs.Tensor, axes: Sequence[int], attrs: Mapping[str, object] | None = None
+    ) -> gs.Tensor:
+        """The output of a new node like another that works along axes: of another first input, along other axes."""
+        facts = [self._analysis[tensor] for tensor in like.inputs]
+        axis_attrs, constants = arguments_with_axes(like, facts, axes)
+        inputs = [x, *like.inputs[1:]]
+        for position, values in constants.items():
+            inputs[position] = self.constant(values)
+        return self.add(like, inputs, {**axis_attrs, **(attrs or {})})
 
     def make(
         self, op: str, inputs: Sequence[gs.Tensor], like: gs.Tensor, attrs: Mapping[str, object] | None = None

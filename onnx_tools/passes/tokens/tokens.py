@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 from ...analysis.graph import STANDARD_DOMAINS, Editor, argument, tidy
 from ...analysis.onnx_operators import ELEMENTWISE, REORDERINGS, RESHAPES, Work, working
 from ...analysis.symbolic import Analysis
-from ...analysis.symbolic.arguments import axes_of_node, slice_arguments, split_sizes
+from ...analysis.symbolic.arguments import axis_of, split_sizes
 from ...match import NoMatch
 from ..base import PassResult
 from .token_view import View, is_odd, with_groups
@@ -161,7 +161,7 @@ def _gemm(walk: TokenWalk, node: gs.Node) -> list[View]:
 def _last_axis(walk: TokenWalk, node: gs.Node) -> list[View]:
     """A norm or a Softmax over the last axis, or a Softmax over the sequence."""
     rank = len(walk.shape(node.inputs[0]))
-    axis = int(node.attrs.get("axis", -1)) % rank
+    axis = axis_of(node, rank)
     parameters = [walk.facts(tensor).static_shape() for tensor in node.inputs[1:]]
     if node.op in ("Softmax", "LogSoftmax") and walk.whole(node.inputs[0]).groups[axis] == (_SEQUENCE,):
         view = walk.whole(node.inputs[0])
@@ -177,7 +177,7 @@ def _last_axis(walk: TokenWalk, node: gs.Node) -> list[View]:
 def _gather(walk: TokenWalk, node: gs.Node) -> list[View]:
     """Rows of a constant table, a token of every sequence, or elements along other axes."""
     data, indices = (walk.facts(tensor) for tensor in node.inputs)
-    axis = int(node.attrs.get("axis", 0)) % len(data.shape or (1,))
+    axis = axis_of(node, data.rank)
     if data.constant and data.static_shape() is not None and axis == 0:
         view = walk.whole(node.inputs[1])
         columns = (data.static_shape() or ())[1:]
@@ -207,10 +207,10 @@ def _set(rest: tuple[int, ...], index: int, size: int) -> tuple[int, ...]:
 
 def _split(walk: TokenWalk, node: gs.Node) -> list[View]:
     facts = [walk.facts(tensor) for tensor in node.inputs]
-    sizes, rank = split_sizes(node, facts), len(walk.shape(node.inputs[0]))
+    sizes = split_sizes(node, facts)
     if sizes is None:
         raise NoMatch("Split has sizes that are not known")
-    view, index = walk.axis_of(walk.whole(node.inputs[0]), int(node.attrs.get("axis", 0)) % rank)
+    view, index = walk.axis_of(walk.whole(node.inputs[0]), axis_of(node, facts[0].rank))
     results = walk.add_multiple(node, [view.tensor, *node.inputs[1:]], {"axis": index})
     return [
         View(result, _set(view.rest, index, size), view.groups) for result, size in zip(results, sizes, strict=True)
@@ -218,29 +218,30 @@ def _split(walk: TokenWalk, node: gs.Node) -> list[View]:
 
 
 def _slice(walk: TokenWalk, node: gs.Node) -> list[View]:
-    input_facts = [walk.facts(tensor) for tensor in node.inputs]
-    limits = slice_arguments(node, input_facts)
-    if limits is None or len(input_facts) < 4 or not all(facts.constant for facts in input_facts[1:]):
+    axes = walk.axes_along(node)
+    if axes is None or not all(walk.facts(tensor).constant for tensor in node.inputs[1:]):
         raise NoMatch("Slice has limits or axes that are not known")
-    view, indices = walk.whole(node.inputs[0]), list[int]()
-    for axis in limits[2]:
-        view, _ = walk.axis_of(view, axis)
-    for axis in limits[2]:
-        indices.append(view.groups[axis][0])
+    view, indices = _apart(walk, node.inputs[0], axes)
     rest = view.rest
-    for axis, index in zip(limits[2], indices, strict=True):
+    for axis, index in zip(axes, indices, strict=True):
         size = walk.shape(node.outputs[0])[axis].constant()
         if size is None:
             raise NoMatch("Slice makes an axis of unknown size")
         rest = _set(rest, index, size)
-    axes = walk.constant(np.asarray(indices, np.int64))
-    inputs = [view.tensor, *node.inputs[1:3], axes, *node.inputs[4:]]
-    return [View(walk.add(node, inputs), rest, view.groups)]
+    return [View(walk.along(node, view.tensor, indices), rest, view.groups)]
+
+
+def _apart(walk: TokenWalk, tensor: gs.Tensor, axes: Sequence[int]) -> tuple[View, list[int]]:
+    """A plain view with an axis of its tensor for each of these axes of the viewed tensor, and their indices."""
+    view = walk.whole(tensor)
+    for axis in axes:
+        view, _ = walk.axis_of(view, axis)
+    return view, [view.groups[axis][0] for axis in axes]
 
 
 def _concat(walk: TokenWalk, node: gs.Node) -> list[View]:
     """Tokens side by side, all in one order."""
-    axis = int(node.attrs["axis"]) % len(walk.shape(node.outputs[0]))
+    axis = axis_of(node, len(walk.shape(node.outputs[0])))
     parts = [walk.axis_of(walk.whole(tensor), axis) for tensor in node.inputs]
     (first, index), total = parts[0], 0
     for view, other in parts:
@@ -253,34 +254,25 @@ def _concat(walk: TokenWalk, node: gs.Node) -> list[View]:
 
 def _reduce(walk: TokenWalk, node: gs.Node) -> list[View]:
     """A reduction over axes that are neither batch nor sequence, or over the sequence alone."""
-    facts = [walk.facts(tensor) for tensor in node.inputs]
-    reduced_axes, rank = axes_of_node(node, facts, 1), len(walk.shape(node.inputs[0]))
-    if not reduced_axes:
+    axes = walk.axes_along(node)
+    if not axes:
         raise NoMatch(f"{node.op} is over all axes")
-    view, axes = walk.whole(node.inputs[0]), [axis % rank for axis in reduced_axes]
-    if [view.groups[axis] for axis in axes] == [(_SEQUENCE,)]:
-        return [_over_sequence(walk, node, view, axes[0])]
-    for axis in axes:
-        view, _ = walk.axis_of(view, axis)
-    indices = [view.groups[axis][0] for axis in axes]
-    inputs, attrs = [view.tensor], {"keepdims": 1, **({"axes": indices} if "axes" in node.attrs else {})}
-    if "axes" not in node.attrs:
-        inputs.append(walk.constant(np.asarray(indices, np.int64)))
+    whole = walk.whole(node.inputs[0])
+    if [whole.groups[axis] for axis in axes] == [(_SEQUENCE,)]:
+        return [_over_sequence(walk, node, whole, axes[0])]
+    view, indices = _apart(walk, node.inputs[0], axes)
     rest = view.rest
     for index in indices:
         rest = _set(rest, index, 1)
     groups = [g for i, g in enumerate(view.groups) if i not in axes or int(node.attrs.get("keepdims", 1))]
-    return [View(walk.add(node, inputs, attrs), rest, tuple(groups))]
+    return [View(walk.along(node, view.tensor, indices, {"keepdims": 1}), rest, tuple(groups))]
 
 
 def _over_sequence(walk: TokenWalk, node: gs.Node, view: View, axis: int) -> View:
     """One row per sequence."""
-    inputs, attrs = [view.tensor], {"keepdims": 0, **({"axes": [_SEQUENCE]} if "axes" in node.attrs else {})}
-    if "axes" not in node.attrs:
-        inputs.append(walk.constant(np.asarray([_SEQUENCE], np.int64)))
     keepdims = bool(int(node.attrs.get("keepdims", 1)))
     groups = [() if i == axis else group for i, group in enumerate(view.groups) if keepdims or i != axis]
-    return walk.of_rows(walk.add(node, inputs, attrs), view.rest, groups)
+    return walk.of_rows(walk.along(node, view.tensor, [_SEQUENCE], {"keepdims": 0}), view.rest, groups)
 
 
 _SEQUENCE = 1  # its axis in a view's tensor

@@ -19,12 +19,15 @@ OPSET = 21
 SHAPE = (3, 4)
 BOOLEAN = ("And", "Not", "Or", "Xor")
 INTEGER = ("BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor")
-UNCHECKED = {"RMSNormalization", "Swish", "Resize"}
+UNCHECKED = {"MeanVarianceNormalization", "RMSNormalization", "Resize", "Scatter", "Swish", "TensorScatter"}
 """Operators that opset 21 or the reference implementation lacks."""
+IMAGES = ("GroupNormalization", "InstanceNormalization", "LRN")
 ATTRIBUTES: dict[str, dict[str, Any]] = {
     "BitShift": {"direction": "LEFT"},
     "Cast": {"to": TensorProto.DOUBLE},
     "Concat": {"axis": 0},
+    "GroupNormalization": {"num_groups": 2},
+    "LRN": {"size": 3},
 }
 PARAMETERS: dict[str, list[Array]] = {
     "Expand": [np.array([2, 3, 4])],
@@ -32,8 +35,20 @@ PARAMETERS: dict[str, list[Array]] = {
     "Reshape": [np.array([4, 3])],
     "Slice": [np.array([1]), np.array([3])],
     "Tile": [np.array([2, 1])],
+    "ReverseSequence": [np.array([1, 2, 3, 2])],
+    "ScatterElements": [np.array([[2, 0, 1, 1]]), np.ones((1, 4), np.float32)],
     "Unsqueeze": [np.array([1])],
 }
+ALONG_ONE: dict[str, list[Array]] = {
+    "Gather": [np.array([2, 0])],
+    "GatherElements": [np.array([[2, 0], [1, 1], [3, 2]])],
+    "OneHot": [np.array(5), np.array([0.0, 1.0], np.float32)],
+    "Pad": [np.array([1, 2]), np.array(0.5, np.float32)],
+    "ScatterElements": [np.array([[2, 0], [1, 1], [3, 2]]), np.arange(6, dtype=np.float32).reshape(3, 2)],
+    "Slice": [np.array([1]), np.array([3])],
+    "TopK": [np.array([2])],
+}
+"""The inputs after the first one of nodes that work along axis 1 of [3,4], without their axes."""
 
 
 def operands(record: Operator, draw: np.random.Generator, *, zeros: bool = False) -> list[Array]:
@@ -59,10 +74,11 @@ def operands(record: Operator, draw: np.random.Generator, *, zeros: bool = False
     return [*arrays, *PARAMETERS.get(record.name, [])]
 
 
-def run(record: Operator, inputs: list[Array]) -> Array:
-    """The node's first output."""
+def run(record: Operator, inputs: list[Array], along: dict[str, int] | None = None) -> Array:
+    """The node's first output; `along` are its attributes besides those that it needs."""
     names = [f"x{position}" for position in range(len(inputs))]
-    node = helper.make_node(record.name, names, ["y"], **ATTRIBUTES.get(record.name, {}))
+    outputs = ["y", "indices"] if record.name == "TopK" else ["y"]
+    node = helper.make_node(record.name, names, outputs, **{**ATTRIBUTES.get(record.name, {}), **(along or {})})
     values = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for name, array in zip(names, inputs, strict=True)
@@ -97,6 +113,9 @@ def test_elements_depend_on_the_same_elements(record: Operator) -> None:
 def test_shape_and_type_are_those_of_the_first_input(record: Operator) -> None:
     if record.name == "BatchNormalization":
         inputs = [np.ones(SHAPE, np.float32), *(np.ones(SHAPE[1:], np.float32) for _ in range(4))]
+    elif record.name in IMAGES:
+        scales = [np.ones(4, np.float32)] * (0 if record.name == "LRN" else 2)
+        inputs = [np.ones((3, 4, 5, 6), np.float32), *scales]
     else:
         inputs = operands(record, np.random.default_rng(1))
     y = run(record, inputs)
@@ -147,6 +166,47 @@ def test_parameters_are_inputs_of_whole_numbers(record: Operator) -> None:
     for position in record.parameters:
         assert position < len(inputs)
         assert record.name == "Pad" or "tensor(int64)" in inputs[position].types
+
+
+@pytest.mark.parametrize("record", [item for item in OPERATORS.values() if item.axis is not None], ids=lambda r: r.name)
+def test_the_axis_is_the_default_of_onnx(record: Operator) -> None:
+    axis = defs.get_schema(record.name).attributes["axis"]
+    assert axis.required or axis.default_value.i == record.axis
+
+
+@pytest.mark.parametrize("record", [item for item in OPERATORS.values() if item.axes is not None], ids=lambda r: r.name)
+def test_the_axes_are_an_input_of_onnx(record: Operator) -> None:
+    assert record.axis is None
+    assert defs.get_schema(record.name).inputs[record.axes or 0].name in ("axes", "axis")
+
+
+def test_operators_with_an_axis_work_along_it() -> None:
+    """Flatten's axis is where it divides the shape; those of quantisation are the scales', if these have any."""
+    named = {name for name in OPERATORS if name in {item.name for item in defs.get_all_schemas()}}
+    with_axis = {name for name in named if "axis" in defs.get_schema(name).attributes}
+    assert with_axis - {"Flatten"} == {record.name for record in OPERATORS.values() if record.axis is not None} & named
+
+
+@pytest.mark.parametrize(
+    "record", [item for item in records_with() if {item.values[0].axis, item.values[0].axes} != {None}]
+)
+def test_rows_along_other_axes_are_computed_apart(record: Operator) -> None:
+    """Rows in another order give the results in that order."""
+    x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)
+    if record.name == "OneHot":
+        x = np.array([2, 0, 4])
+    elif record.name == "Squeeze":
+        x = x[:, :1]
+    rest = ALONG_ONE.get(record.name, [])
+    if record.name == "LayerNormalization":
+        rest = [np.ones(SHAPE[1:], np.float32)]
+    along = {} if record.axis is None else {"axis": 1}
+    if record.axes is not None:
+        rest = [*rest, np.array(1 if record.name == "CumSum" else [1])]
+    order = np.array([2, 0, 1])
+    inputs, permuted = [x, *rest], [x[order], *(item[order] if item.ndim == 2 else item for item in rest)]
+    whole, rows = (run(record, arrays, along) for arrays in (inputs, permuted))
+    np.testing.assert_array_equal(whole[order], rows)
 
 
 def test_all_are_operators_of_onnx() -> None:
