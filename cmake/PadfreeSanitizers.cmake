@@ -23,7 +23,8 @@ function(padfree_fuzz_program)
        "${plugins}/linear/tiling.cpp" "${plugins}/no_device/*.cpp"
        "${plugins}/triton_batching/*.cpp" "${plugins}/text/*.cpp" "${plugins}/tokenizer/*.cpp"
        "${plugins}/triton_backend/metadata.cpp" "${plugins}/triton_backend/model_settings.cpp"
-       "${plugins}/triton_backend/parameters.cpp" "${PROJECT_SOURCE_DIR}/tests/sanitizers/*.cpp")
+       "${plugins}/triton_backend/parameters.cpp" "${plugins}/triton_backend/text_settings.cpp"
+       "${PROJECT_SOURCE_DIR}/tests/sanitizers/*.cpp")
   add_executable(padfree_fuzz ${sources} "${PROJECT_SOURCE_DIR}/tests/support/triton_core.cpp")
   set_target_properties(padfree_fuzz PROPERTIES CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF)
   target_include_directories(padfree_fuzz PRIVATE "${plugins}")

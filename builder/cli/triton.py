@@ -181,7 +181,10 @@ def _rows(repository: Repository) -> list[tuple[str, str, str]]:
     beside = "".join(f", {item.name} [n, {item.width or 1}]" for item in metadata.sequence_inputs())
     outputs = ", ".join(item.name for item in metadata.outputs)
     rows = "1" if repository.served.backend == "tensorrt" else "n"
-    kinds = [(f"{tokens} [n, L]{beside}", outputs), ("text [n, 1]", tokens), (f"text [{rows}, 1]{beside}", outputs)]
+    tokenizer = repository.tokenizer
+    either = "" if tokenizer is None or tokenizer.compiled is None else " or text [n, 1]"
+    takes = f"{tokens} [n, L]{either}{beside}"
+    kinds = [(takes, outputs), ("text [n, 1]", tokens), (f"text [{rows}, 1]{beside}", outputs)]
     return [(name, takes, gives) for name, (takes, gives) in zip(repository.models, kinds, strict=False)]
 
 
@@ -190,9 +193,9 @@ def _tokenizer_line(repository: Repository) -> str:
     tokenizer = repository.tokenizer
     if tokenizer is None or repository.served.backend != "padfree":
         return ""
-    name = repository.models[1]
+    encoder, name = repository.models[:2]
     if tokenizer.compiled is not None:
-        return f"{name} makes tokens in the native backend: no Python runs in this model"
+        return f"{encoder} takes texts too, and makes tokens in the native backend: no Python runs in this model"
     return f"{name} makes tokens in Python, because {tokenizer.why}"
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A packed plan in padfree's own backend, libtriton_padfree.so: plan and metadata, and a configuration.
 
+With a compiled tokenizer beside the plan, the model takes texts as well as token ids.
+
 The backend could complete the configuration itself; written out, it can be read and changed, and it also holds with
 --disable-auto-complete-config.
 """
@@ -11,38 +13,53 @@ from padfree.builder.errors import BuildError
 from padfree.contract.metadata import OutputInfo
 from padfree.runtime import sidecar_path
 from padfree.runtime.request import ZERO_WHEN_MISSING
+from padfree.runtime.triton import EncoderParameters
 
 from . import config as configs
-from .folder import ENCODER, ModelFolder, copy_of
+from .compiled_tokenizer import COMPILED_FILE
+from .folder import ENCODER, Files, ModelFolder, copy_of
 from .serving import NATIVE, ServedModel
 from .tensors import VARIABLE, data_type, output_dims
+from .text import TokenizerChoice, add_text_inputs, add_text_outputs, text_inputs, tokenizer_parameters
 from .warmup import add_warmup
 
 PLAN_FILE = "model.plan"
 
 
-def model_folder(served_model: ServedModel) -> ModelFolder:
-    """The model's folder.
+def model_folder(served_model: ServedModel, tokenizer: TokenizerChoice | None) -> ModelFolder:
+    """The model's folder; with a compiled tokenizer, where there is one.
 
     Raises:
         BuildError: an output that has no row of one size for every token or every sequence.
     """
     config = configs.new_config(served_model.options.name, served_model.max_batch)
     config.backend, config.default_model_filename = NATIVE, PLAN_FILE
+    compiled = None if tokenizer is None else tokenizer.compiled
+    from_texts = () if compiled is None else text_inputs(served_model).own_names
     for item in served_model.metadata.token_inputs():
         kind = "TYPE_FP32" if item.holds_floats else "TYPE_INT32"
-        dims = [VARIABLE, *item.trailing_shape]
-        configs.add_input(config, item.name, kind, dims, ragged=True, optional=item.name in ZERO_WHEN_MISSING)
+        dims, optional = [VARIABLE, *item.trailing_shape], item.name in (*ZERO_WHEN_MISSING, *from_texts)
+        configs.add_input(config, item.name, kind, dims, ragged=True, optional=optional)
     configs.add_sequence_inputs(config, served_model.metadata)
     configs.add_seq_lens(config)
     for output in served_model.metadata.outputs:
         check_output(output)
         configs.add_output(config, output.name, data_type(configs.protobuf(), output.dtype), output_dims(output))
+    files: Files = {
+        PLAN_FILE: copy_of(served_model.path),
+        f"{PLAN_FILE}.json": copy_of(sidecar_path(served_model.path)),
+    }
+    if tokenizer is not None and compiled is not None:
+        files[COMPILED_FILE] = compiled
+        add_text_inputs(config)
+        add_text_outputs(config, served_model)
+        configs.add_parameters(config, EncoderParameters(PLAN_FILE).to_strings())
+        configs.add_parameters(config, tokenizer_parameters(served_model, tokenizer, COMPILED_FILE).to_strings())
     configs.add_batching(config, served_model)
     configs.add_instances(config, served_model.options.instances, on_gpu=True, gpus=served_model.options.gpus)
     warmup = add_warmup(config, served_model)
     return ModelFolder(
-        version={PLAN_FILE: copy_of(served_model.path), f"{PLAN_FILE}.json": copy_of(sidecar_path(served_model.path))},
+        version=files,
         beside=warmup,
         config=configs.to_text(config),
         part=ENCODER,

@@ -123,11 +123,11 @@ def _models(served_model: ServedModel, tokenizer: TokenizerChoice | None, needs:
     if served_model.backend == "tensorrt" and engine is not None:
         encoder = tensorrt_backend.model_folder(served_model, engine.profile)
     elif served_model.backend == NATIVE:
-        encoder = native_backend.model_folder(served_model)
+        encoder = native_backend.model_folder(served_model, tokenizer)
     else:
         encoder = python_backend.model_folder(served_model)
     models = {options.name: replace(encoder, needs=needs.to_dict())}
     if tokenizer is not None:
         models[tokenizer_name(options.name)] = tokenizer_folder(served_model, tokenizer)
-        models[ensemble_name(served_model)] = ensemble_folder(served_model)
+        models[ensemble_name(served_model)] = ensemble_folder(served_model, tokenizer)
     return models

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text ensemble: NAME_tokenizer makes token ids of texts, NAME_text chains it with the encoder NAME."""
+"""Models for texts: NAME_tokenizer makes token ids of them, the ensemble NAME_text gives the encoder's outputs.
+
+Where the encoder NAME takes texts itself, the ensemble hands them on; otherwise it chains the tokenizer with it.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,7 @@ def choose_tokenizer(served_model: ServedModel, tokenizer: Path) -> TokenizerCho
     """
     source = _source(served_model, tokenizer / TOKENIZER_FILE if tokenizer.is_dir() else tokenizer)
     max_length = _max_length(served_model, source)
-    _inputs(served_model)
+    text_inputs(served_model)
     if served_model.backend != NATIVE:
         return TokenizerChoice(source, max_length)
     try:
@@ -75,7 +78,7 @@ def choose_tokenizer(served_model: ServedModel, tokenizer: Path) -> TokenizerCho
 
 def tokenizer_folder(served_model: ServedModel, choice: TokenizerChoice) -> ModelFolder:
     """The tokenizer's folder: configuration, and model.py with tokenizer.json, or the compiled tokenizer."""
-    inputs = _inputs(served_model)
+    inputs = text_inputs(served_model)
     name = tokenizer_name(served_model.options.name)
     if choice.compiled is None:
         config: Any = new_config(name, served_model.max_batch)
@@ -85,7 +88,7 @@ def tokenizer_folder(served_model: ServedModel, choice: TokenizerChoice) -> Mode
         config = configs.new_config(name, served_model.max_batch)
         config.backend, config.default_model_filename = NATIVE, COMPILED_FILE
         file, files = COMPILED_FILE, {COMPILED_FILE: choice.compiled}
-    _add_text_inputs(config)
+    add_text_inputs(config)
     int32 = configs.protobuf().DataType.TYPE_INT32
     of_tokens = {item.name for item in served_model.metadata.token_inputs()}
     for input_name in inputs.own_names:
@@ -94,11 +97,12 @@ def tokenizer_folder(served_model: ServedModel, choice: TokenizerChoice) -> Mode
     configs.add_output(config, TRUNCATED, configs.protobuf().DataType.TYPE_BOOL, [1])
     configs.add_batching(config, served_model, delays=False)
     configs.add_instances(config, served_model.options.instances, on_gpu=False)
-    configs.add_parameters(config, _parameters(served_model, choice, file).to_strings())
+    configs.add_parameters(config, tokenizer_parameters(served_model, choice, file).to_strings())
     return ModelFolder(dict(files), {}, configs.to_text(config), TOKENIZER, served_model.options.name)
 
 
-def _parameters(served_model: ServedModel, choice: TokenizerChoice, file: str) -> TokenizerParameters:
+def tokenizer_parameters(served_model: ServedModel, choice: TokenizerChoice, file: str) -> TokenizerParameters:
+    """The parameters of a model that turns texts into tokens with this file of its version's folder."""
     metadata, text, source = served_model.metadata, served_model.metadata.text, choice.source
     types, positions = metadata.types_input(), metadata.positions_input()
     usual = TokenizerParameters(choice.max_length)
@@ -118,7 +122,7 @@ def _parameters(served_model: ServedModel, choice: TokenizerChoice, file: str) -
     )
 
 
-def ensemble_folder(served_model: ServedModel) -> ModelFolder:
+def ensemble_folder(served_model: ServedModel, choice: TokenizerChoice) -> ModelFolder:
     """The ensemble's folder: text in, the encoder's outputs out."""
     pb = configs.protobuf()
     # The tokenizer pads the texts of one request to its longest and gives their lengths. The tensorrt backend takes no
@@ -126,28 +130,41 @@ def ensemble_folder(served_model: ServedModel) -> ModelFolder:
     rows_differ = served_model.backend != "tensorrt"
     config = configs.new_config(ensemble_name(served_model), served_model.max_batch if rows_differ else 1)
     config.platform = "ensemble"
-    _add_text_inputs(config)
-    inputs = _inputs(served_model)
+    add_text_inputs(config)
+    inputs = text_inputs(served_model)
     configs.add_sequence_inputs(config, served_model.metadata, inputs.unfilled)
     outputs = []
     for output in served_model.metadata.outputs:
         dtype = SHOWN_TYPES.get(output.dtype, output.dtype) if served_model.backend == "python" else output.dtype
         configs.add_output(config, output.name, data_type(pb, dtype), output_dims(output))
         outputs.append(output.name)
+    of_texts = add_text_outputs(config, served_model)
     between = [*inputs.own_names, *([SEQ_LENS] if rows_differ else [])]
-    if rows_differ and any(output.layout != "per_sequence" for output in served_model.metadata.outputs):
-        configs.add_output(config, SEQ_LENS, pb.DataType.TYPE_INT32, [1])  # which rows of an answer are a text's
-    configs.add_output(config, TRUNCATED, pb.DataType.TYPE_BOOL, [1])
-    steps = config.ensemble_scheduling.step
-    _add_step(steps, tokenizer_name(served_model.options.name), (TEXT, TEXT_PAIR, TRUNCATE), [*between, TRUNCATED])
-    _add_step(steps, served_model.options.name, [*between, *inputs.unfilled], outputs)
+    steps, name, texts = config.ensemble_scheduling.step, served_model.options.name, (TEXT, TEXT_PAIR, TRUNCATE)
+    if choice.compiled is not None:
+        _add_step(steps, name, [*texts, *inputs.unfilled], [*outputs, *of_texts])
+    else:
+        _add_step(steps, tokenizer_name(name), texts, [*between, TRUNCATED])
+        _add_step(steps, name, [*between, *inputs.unfilled], outputs)
     return ModelFolder({EMPTY_FILE: b""}, {}, configs.to_text(config), ENSEMBLE, served_model.options.name)
 
 
-def _add_text_inputs(config: Any) -> None:
+def add_text_inputs(config: Any) -> None:
+    """Adds the inputs of a model that takes texts."""
     configs.add_input(config, TEXT, "TYPE_STRING", [1], optional=True)  # its absence gets a better error
     configs.add_input(config, TEXT_PAIR, "TYPE_STRING", [1], optional=True)
     configs.add_input(config, TRUNCATE, "TYPE_BOOL", [1], optional=True)
+
+
+def add_text_outputs(config: Any, served_model: ServedModel) -> list[str]:
+    """Adds what answers say about the texts themselves; returns the names."""
+    pb, names = configs.protobuf().DataType, [TRUNCATED]
+    has_rows = any(output.layout != "per_sequence" for output in served_model.metadata.outputs)
+    if has_rows and served_model.backend != "tensorrt":
+        configs.add_output(config, SEQ_LENS, pb.TYPE_INT32, [1])  # which rows of an answer are a text's
+        names.insert(0, SEQ_LENS)
+    configs.add_output(config, TRUNCATED, pb.TYPE_BOOL, [1])
+    return names
 
 
 def _add_step(steps: Any, model: str, inputs: Iterable[str], outputs: Iterable[str]) -> None:
@@ -167,7 +184,7 @@ def _source(served_model: ServedModel, file: Path) -> TokenizerFile:
         raise BuildError(str(error)) from error
 
 
-def _inputs(served_model: ServedModel) -> TextInputs:
+def text_inputs(served_model: ServedModel) -> TextInputs:
     """What texts give the model."""
     try:
         return TextInputs(served_model.metadata, "--tokenizer")

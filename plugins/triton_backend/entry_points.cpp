@@ -91,9 +91,9 @@ void complete(TRITONBACKEND_Model* model, const std::string& folder) {
   bool is_wanted = false;
   check(TRITONBACKEND_ModelAutoCompleteConfig(model, &is_wanted));
   if (!is_wanted) return;
-  Json config = configurationOf(model);
-  completeConfiguration(config, readMetadataOf(folder, readModelSettings(config)));
-  const std::string text = config.toText();
+  ModelSettings settings = readModelSettings(configurationOf(model));
+  completeConfiguration(settings, readMetadataOf(folder, settings));
+  const std::string text = settings.config.toText();
   TRITONSERVER_Message* message = nullptr;
   check(TRITONSERVER_MessageNewFromSerializedJson(&message, text.data(), text.size()));
   const Message owner(message);
@@ -103,7 +103,7 @@ void complete(TRITONBACKEND_Model* model, const std::string& folder) {
 std::unique_ptr<ServedModel> openModel(TRITONBACKEND_Model* model) {
   const std::string version = versionOf(model), folder = folderOf(model) + "/" + version;
   const Json config = configurationOf(model);
-  if (isOfTexts(config)) {
+  if (isWithoutPlan(config)) {
     return std::make_unique<ServedModel>(
         ServedModel{nullptr, std::make_shared<TextModel>(backendOf(model), folder, version, config)});
   }

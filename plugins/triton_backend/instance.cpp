@@ -1,18 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "triton_backend/instance.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "triton_backend/clock.h"
 
 namespace padfree {
+namespace {
+
+constexpr size_t kLargeTexts = size_t{1} << 16;  // bytes: some milliseconds of work
+
+std::vector<Counter> countersOf(const Model& model) {
+  std::vector<Counter> counters = {Counter::kTokens, Counter::kPaddedTokens, Counter::kSequences, Counter::kRuns};
+  if (model.texts() != nullptr) counters.push_back(Counter::kTruncatedTexts);
+  return counters;
+}
+
+}  // namespace
 
 Instance::Instance(std::shared_ptr<Model> model, TRITONBACKEND_ModelInstance* handle, int32_t device)
     : model_(std::move(model)),
       handle_(handle),
       engine_(model_->engineOn(device)),
-      metrics_(model_->backend().families, model_->name(), model_->version(), handle,
-               {Counter::kTokens, Counter::kPaddedTokens, Counter::kSequences, Counter::kRuns}) {
+      metrics_(model_->backend().families, model_->name(), model_->version(), handle, countersOf(*model_)) {
   for (int32_t i = 0; i < model_->settings().contexts; ++i) {
     lanes_.push_back(std::make_unique<Lane>(engine_));
     free_.push_back(lanes_.back().get());
@@ -30,32 +42,53 @@ Instance::~Instance() {
 }
 
 void Instance::execute(TRITONBACKEND_Request** requests, uint32_t count) {
-  const auto pending = read(requests, count);
-  for (Run& run : cut(pending, model_->budget())) startRun(std::move(run));
+  const Requests all = takeOver(requests, count);
+  const auto large =
+      std::find_if(all.begin(), all.end(), [](const auto& one) { return one->text_bytes > kLargeTexts; });
+  Requests small;
+  std::copy_if(all.begin(), large, std::back_inserter(small), [this](const auto& one) { return read(*one); });
+  startRuns(small);
+  for (auto one = large; one != all.end(); ++one) {
+    if (read(**one)) startRuns({*one});
+  }
   waitForLane();
 }
 
-// Returns the requests that can run; the others are answered.
-std::vector<std::shared_ptr<Pending>> Instance::read(TRITONBACKEND_Request** requests, uint32_t count) {
+// Whatever happens from here on, each of the requests is ours and gets an answer. Large texts are last, so that the
+// other requests do not wait until they are tokenised.
+Instance::Requests Instance::takeOver(TRITONBACKEND_Request** requests, uint32_t count) const {
   const uint64_t called = nowNs();
-  std::vector<std::shared_ptr<Pending>> good;
-  // All requests are taken over first: whatever happens from here on, each is ours and gets an answer.
-  std::vector<std::shared_ptr<Pending>> all;
+  Requests all;
   all.reserve(count);
   for (uint32_t i = 0; i < count; ++i) all.push_back(std::make_shared<Pending>(handle_, requests[i], called));
+  if (model_->texts() == nullptr) return all;
   for (const auto& pending : all) {
-    auto failure = attempt([&] {
-      if (pending->isCancelled()) throw cancelled();
-      pending->data = readRequest(pending->handle(), model_->metadata(), *engine_);
-    });
-    if (failure) {
-      pending->fail(*failure);
-      answer(*pending, {});
-    } else {
-      good.push_back(pending);
-    }
+    attempt([&] { pending->text_bytes = textBytes(tensorsOf(pending->handle())); });
   }
-  return good;
+  std::stable_sort(all.begin(), all.end(),
+                   [](const auto& one, const auto& other) { return one->text_bytes < other->text_bytes; });
+  return all;
+}
+
+// Returns whether the request can run; otherwise it is answered.
+bool Instance::read(Pending& pending) const {
+  const auto failure = attempt([&] {
+    if (pending.isCancelled()) throw cancelled();
+    pending.data = readRequest(pending.handle(), model_->metadata(), *engine_, model_->texts());
+  });
+  if (failure) {
+    pending.fail(*failure);
+    answer(pending, {});
+    return false;
+  }
+  const auto& flags = pending.data.truncated;
+  const auto truncated = std::count(flags.begin(), flags.end(), 1);
+  if (truncated > 0) metrics_.add(Counter::kTruncatedTexts, static_cast<double>(truncated));
+  return true;
+}
+
+void Instance::startRuns(const Requests& requests) {
+  for (Run& run : cut(requests, model_->budget())) startRun(std::move(run));
 }
 
 void Instance::startRun(Run run) {

@@ -33,7 +33,11 @@ class Instance : public ServedInstance {
     Lane* lane;
   };
 
-  std::vector<std::shared_ptr<Pending>> read(TRITONBACKEND_Request** requests, uint32_t count);
+  using Requests = std::vector<std::shared_ptr<Pending>>;
+
+  Requests takeOver(TRITONBACKEND_Request** requests, uint32_t count) const;
+  bool read(Pending& pending) const;
+  void startRuns(const Requests& requests);
   void startRun(Run run);
   Lane* takeLane();
   void waitForLane();

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "triton_backend/metrics.h"
 
-#include <vector>
-
 namespace padfree {
 namespace {
 
@@ -45,7 +43,7 @@ MetricFamilies::~MetricFamilies() {
 }
 
 InstanceMetrics::InstanceMetrics(const MetricFamilies& families, const std::string& model, const std::string& version,
-                                 TRITONBACKEND_ModelInstance* instance, std::initializer_list<Counter> counters) {
+                                 TRITONBACKEND_ModelInstance* instance, const std::vector<Counter>& counters) {
   const std::string name = nameOf(instance);
   const std::array<std::pair<const char*, const char*>, 3> labels = {
       {{"model", model.c_str()}, {"version", version.c_str()}, {"instance", name.c_str()}}};
@@ -54,7 +52,7 @@ InstanceMetrics::InstanceMetrics(const MetricFamilies& families, const std::stri
     parameters[i] = TRITONSERVER_ParameterNew(labels[i].first, TRITONSERVER_PARAMETER_STRING, labels[i].second);
   }
   std::vector<Counter> all = {Counter::kRefused, Counter::kFailed};
-  all.insert(all.end(), counters);
+  all.insert(all.end(), counters.begin(), counters.end());
   for (const Counter counter : all) {
     const auto i = static_cast<size_t>(counter);
     TRITONSERVER_MetricFamily* family = families.of(i);

@@ -3,9 +3,9 @@
 
 #include <array>
 #include <cstddef>
-#include <initializer_list>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "triton_backend/failure.h"
 
@@ -36,7 +36,7 @@ class InstanceMetrics {
  public:
   // counters: what it counts besides errors.
   InstanceMetrics(const MetricFamilies& families, const std::string& model, const std::string& version,
-                  TRITONBACKEND_ModelInstance* instance, std::initializer_list<Counter> counters);
+                  TRITONBACKEND_ModelInstance* instance, const std::vector<Counter>& counters);
   ~InstanceMetrics();
   InstanceMetrics(const InstanceMetrics&) = delete;
   InstanceMetrics& operator=(const InstanceMetrics&) = delete;

@@ -72,8 +72,9 @@ Model::Model(std::shared_ptr<const Backend> backend, const std::string& folder, 
       plan_(folder + "/" + settings_.file),
       metadata_(readMetadataOf(folder, settings_)),
       budget_{narrowed(kMaxTokens, settings_.max_tokens, metadata_.max_tokens),
-              narrowed(kMaxSequences, settings_.max_sequences, metadata_.max_sequences)} {
-  checkConfiguration(settings_.config, metadata_);
+              narrowed(kMaxSequences, settings_.max_sequences, metadata_.max_sequences)},
+      texts_(settings_.texts ? std::make_unique<TextTokenizer>(folder, *settings_.texts) : nullptr) {
+  checkConfiguration(settings_, metadata_);
   checkPlan(plan_, metadata_);
 }
 

@@ -12,6 +12,7 @@
 #include "triton_backend/metrics.h"
 #include "triton_backend/model_settings.h"
 #include "triton_backend/run.h"
+#include "triton_backend/text_tokenizer.h"
 
 namespace padfree {
 
@@ -41,6 +42,7 @@ class Model {
   const Metadata& metadata() const { return metadata_; }
   const ModelSettings& settings() const { return settings_; }
   const Budget& budget() const { return budget_; }
+  const TextTokenizer* texts() const { return texts_.get(); }  // null: the model takes token ids alone
 
   // The engine on a device (-1: a CPU); it is loaded unless an instance there has it already.
   std::shared_ptr<Engine> engineOn(int32_t device);
@@ -52,6 +54,7 @@ class Model {
   const std::string plan_;
   const Metadata metadata_;
   const Budget budget_;
+  const std::unique_ptr<const TextTokenizer> texts_;
   std::mutex mutex_;
   std::map<int32_t, std::weak_ptr<Engine>> engines_;
 };

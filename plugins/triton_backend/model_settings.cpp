@@ -15,6 +15,7 @@ constexpr const char* kCudaGraphs = "padfree_cuda_graphs";
 constexpr const char* kAllowOtherGpu = "padfree_allow_other_gpu";
 constexpr const char* kModel = "padfree_model";
 constexpr int64_t kMostContexts = 8;
+constexpr const char* kString = "TYPE_STRING";
 
 void readParameter(const std::string& name, const std::string& value, ModelSettings& settings) {
   if (name == kMaxTokens) {
@@ -29,9 +30,9 @@ void readParameter(const std::string& name, const std::string& value, ModelSetti
     settings.allow_other_gpu = readFlag(name, value);
   } else if (name == kModel) {
     settings.file = readFileName(name, value);
-  } else {
+  } else if (!settings.texts || !readTextParameter(name, value, *settings.texts)) {
     refuseUnknownParameter(name, std::string(kModel) + ", " + kMaxTokens + ", " + kMaxSequences + ", " + kContexts +
-                                     ", " + kCudaGraphs + ", " + kAllowOtherGpu);
+                                     ", " + kCudaGraphs + ", " + kAllowOtherGpu + ", and for texts " + kTextParameters);
   }
 }
 
@@ -80,7 +81,13 @@ Json tensorOf(const std::string& name, const char* type, Json dims) {
   return item;
 }
 
-Json inputsOf(const Metadata& metadata) {
+void appendOptional(Json& inputs, const char* name, const char* type) {
+  Json item = tensorOf(name, type, dimsOf({1}, {}));
+  item.set("optional", Json::literal("true"));
+  inputs.append(std::move(item));
+}
+
+Json inputsOf(const Metadata& metadata, const std::optional<TextSettings>& texts) {
   Json inputs = Json::array();
   for (const Input& input : metadata.inputs) {
     if (!input.comesWithRequests()) continue;
@@ -90,16 +97,24 @@ Json inputsOf(const Metadata& metadata) {
     if (!is_of_tokens && input.trailing.empty()) leading.push_back(1);
     Json item = tensorOf(input.name, typeName(input.type), dimsOf(leading, input.trailing));
     if (is_of_tokens) item.set("allow_ragged_batch", Json::literal("true"));
-    if (input.zero_when_missing) item.set("optional", Json::literal("true"));
+    if (input.zero_when_missing || (texts && isFromTexts(input, *texts))) item.set("optional", Json::literal("true"));
     inputs.append(std::move(item));
   }
-  Json seq_lens = tensorOf(kSeqLens, typeName(kPadfreeInt32), dimsOf({1}, {}));
-  seq_lens.set("optional", Json::literal("true"));
-  inputs.append(std::move(seq_lens));
+  appendOptional(inputs, kSeqLens, typeName(kPadfreeInt32));
+  if (texts) {
+    appendOptional(inputs, kText, kString);
+    appendOptional(inputs, kTextPair, kString);
+    appendOptional(inputs, kTruncate, typeName(kPadfreeBool));
+  }
   return inputs;
 }
 
-Json outputsOf(const Metadata& metadata) {
+bool hasTokenOutputs(const Metadata& metadata) {
+  const auto& outputs = metadata.outputs;
+  return std::any_of(outputs.begin(), outputs.end(), [](const Output& item) { return item.rows == kPadfreeTokens; });
+}
+
+Json outputsOf(const Metadata& metadata, const std::optional<TextSettings>& texts) {
   Json outputs = Json::array();
   for (const Output& output : metadata.outputs) {
     const bool is_of_tokens = output.rows == kPadfreeTokens;
@@ -115,32 +130,95 @@ Json outputsOf(const Metadata& metadata) {
     }
     outputs.append(std::move(item));
   }
+  // Which rows of an answer are a text's, and whether its end was cut off.
+  if (texts && hasTokenOutputs(metadata)) {
+    outputs.append(tensorOf(kSeqLens, typeName(kPadfreeInt32), dimsOf({1}, {})));
+  }
+  if (texts) outputs.append(tensorOf(kTruncated, typeName(kPadfreeBool), dimsOf({1}, {})));
   return outputs;
 }
 
+// The type of an input that every model has, or every one that takes texts; null for other inputs.
+const char* typeOfOwnInput(const std::string& name, bool takes_texts) {
+  if (name == kSeqLens) return typeName(kPadfreeInt32);
+  if (takes_texts && (name == kText || name == kTextPair)) return kString;
+  return takes_texts && name == kTruncate ? typeName(kPadfreeBool) : nullptr;
+}
+
+const char* typeOfOwnOutput(const std::string& name, bool takes_texts) {
+  if (takes_texts && name == kSeqLens) return typeName(kPadfreeInt32);
+  return takes_texts && name == kTruncated ? typeName(kPadfreeBool) : nullptr;
+}
+
+// Throws Failure if texts cannot give the plan's inputs their values.
+void checkTexts(const TextSettings& texts, const Metadata& metadata) {
+  const std::string remedy = "; write the repository again with padfree triton";
+  if (metadata.inputs[metadata.ids].name != texts.ids) {
+    throw Failure("'padfree_ids' is '" + texts.ids.substr(0, 100) + "', the plan's input of ids is '" +
+                  metadata.inputs[metadata.ids].name + "'" + remedy);
+  }
+  if (texts.max_length > metadata.longest) {
+    throw Failure("'padfree_max_length' is " + std::to_string(texts.max_length) + ", allowed: at most " +
+                  std::to_string(metadata.longest) +
+                  ", the longest sequence that the plan takes; correct config.pbtxt");
+  }
+  for (const Input& input : metadata.inputs) {
+    if (typeOfOwnInput(input.name, /*takes_texts=*/true) != nullptr && input.comesWithRequests()) {
+      throw Failure("the plan's input '" + input.name +
+                    "' has the name of an input of texts; take 'padfree_tokenizer' out");
+    }
+    const bool is_from_texts = isFromTexts(input, texts);
+    const bool fits = is_from_texts ? input.type == kPadfreeInt32 && input.trailing.empty()
+                                    : input.role != Input::Role::kTokens || input.zero_when_missing;
+    if (fits) continue;
+    throw Failure("texts give no values of the plan's input '" + input.name +
+                  "'; take 'padfree_tokenizer' out of config.pbtxt, and send token ids");
+  }
+  for (const Output& output : metadata.outputs) {
+    if (typeOfOwnOutput(output.name, /*takes_texts=*/true) == nullptr) continue;
+    throw Failure("the plan's output '" + output.name +
+                  "' has the name of an output of texts; take 'padfree_tokenizer' out");
+  }
+}
+
 }  // namespace
+
+bool isWithoutPlan(const Json& config) {
+  return takesTexts(config) && !config["parameters"][kModel].isObject();
+}
+
+bool isFromTexts(const Input& input, const TextSettings& texts) {
+  if (input.role == Input::Role::kPerSequence) return input.name == texts.prompt_length;
+  return input.role == Input::Role::kTokens &&
+         (input.name == texts.ids || input.name == texts.types || input.name == texts.positions);
+}
 
 ModelSettings readModelSettings(Json config) {
   ModelSettings settings;
   settings.file = config["default_model_filename"].text();
   if (settings.file.empty()) settings.file = "model.plan";
+  if (takesTexts(config)) settings.texts.emplace();
   for (const auto& [name, value] : config["parameters"].members()) {
     if (name.rfind(kPrefix, 0) == 0) readParameter(name, value["string_value"].text(), settings);
   }
+  if (settings.texts) checkTextSettings(*settings.texts);
   settings.config = std::move(config);
   return settings;
 }
 
-void checkConfiguration(const Json& config, const Metadata& metadata) {
+void checkConfiguration(const ModelSettings& settings, const Metadata& metadata) {
+  const Json& config = settings.config;
+  const bool takes_texts = settings.texts.has_value();
+  if (takes_texts) checkTexts(*settings.texts, metadata);
   for (const Json& item : config["input"].items()) {
-    const char* type = item["name"].text() == kSeqLens ? typeName(kPadfreeInt32) : nullptr;
+    const char* type = typeOfOwnInput(item["name"].text(), takes_texts);
     for (const Input& input : metadata.inputs) {
       if (input.comesWithRequests() && input.name == item["name"].text()) type = typeName(input.type);
     }
     checkTensor("input", item, type);
   }
   for (const Json& item : config["output"].items()) {
-    const char* type = nullptr;
+    const char* type = typeOfOwnOutput(item["name"].text(), takes_texts);
     for (const Output& output : metadata.outputs) {
       if (output.name == item["name"].text()) type = typeName(output.type);
     }
@@ -154,9 +232,10 @@ void checkConfiguration(const Json& config, const Metadata& metadata) {
   checkResponseCache(config);
 }
 
-void completeConfiguration(Json& config, const Metadata& metadata) {
-  if (config["input"].items().empty()) config.set("input", inputsOf(metadata));
-  if (config["output"].items().empty()) config.set("output", outputsOf(metadata));
+void completeConfiguration(ModelSettings& settings, const Metadata& metadata) {
+  Json& config = settings.config;
+  if (config["input"].items().empty()) config.set("input", inputsOf(metadata, settings.texts));
+  if (config["output"].items().empty()) config.set("output", outputsOf(metadata, settings.texts));
   if (config["max_batch_size"].text().empty() || config["max_batch_size"].text() == "0") {
     config.set("max_batch_size", Json::number(std::min(metadata.max_sequences, metadata.max_tokens)));
   }

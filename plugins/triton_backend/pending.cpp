@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "triton_backend/pending.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "triton_backend/run.h"
@@ -95,6 +96,19 @@ void Pending::openOutputs(const Metadata& metadata) {
     shape.insert(shape.end(), output.trailing.begin(), output.trailing.end());
     targets_.push_back(addOutput(output.name, tritonType(output.type), shape, rows * output.row_bytes));
   }
+  addTextOutputs();
+}
+
+void Pending::addTextOutputs() {
+  const std::vector<int64_t> shape = {data.sequences, 1};
+  if (data.wants_seq_lens) {
+    const auto bytes = data.sequences * static_cast<int64_t>(sizeof(int32_t));
+    std::memcpy(addHostOutput(kSeqLens, TRITONSERVER_TYPE_INT32, shape, bytes), data.seq_lens.data(), bytes);
+  }
+  if (!data.wants_truncated) return;
+  char* truncated = addHostOutput(kTruncated, TRITONSERVER_TYPE_BOOL, shape, data.sequences);
+  std::memset(truncated, 0, data.sequences);
+  std::copy(data.truncated.begin(), data.truncated.end(), truncated);
 }
 
 }  // namespace padfree

@@ -25,10 +25,12 @@ class Pending : public OpenRequest {
   void take(const Piece& piece, const Metadata& metadata, Lane& lane, int64_t token, int64_t sequence);
 
   RequestData data;
+  size_t text_bytes = 0;  // that are turned into tokens when the request is read
   size_t pieces_left = 0;
 
  private:
   void openOutputs(const Metadata& metadata);
+  void addTextOutputs();
   void takeTokens(const Piece& piece, const Output& output, size_t number, Lane& lane, int64_t token,
                   const Target& target) const;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "triton_backend/request.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -81,23 +82,83 @@ void readSeqLens(const Tensor* tensor, const Engine& engine, RequestData& data) 
   }
 }
 
+// Reads the inputs that have no values yet. counted: the tensor that says how many sequences there are.
 void readColumns(const std::vector<Tensor>& tensors, const Metadata& metadata, const Engine& engine,
-                 RequestData& data) {
-  const std::string& ids = metadata.inputs[metadata.ids].name;
+                 const std::string& counted, RequestData& data) {
   data.columns.resize(metadata.inputs.size());
   for (size_t i = 0; i < metadata.inputs.size(); ++i) {
     const Input& input = metadata.inputs[i];
-    if (!input.comesWithRequests()) continue;
+    if (!input.comesWithRequests() || data.columns[i].data != nullptr) continue;
     const Tensor* tensor = find(tensors, input.name);
     if (tensor == nullptr) {
       if (input.zero_when_missing) continue;
       throw Failure("input '" + input.name + "' is missing; send it with every request for this model");
     }
     checkType(*tensor, input.type);
-    checkShape(*tensor, input, data, ids);
+    checkShape(*tensor, input, data, counted);
     checkBytes(*tensor, sizeOf(input.type));
     data.columns[i] = locate(*tensor, engine, /*to_host=*/false);
     if (!data.columns[i].on_device) checkValues(input, data.columns[i].data, data.seq_lens, data.width);
+  }
+}
+
+void readIds(const std::vector<Tensor>& tensors, const Metadata& metadata, const Engine& engine, bool takes_texts,
+             RequestData& data) {
+  const Input& ids = metadata.inputs[metadata.ids];
+  const Tensor* found = find(tensors, ids.name);
+  if (found == nullptr) {
+    throw Failure(takes_texts
+                      ? "inputs '" + ids.name + "' and 'text' are missing; send one row of either for every sequence"
+                      : "input '" + ids.name + "' is missing; send one row of it for every sequence");
+  }
+  readSize(*found, metadata, data);
+  checkType(*found, ids.type);
+  checkBytes(*found, sizeOf(ids.type));  // before anything is allocated for that size
+  readSeqLens(find(tensors, kSeqLens), engine, data);
+  checkLengths(data.seq_lens, metadata);
+  readColumns(tensors, metadata, engine, ids.name, data);
+}
+
+bool hasTexts(const std::vector<Tensor>& tensors) {
+  return find(tensors, kText) != nullptr || find(tensors, kTextPair) != nullptr || find(tensors, kTruncate) != nullptr;
+}
+
+// Refuses a tensor whose values texts give.
+void checkAbsent(const std::vector<Tensor>& tensors, const std::string& name, const std::string& ids) {
+  if (find(tensors, name) == nullptr) return;
+  throw Failure("the request has texts and '" + name + "', which " +
+                (name == ids ? "texts are turned into" : "goes with '" + ids + "'") +
+                "; send either texts or token ids, the others in a request of their own");
+}
+
+Column columnOf(const TextRows& rows) {
+  const auto* bytes = reinterpret_cast<const char*>(rows.values.data());
+  Column column;
+  column.owned.assign(bytes, bytes + rows.values.size() * sizeof(int32_t));
+  column.data = column.owned.data();
+  return column;
+}
+
+// Turns texts into sequences.
+void tokenize(const std::vector<Tensor>& tensors, const TextTokenizer& tokenizer, const Metadata& metadata,
+              RequestData& data) {
+  const TextSettings& settings = tokenizer.settings();
+  const std::vector<EncodedText> texts = tokenizer.encode(readTexts(tensors, settings));
+  data.sequences = static_cast<int64_t>(texts.size());
+  data.columns.resize(metadata.inputs.size());
+  for (const EncodedText& text : texts) {
+    if (text.ids.empty()) {
+      throw Failure("text " + std::to_string(data.seq_lens.size()) + " has no tokens; send a text with a word in it");
+    }
+    data.seq_lens.push_back(static_cast<int32_t>(text.ids.size()));
+    data.width = std::max<int64_t>(data.width, data.seq_lens.back());
+    data.truncated.push_back(text.isCut() ? 1 : 0);
+  }
+  for (size_t i = 0; i < metadata.inputs.size(); ++i) {
+    const Input& input = metadata.inputs[i];
+    if (!isFromTexts(input, settings)) continue;
+    data.columns[i] = columnOf(rowsOf(input.name, texts, settings, tokenizer.promptTokens()));
+    checkValues(input, data.columns[i].data, data.seq_lens, data.width);
   }
 }
 
@@ -107,6 +168,8 @@ void readWanted(TRITONBACKEND_Request* request, const Metadata& metadata, Reques
   for (uint32_t i = 0; i < count; ++i) {
     const char* name = nullptr;
     check(TRITONBACKEND_RequestOutputName(request, i, &name));
+    data.wants_seq_lens = data.wants_seq_lens || std::strcmp(name, kSeqLens) == 0;
+    data.wants_truncated = data.wants_truncated || std::strcmp(name, kTruncated) == 0;
     for (size_t output = 0; output < metadata.outputs.size(); ++output) {
       if (metadata.outputs[output].name != name) continue;
       TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
@@ -121,18 +184,21 @@ void readWanted(TRITONBACKEND_Request* request, const Metadata& metadata, Reques
 
 }  // namespace
 
-RequestData readRequest(TRITONBACKEND_Request* request, const Metadata& metadata, const Engine& engine) {
+RequestData readRequest(TRITONBACKEND_Request* request, const Metadata& metadata, const Engine& engine,
+                        const TextTokenizer* texts) {
   const std::vector<Tensor> tensors = tensorsOf(request);
-  const Input& ids = metadata.inputs[metadata.ids];
-  const Tensor* found = find(tensors, ids.name);
-  if (found == nullptr) throw Failure("input '" + ids.name + "' is missing; send one row of it for every sequence");
   RequestData data;
-  readSize(*found, metadata, data);
-  checkType(*found, ids.type);
-  checkBytes(*found, sizeOf(ids.type));  // before anything is allocated for that size
-  readSeqLens(find(tensors, kSeqLens), engine, data);
-  checkLengths(data.seq_lens, metadata);
-  readColumns(tensors, metadata, engine, data);
+  if (texts != nullptr && hasTexts(tensors)) {
+    const std::string& ids = metadata.inputs[metadata.ids].name;
+    checkAbsent(tensors, kSeqLens, ids);
+    for (const Input& input : metadata.inputs) {
+      if (isFromTexts(input, texts->settings())) checkAbsent(tensors, input.name, ids);
+    }
+    tokenize(tensors, *texts, metadata, data);
+    readColumns(tensors, metadata, engine, kText, data);
+  } else {
+    readIds(tensors, metadata, engine, texts != nullptr, data);
+  }
   readWanted(request, metadata, data);
   return data;
 }

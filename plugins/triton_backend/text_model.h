@@ -4,15 +4,13 @@
 #include <memory>
 #include <string>
 
-#include "tokenizer/tokenizer.h"
 #include "triton_backend/model.h"
 #include "triton_backend/served_instance.h"
-#include "triton_backend/text_tensors.h"
+#include "triton_backend/text_tokenizer.h"
 
 namespace padfree {
 
-// A model that turns texts into token ids, for the encoder that follows it in an ensemble. It has no plan and needs no
-// GPU.
+// A model that turns texts into token ids, for callers who want these. It has no plan and needs no GPU.
 class TextModel {
  public:
   // folder: that of the version. Throws Failure if files and configuration do not fit together.
@@ -21,18 +19,12 @@ class TextModel {
   const Backend& backend() const { return *backend_; }
   const std::string& name() const { return name_; }
   const std::string& version() const { return version_; }
-  const TextSettings& settings() const { return settings_; }
-  int32_t promptTokens() const { return prompt_tokens_; }  // at the beginning of every text
-
-  // Throws Failure if a text is too long and must not be cut.
-  std::vector<EncodedText> encode(const TextRequest& request) const;
+  const TextTokenizer& tokenizer() const { return tokenizer_; }
 
  private:
   const std::shared_ptr<const Backend> backend_;
   const std::string name_, version_;
-  const TextSettings settings_;
-  const Tokenizer tokenizer_;
-  int32_t prompt_tokens_ = 0;
+  const TextTokenizer tokenizer_;
 };
 
 // An instance of such a model, which answers in the server's thread.
@@ -46,6 +38,7 @@ class TextInstance : public ServedInstance {
   struct Waiting {
     OpenRequest* request;
     TextRequest texts;
+    std::vector<std::string> wanted;  // names of outputs
   };
 
   void serve(const Waiting& waiting) const;

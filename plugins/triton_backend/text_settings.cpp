@@ -1,27 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "triton_backend/text_settings.h"
 
+#include <algorithm>
+
 #include "tokenizer/utf8.h"
 #include "triton_backend/failure.h"
 #include "triton_backend/parameters.h"
-#include "triton_backend/text_tensors.h"
 
 namespace padfree {
 namespace {
 
 constexpr const char* kTokenizer = "padfree_tokenizer";
 constexpr const char* kMaxLength = "padfree_max_length";
-constexpr const char* kAllowed =
-    "padfree_tokenizer, padfree_max_length, padfree_long_texts, padfree_max_text_bytes, padfree_max_request_bytes, "
-    "padfree_vocabulary, padfree_truncation_side, padfree_token_types, padfree_prompt, padfree_pairs, padfree_ids, "
-    "padfree_types, padfree_positions, padfree_prompt_length";
 
 const std::string& readName(const std::string& name, const std::string& value) {
   if (value.empty()) throw Failure("'" + name + "' is empty; give it a value in config.pbtxt, or leave it out");
   return value;
 }
 
-void readParameter(const std::string& name, const std::string& value, TextSettings& settings) {
+void checkOutputs(const Json& config, const TextSettings& settings) {
+  for (const Json& item : config["output"].items()) {
+    const std::string& name = item["name"].text();
+    if (isTextOutput(name, settings)) continue;
+    std::string allowed;
+    for (const std::string& output : textOutputs(settings)) allowed += (allowed.empty() ? "" : ", ") + output;
+    throw Failure("config.pbtxt lists output '" + name.substr(0, 100) + "', allowed: " + allowed +
+                  "; correct it, or write the repository again with padfree triton");
+  }
+}
+
+}  // namespace
+
+const char* const kTextParameters =
+    "padfree_tokenizer, padfree_max_length, padfree_long_texts, padfree_max_text_bytes, padfree_max_request_bytes, "
+    "padfree_vocabulary, padfree_truncation_side, padfree_token_types, padfree_prompt, padfree_pairs, padfree_ids, "
+    "padfree_types, padfree_positions, padfree_prompt_length";
+
+bool takesTexts(const Json& config) {
+  return config["parameters"][kTokenizer].isObject();
+}
+
+bool readTextParameter(const std::string& name, const std::string& value, TextSettings& settings) {
   if (name == kTokenizer) {
     settings.tokenizer = readFileName(name, value);
   } else if (name == kMaxLength) {
@@ -51,37 +70,36 @@ void readParameter(const std::string& name, const std::string& value, TextSettin
   } else if (name == "padfree_prompt_length") {
     settings.prompt_length = readName(name, value);
   } else {
-    refuseUnknownParameter(name, kAllowed);
+    return false;
   }
+  return true;
 }
 
-void checkOutputs(const Json& config, const TextSettings& settings) {
-  for (const Json& item : config["output"].items()) {
-    const std::string& name = item["name"].text();
-    if (isTextOutput(name, settings)) continue;
-    throw Failure("config.pbtxt lists output '" + name.substr(0, 100) + "', allowed: " + textOutputs(settings) +
-                  "; correct it, or write the repository again with padfree triton");
-  }
-}
-
-}  // namespace
-
-bool isOfTexts(const Json& config) {
-  return config["parameters"][kTokenizer].isObject();
+void checkTextSettings(const TextSettings& settings) {
+  if (settings.max_length != 0) return;
+  throw Failure(std::string("parameter '") + kMaxLength +
+                "' is missing; add it to config.pbtxt, or write the repository again with padfree triton");
 }
 
 TextSettings readTextSettings(const Json& config) {
   TextSettings settings;
   for (const auto& [name, value] : config["parameters"].members()) {
-    if (name.rfind(kPrefix, 0) == 0) readParameter(name, value["string_value"].text(), settings);
+    if (name.rfind(kPrefix, 0) != 0) continue;
+    if (!readTextParameter(name, value["string_value"].text(), settings)) refuseUnknownParameter(name, kTextParameters);
   }
-  if (settings.max_length == 0) {
-    throw Failure(std::string("parameter '") + kMaxLength +
-                  "' is missing; add it to config.pbtxt, or write the repository again with padfree triton");
-  }
+  checkTextSettings(settings);
   checkOutputs(config, settings);
   checkResponseCache(config);
   return settings;
+}
+
+std::vector<std::string> textOutputs(const TextSettings& settings) {
+  return {settings.ids, settings.types, settings.positions, settings.prompt_length, kSeqLens, kTruncated};
+}
+
+bool isTextOutput(const std::string& name, const TextSettings& settings) {
+  const std::vector<std::string> names = textOutputs(settings);
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 }  // namespace padfree

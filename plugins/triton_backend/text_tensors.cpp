@@ -7,16 +7,9 @@
 
 #include "tokenizer/utf8.h"
 #include "triton_backend/failure.h"
-#include "triton_backend/model_settings.h"
-#include "triton_backend/tensors.h"
 
 namespace padfree {
 namespace {
-
-constexpr const char* kText = "text";
-constexpr const char* kTextPair = "text_pair";
-constexpr const char* kTruncate = "truncate";
-constexpr const char* kTruncated = "truncated";
 
 std::string nameText(const std::string& name) {
   return "'" + name + "'";
@@ -100,7 +93,23 @@ std::vector<bool> readFlags(const Tensor* tensor, size_t texts, const TextSettin
   return flags;
 }
 
-std::vector<std::string> wantedOutputs(TRITONBACKEND_Request* request, const TextSettings& settings) {
+// A row of int32 for every text, which `fill(text, row)` fills.
+template <class Fill>
+TextRows makeRows(const std::vector<EncodedText>& texts, size_t width, const Fill& fill) {
+  TextRows rows{static_cast<int64_t>(width), std::vector<int32_t>(texts.size() * width)};
+  for (size_t at = 0; at < texts.size(); ++at) fill(texts[at], rows.values.data() + at * width);
+  return rows;
+}
+
+void writeFlags(OpenRequest& request, const std::vector<EncodedText>& texts) {
+  const auto count = static_cast<int64_t>(texts.size());
+  char* target = request.addHostOutput(kTruncated, TRITONSERVER_TYPE_BOOL, {count, 1}, count);
+  for (const EncodedText& text : texts) *target++ = text.isCut() ? 1 : 0;
+}
+
+}  // namespace
+
+std::vector<std::string> wantedTextOutputs(TRITONBACKEND_Request* request, const TextSettings& settings) {
   uint32_t count = 0;
   check(TRITONBACKEND_RequestOutputCount(request, &count));
   std::vector<std::string> wanted;
@@ -112,43 +121,15 @@ std::vector<std::string> wantedOutputs(TRITONBACKEND_Request* request, const Tex
   return wanted;
 }
 
-std::vector<std::string> outputNames(const TextSettings& settings) {
-  return {settings.ids, settings.types, settings.positions, settings.prompt_length, kSeqLens, kTruncated};
+size_t textBytes(const std::vector<Tensor>& tensors) {
+  size_t bytes = 0;
+  for (const char* name : {kText, kTextPair}) {
+    if (const Tensor* tensor = find(tensors, name)) bytes += tensor->bytes;
+  }
+  return bytes;
 }
 
-// A row of int32 for every text; `values(text, row)` fills it.
-template <class Fill>
-void writeRows(OpenRequest& request, const std::string& name, const std::vector<EncodedText>& texts, size_t width,
-               const Fill& fill) {
-  std::vector<int32_t> rows(texts.size() * width);
-  for (size_t at = 0; at < texts.size(); ++at) fill(texts[at], rows.data() + at * width);
-  const auto bytes = rows.size() * sizeof(int32_t);
-  const std::vector<int64_t> shape = {static_cast<int64_t>(texts.size()), static_cast<int64_t>(width)};
-  const auto target = request.addHostOutput(name, TRITONSERVER_TYPE_INT32, shape, static_cast<int64_t>(bytes));
-  if (bytes > 0) std::memcpy(target, rows.data(), bytes);
-}
-
-void writeFlags(OpenRequest& request, const std::vector<EncodedText>& texts) {
-  const auto count = static_cast<int64_t>(texts.size());
-  char* target = request.addHostOutput(kTruncated, TRITONSERVER_TYPE_BOOL, {count, 1}, count);
-  for (const EncodedText& text : texts) *target++ = text.isCut() ? 1 : 0;
-}
-
-}  // namespace
-
-bool isTextOutput(const std::string& name, const TextSettings& settings) {
-  const std::vector<std::string> names = outputNames(settings);
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-std::string textOutputs(const TextSettings& settings) {
-  std::string text;
-  for (const std::string& name : outputNames(settings)) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
-
-TextRequest readTexts(TRITONBACKEND_Request* request, const TextSettings& settings) {
-  const std::vector<Tensor> tensors = tensorsOf(request);
+TextRequest readTexts(const std::vector<Tensor>& tensors, const TextSettings& settings) {
   const Tensor *text = find(tensors, kText), *pair = find(tensors, kTextPair);
   if (text == nullptr) {
     throw Failure("'text' is missing; send one text per row, and 'text_pair' only beside it");
@@ -176,34 +157,46 @@ TextRequest readTexts(TRITONBACKEND_Request* request, const TextSettings& settin
   read.texts = decode(strings, kText, settings, settings.prompt);
   if (pair != nullptr) read.pairs = decode(pair_strings, kTextPair, settings, {});
   read.may_be_cut = readFlags(find(tensors, kTruncate), strings.size(), settings);
-  read.wanted = wantedOutputs(request, settings);
   return read;
+}
+
+TextRows rowsOf(const std::string& name, const std::vector<EncodedText>& texts, const TextSettings& settings,
+                int32_t prompt_tokens) {
+  size_t width = 0;
+  for (const EncodedText& text : texts) width = std::max(width, text.ids.size());
+  if (name == settings.ids) {
+    return makeRows(texts, width,
+                    [](const EncodedText& text, int32_t* row) { std::copy(text.ids.begin(), text.ids.end(), row); });
+  }
+  if (name == settings.types) {
+    return makeRows(texts, width, [&](const EncodedText& text, int32_t* row) {
+      if (settings.has_types) std::copy(text.types.begin(), text.types.end(), row);
+    });
+  }
+  if (name == settings.positions) {
+    return makeRows(texts, width, [](const EncodedText& text, int32_t* row) {
+      for (size_t at = 0; at < text.ids.size(); ++at) row[at] = static_cast<int32_t>(at);
+    });
+  }
+  if (name == settings.prompt_length) {
+    return makeRows(texts, 1, [&](const EncodedText&, int32_t* row) { *row = prompt_tokens; });
+  }
+  return makeRows(texts, 1,
+                  [](const EncodedText& text, int32_t* row) { *row = static_cast<int32_t>(text.ids.size()); });
 }
 
 void writeTexts(OpenRequest& request, const std::vector<std::string>& wanted, const std::vector<EncodedText>& texts,
                 const TextSettings& settings, int32_t prompt_tokens) {
-  size_t width = 0;
-  for (const EncodedText& text : texts) width = std::max(width, text.ids.size());
   for (const std::string& name : wanted) {
-    if (name == settings.ids) {
-      writeRows(request, name, texts, width,
-                [](const EncodedText& text, int32_t* row) { std::copy(text.ids.begin(), text.ids.end(), row); });
-    } else if (name == settings.types) {
-      writeRows(request, name, texts, width, [&](const EncodedText& text, int32_t* row) {
-        if (settings.has_types) std::copy(text.types.begin(), text.types.end(), row);
-      });
-    } else if (name == settings.positions) {
-      writeRows(request, name, texts, width, [](const EncodedText& text, int32_t* row) {
-        for (size_t at = 0; at < text.ids.size(); ++at) row[at] = static_cast<int32_t>(at);
-      });
-    } else if (name == settings.prompt_length) {
-      writeRows(request, name, texts, 1, [&](const EncodedText&, int32_t* row) { *row = prompt_tokens; });
-    } else if (name == kSeqLens) {
-      writeRows(request, name, texts, 1,
-                [](const EncodedText& text, int32_t* row) { *row = static_cast<int32_t>(text.ids.size()); });
-    } else {
+    if (name == kTruncated) {
       writeFlags(request, texts);
+      continue;
     }
+    const TextRows rows = rowsOf(name, texts, settings, prompt_tokens);
+    const auto bytes = rows.values.size() * sizeof(int32_t);
+    const std::vector<int64_t> shape = {static_cast<int64_t>(texts.size()), rows.width};
+    const auto target = request.addHostOutput(name, TRITONSERVER_TYPE_INT32, shape, static_cast<int64_t>(bytes));
+    if (bytes > 0) std::memcpy(target, rows.values.data(), bytes);
   }
 }
 

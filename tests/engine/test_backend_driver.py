@@ -20,6 +20,7 @@ from tests.support.native_triton import driver_sources, together, write_model
 from tests.support.pages import ROOT
 
 SUPPORT = ROOT / "tests" / "support"
+KINDS = ("tokens", "texts", "both")
 SANITIZERS = {"address": "address,undefined", "thread": "thread"}
 ENDED = re.compile(
     r"^(\d+) requests: (\d+) right, (\d+) refused, (\d+) cancelled, (\d+) failed, (\d+) unanswered, (\d+) left$", re.M
@@ -49,10 +50,11 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     for command in (engine, [str(source), "-ldl", "-o", str(found / "driver")]):
         subprocess.run([compiler, *options, *command], check=True, timeout=300)
     write_model(found, "tokens", plan="delay_us 20")
+    write_model(found, "both", plan="delay_us 20")
     (found / "texts" / "1").mkdir(parents=True)
-    (found / "texts" / "1" / "tokenizer.compiled.json").write_text(
-        json.dumps(SMALL_TOKENIZER, ensure_ascii=False), "utf-8"
-    )
+    for kind in ("texts", "both"):
+        file = found / kind / "1" / "tokenizer.compiled.json"
+        file.write_text(json.dumps(SMALL_TOKENIZER, ensure_ascii=False), "utf-8")
     return found
 
 
@@ -85,7 +87,7 @@ def read_counts(status: int, shown: str) -> list[int]:
     return [total, failed, unanswered]
 
 
-@pytest.mark.parametrize("kind", ["tokens", "texts"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("instances", [1, 3])
 def test_good_hostile_and_cancelled_requests(folder: Path, instances: int, kind: str) -> None:
     requests = 10_000 if "thread" in folder.name else 50_000  # ThreadSanitizer takes ten times as long
@@ -94,7 +96,7 @@ def test_good_hostile_and_cancelled_requests(folder: Path, instances: int, kind:
     assert failed == unanswered == 0
 
 
-@pytest.mark.parametrize("kind", ["tokens", "texts"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_server_without_memory(folder: Path, kind: str) -> None:
     """Every 17th response or buffer is refused: its request fails, or stays unanswered if the error needs it, too."""
     _, failed, unanswered = read_counts(*drive(folder, 10_000, 3, fail_every=17, kind=kind))

@@ -10,12 +10,13 @@ void feedBackend(Input input) {
   const std::string text = input.text();
   try {
     const padfree::Metadata metadata = padfree::readMetadata(text, "model.plan.json");
-    padfree::Json config = padfree::Json::parse(input.text());
-    padfree::completeConfiguration(config, metadata);
+    padfree::ModelSettings completed = padfree::readModelSettings(padfree::Json::parse(input.text()));
+    padfree::completeConfiguration(completed, metadata);
     // What the server gets is what the backend reads again.
-    padfree::ModelSettings settings = padfree::readModelSettings(padfree::Json::parse(config.toText()));
-    if (settings.config.toText() != config.toText()) __builtin_trap();
-    padfree::checkConfiguration(settings.config, metadata);
+    const std::string config = completed.config.toText();
+    const padfree::ModelSettings settings = padfree::readModelSettings(padfree::Json::parse(config));
+    if (settings.config.toText() != config) __builtin_trap();
+    padfree::checkConfiguration(settings, metadata);
   } catch (const padfree::Failure&) {
   } catch (const std::invalid_argument&) {
   }

@@ -103,6 +103,9 @@ def corpus() -> dict[str, bytes]:
     given = {"input": [{"name": "input_ids", "data_type": "TYPE_INT32"}], "output": [{"name": "pooled"}]}
     result["native-given"] = native({**empty, **given, "parameters": parameters, "max_batch_size": 3})
     result["native-huge"] = native(empty, outputs=[{**outputs[0], "shape": [None, 2**40, 2**40], "dims": None}])
+    texts = {"tokenizer": "tokenizer.compiled.json", "model": "model.plan", "max_length": "16", "prompt": "query: "}
+    parameters = {f"padfree_{name}": {"string_value": value} for name, value in texts.items()}
+    result["native-texts"] = native({**empty, "parameters": parameters})
     words = b"".join(word + b"\0" for word in (b"the", b"cat", b".", b"x" * 64, b""))
     result["text-rows"] = b"T\x05" + words + b"\1\1\xff" + b"The cat.\0left out\0\0caf\xe9\0" + b"x" * 70
     result["text-pairs"] = b"T\x17" + words + b"\2\1\2\x0c" + b"the\0cat cat cat cat cat cat\0new\0the the"

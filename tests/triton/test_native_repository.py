@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from padfree.builder.triton import ServingOptions, write_repository
 
-from tests.support.native_triton import VOCABULARY, hidden, metadata, pooled_answer, write_model, write_plan
+from tests.support.native_triton import VOCABULARY, hidden, metadata, pooled_answer, write_plan
 from tests.support.triton_server import TritonServer
 
 from .calls import call, call_all, texts
@@ -39,11 +38,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def served(
     installed: Path, native_backends: Path, written: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TritonServer]:
-    """Serves the repository, and a model whose configuration the backend completes."""
-    other = tmp_path_factory.mktemp("completed")
-    write_model(other, "completed")
+    """Serves the repository."""
     options = f"--backend-directory={native_backends}"
-    with TritonServer(installed, [written, other], tmp_path_factory.mktemp("served"), options) as running:
+    with TritonServer(installed, [written], tmp_path_factory.mktemp("served"), options) as running:
         yield running
 
 
@@ -65,9 +62,3 @@ def test_texts_of_different_lengths_in_one_request(served: TritonServer) -> None
         assert ids.max() < VOCABULARY
         np.testing.assert_array_equal(answer["pooled"][at], pooled_answer(ids, np.zeros_like(ids)))
         np.testing.assert_array_equal(answer["hidden"][at, : len(ids)], hidden(ids, np.zeros_like(ids)))
-
-
-def test_the_backend_completes_what_is_written_out(served: TritonServer) -> None:
-    found = [json.loads(served.get(f"v2/models/{name}/config")) for name in ("bert", "completed")]
-    for field in ("input", "output", "max_batch_size"):
-        assert found[0][field] == found[1][field], field

@@ -103,7 +103,8 @@ def test_texts_in_the_backend_itself(write_plan: PlanWriter, packed_metadata: di
     command = ["triton", str(plan), "-o", str(folder), "--name", "bert", "--server", "24.11", "--backend", "padfree"]
     with contextlib.redirect_stdout(io.StringIO()) as output:
         assert main([*command, "--tokenizer", str(TOKENIZER)]) == 0
-    assert "bert_tokenizer makes tokens in the native backend: no Python runs in this model" in output.getvalue()
+    line = "bert takes texts too, and makes tokens in the native backend: no Python runs in this model"
+    assert line in " ".join(output.getvalue().split())
     assert "--shm-size" not in output.getvalue()
     config = read_text(folder / "bert_tokenizer" / "config.pbtxt")
     assert (config.backend, config.default_model_filename) == ("padfree", "tokenizer.compiled.json")
@@ -113,7 +114,35 @@ def test_texts_in_the_backend_itself(write_plan: PlanWriter, packed_metadata: di
         "padfree_vocabulary": "930",
     }
     assert {path.name for path in (folder / "bert_tokenizer" / "1").iterdir()} == {"tokenizer.compiled.json"}
-    assert read_text(folder / "bert_text" / "config.pbtxt").platform == "ensemble"
+    compiled = (folder / "bert_tokenizer" / "1" / "tokenizer.compiled.json").read_bytes()
+    assert (folder / "bert" / "1" / "tokenizer.compiled.json").read_bytes() == compiled
+    ensemble = read_text(folder / "bert_text" / "config.pbtxt")
+    (step,) = ensemble.ensemble_scheduling.step
+    assert step.model_name == "bert"
+    assert set(step.input_map) == {"text", "text_pair", "truncate"}
+    assert {item.name for item in ensemble.output} == set(step.output_map)
+    assert {"seq_lens", "truncated"} < set(step.output_map)
+
+
+def test_an_encoder_with_texts(write_plan: PlanWriter, packed_metadata: dict[str, Any], tmp_path: Path) -> None:
+    """Its inputs for token ids become optional, those for texts are too; parameters name the plan and the tokenizer."""
+    plan = write_plan(inputs=with_vocabulary(packed_metadata, 930))
+    config = read_text(write(plan, tmp_path / "models", tokenizer=TOKENIZER) / "bert" / "config.pbtxt")
+    assert {item.name: item.optional for item in config.input} == dict.fromkeys(
+        ("input_ids", "token_type_ids", "seq_lens", "text", "text_pair", "truncate"), True
+    )
+    assert [item.name for item in config.output][-2:] == ["seq_lens", "truncated"]
+    assert {name: value.string_value for name, value in config.parameters.items()} == {
+        "padfree_model": "model.plan",
+        "padfree_tokenizer": "tokenizer.compiled.json",
+        "padfree_max_length": "16",
+        "padfree_vocabulary": "930",
+    }
+
+
+def test_texts_in_the_image(write_plan: PlanWriter, packed_metadata: dict[str, Any], tmp_path: Path) -> None:
+    plan = write_plan(inputs=with_vocabulary(packed_metadata, 930))
+    folder = write(plan, tmp_path / "models", tokenizer=TOKENIZER)
     assert "pip3 install" not in (folder / "Dockerfile").read_text("utf-8")
     assert '"bert_tokenizer"' in (folder / "Dockerfile").read_text("utf-8")
 

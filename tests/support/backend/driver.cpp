@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Drives the backend as the core does: driver ENGINE FOLDER REQUESTS INSTANCES FAIL_EVERY KIND. FOLDER is a model's:
-// for the kind "tokens" that of a plan (tests/support/native_triton.py), for "texts" that of a compiled tokenizer. Each
-// instance has a thread, as in the server, and they are on several devices in turn. Instances go while runs are under
-// way.
+// for the kind "tokens" that of a plan (tests/support/native_triton.py), for "texts" that of a compiled tokenizer, for
+// "both" that of a plan with one. Each instance has a thread, as in the server, and they are on several devices in
+// turn. Instances go while runs are under way.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <thread>
 
 #include "backend/made_requests.h"
@@ -13,14 +15,22 @@
 namespace {
 
 constexpr int kDevices = 2;
-constexpr const char* kTokens = "{\"name\":\"driven\",\"max_batch_size\":64,\"input\":[],\"output\":[]}";
-constexpr const char* kTexts =
-    "{\"name\":\"driven\",\"max_batch_size\":64,\"input\":[],\"output\":[],\"parameters\":{"
-    "\"padfree_tokenizer\":{\"string_value\":\"tokenizer.compiled.json\"},"
-    "\"padfree_max_length\":{\"string_value\":\"16\"}}}";
+const std::string kModel = R"({"name":"driven","max_batch_size":64,"input":[],"output":[],"parameters":{)";
+const std::string kTokenizer = R"("padfree_tokenizer":{"string_value":"tokenizer.compiled.json"},)"
+                               R"("padfree_max_length":{"string_value":"16"})";
+const std::string kPlan = R"("padfree_model":{"string_value":"model.plan"})";
 
 using Requests = std::deque<std::unique_ptr<core::Request>>;
 using Maker = std::unique_ptr<core::Request>(made::Random&);
+
+struct Kind {
+  const char* name;
+  Maker* make;
+  std::string parameters;
+};
+const Kind kKinds[] = {{"tokens", made::ofTokens, kPlan},
+                       {"texts", made::ofTexts, kTokenizer},
+                       {"both", made::ofTokensOrTexts, kTokenizer + "," + kPlan}};
 
 void serve(core::Instance& instance, Maker* make, int count, unsigned seed, Requests& requests) {
   made::Random random(seed);
@@ -68,9 +78,11 @@ int main(int count, char** arguments) {
   if (count != 7) return 2;
   const int requests = std::atoi(arguments[3]), instances = std::atoi(arguments[4]);
   core::fail_every = std::atoi(arguments[5]);
-  const bool is_of_texts = std::strcmp(arguments[6], "texts") == 0;
+  const Kind* kind = std::find_if(std::begin(kKinds), std::end(kKinds),
+                                  [&](const Kind& one) { return std::strcmp(arguments[6], one.name) == 0; });
+  if (kind == std::end(kKinds)) return 2;
   core::Backend backend{"{\"cmdline\":{\"engine\":\"" + std::string(arguments[1]) + "\"}}"};
-  core::Model model{&backend, arguments[2], is_of_texts ? kTexts : kTokens};
+  core::Model model{&backend, arguments[2], kModel + kind->parameters + "}}"};
   auto* backend_handle = reinterpret_cast<TRITONBACKEND_Backend*>(&backend);
   auto* model_handle = reinterpret_cast<TRITONBACKEND_Model*>(&model);
   require(TRITONBACKEND_Initialize(backend_handle));
@@ -83,9 +95,7 @@ int main(int count, char** arguments) {
     require(TRITONBACKEND_ModelInstanceInitialize(reinterpret_cast<TRITONBACKEND_ModelInstance*>(&opened.back())));
   }
   for (int i = 0; i < instances; ++i) {
-    threads.emplace_back([&, i] {
-      serve(opened[i], is_of_texts ? made::ofTexts : made::ofTokens, requests / instances, 7 + i, of_instances[i]);
-    });
+    threads.emplace_back([&, i] { serve(opened[i], kind->make, requests / instances, 7 + i, of_instances[i]); });
   }
   for (std::thread& thread : threads) thread.join();
   require(TRITONBACKEND_ModelFinalize(model_handle));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests for sequences of token ids, and what the stand-in of an engine says to them.
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "backend/made_requests.h"
 
@@ -18,60 +18,16 @@ core::Tensor tensorOf(const char* name, std::vector<int64_t> shape, const std::v
   return tensor;
 }
 
-// What the stand-in of an engine should say, as fake_engine.cpp describes it.
-struct Sequences {
-  int64_t width = 1;
-  std::vector<std::vector<int32_t>> ids, types;
-
-  int64_t token(size_t b, size_t p) const { return ids[b][p] + 2 * types[b][p]; }
-
-  bool isRight(const core::Answer& answer, const std::vector<std::string>& wanted) const {
-    for (const std::string& name : wanted) {
-      const auto found = answer.outputs.find(name);
-      if (found == answer.outputs.end() || found->second.shape[0] != static_cast<int64_t>(ids.size())) return false;
-      const auto* values = reinterpret_cast<const float*>(found->second.buffers.front().data.get());
-      if (!(name == "pooled" ? arePooled(values) : areHidden(values))) return false;
-    }
-    return answer.outputs.size() == wanted.size();
-  }
-
-  bool arePooled(const float* values) const {
-    for (size_t b = 0; b < ids.size(); ++b) {
-      int64_t sum = 0;
-      for (size_t p = 0; p < ids[b].size(); ++p) sum += static_cast<int64_t>(p + 1) * token(b, p);
-      for (int64_t e = 0; e < 3; ++e) {
-        if (values[3 * b + e] != static_cast<float>((e + sum) % kModulus)) return false;
-      }
-    }
-    return true;
-  }
-
-  bool areHidden(const float* values) const {
-    for (size_t b = 0; b < ids.size(); ++b) {
-      const auto length = static_cast<int64_t>(ids[b].size());
-      for (int64_t p = 0; p < width; ++p) {
-        for (int64_t e = 0; e < 2; ++e) {
-          const int64_t expected = p < length ? (e + 3 * length + 7 * p + token(b, p)) % kModulus : 0;
-          if (values[2 * (b * width + p) + e] != static_cast<float>(expected)) return false;
-        }
-      }
-    }
-    return true;
-  }
-};
-
 Sequences randomSequences(Random& random) {
   Sequences made;
   const size_t count = 1 + random() % (random() % 20 == 0 ? 40 : 3);  // some are larger than a run
   for (size_t b = 0; b < count; ++b) {
-    const size_t length = 1 + random() % kLongest;
-    made.width = std::max<int64_t>(made.width, static_cast<int64_t>(length));
-    made.ids.emplace_back();
-    made.types.emplace_back();
-    for (size_t p = 0; p < length; ++p) {
-      made.ids.back().push_back(static_cast<int32_t>(random() % kVocabulary));
-      made.types.back().push_back(static_cast<int32_t>(random() % 2));
+    std::vector<int32_t> ids, types;
+    for (size_t p = 0, length = 1 + random() % kLongest; p < length; ++p) {
+      ids.push_back(static_cast<int32_t>(random() % kVocabulary));
+      types.push_back(static_cast<int32_t>(random() % 2));
     }
+    made.add(std::move(ids), std::move(types));
   }
   return made;
 }
@@ -92,7 +48,8 @@ void makeGoodTokens(core::Request& request, Random& random) {
   request.inputs.push_back(tensorOf("seq_lens", {count, 1}, lengths, random));
   request.inputs.push_back(tensorOf("input_ids", shape, padded(sequences.ids, sequences.width), random));
   request.check = [sequences, &request](const core::Answer& answer) {
-    made::count(request, answer, !answer.is_error && sequences.isRight(answer, request.wanted));
+    const bool has_all = answer.outputs.size() == request.wanted.size();
+    made::count(request, answer, !answer.is_error && has_all && sequences.areRight(answer));
   };
 }
 
@@ -115,6 +72,47 @@ void makeHostileTokens(core::Request& request, Random& random) {
 }
 
 }  // namespace
+
+void Sequences::add(std::vector<int32_t> row, std::vector<int32_t> row_types) {
+  width = std::max(width, static_cast<int64_t>(row.size()));
+  ids.push_back(std::move(row));
+  types.push_back(std::move(row_types));
+}
+
+bool Sequences::areRight(const core::Answer& answer) const {
+  for (const char* name : {"pooled", "hidden"}) {
+    const auto found = answer.outputs.find(name);
+    if (found == answer.outputs.end()) continue;
+    if (found->second.shape[0] != static_cast<int64_t>(ids.size())) return false;
+    const auto* values = reinterpret_cast<const float*>(found->second.buffers.front().data.get());
+    if (!(name[0] == 'p' ? arePooled(values) : areHidden(values))) return false;
+  }
+  return true;
+}
+
+bool Sequences::arePooled(const float* values) const {
+  for (size_t b = 0; b < ids.size(); ++b) {
+    int64_t sum = 0;
+    for (size_t p = 0; p < ids[b].size(); ++p) sum += static_cast<int64_t>(p + 1) * token(b, p);
+    for (int64_t e = 0; e < 3; ++e) {
+      if (values[3 * b + e] != static_cast<float>((e + sum) % kModulus)) return false;
+    }
+  }
+  return true;
+}
+
+bool Sequences::areHidden(const float* values) const {
+  for (size_t b = 0; b < ids.size(); ++b) {
+    const auto length = static_cast<int64_t>(ids[b].size());
+    for (int64_t p = 0; p < width; ++p) {
+      for (int64_t e = 0; e < 2; ++e) {
+        const int64_t expected = p < length ? (e + 3 * length + 7 * p + token(b, p)) % kModulus : 0;
+        if (values[2 * (b * width + p) + e] != static_cast<float>(expected)) return false;
+      }
+    }
+  }
+  return true;
+}
 
 std::unique_ptr<core::Request> ofTokens(Random& random) {
   auto request = std::make_unique<core::Request>();
