@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from .errors import RewriteError
+from .files import MessageBuilder
 
 _OPSET = 17
 _EPSILON = 1e-12
@@ -51,13 +52,13 @@ def bert_model(
     )
 
 
-class _Bert:
+class _Bert(MessageBuilder):
     """Collects nodes and weights; every method returns the name of the value that it makes."""
 
     def __init__(self, heads: int, head_size: int, rng: np.random.Generator) -> None:
+        super().__init__(prefix="/")
         self.heads, self.head_size, self.width = heads, head_size, heads * head_size
         self.rng = rng
-        self.nodes: list[NodeProto] = []
         self.weights: list[TensorProto] = []
 
     def model(self, layers: int, inner: int, vocabulary: int, positions: int) -> ModelProto:
@@ -66,18 +67,18 @@ class _Bert:
         mask = self._mask(batch, length)
         for layer in range(layers):
             x = self._layer(f"encoder.layer.{layer}", x, batch, length, mask, inner)
-        self.nodes[-1].output[0] = "last_hidden_state"
+        self.graph.node[-1].output[0] = "last_hidden_state"
         first = self.op("Gather", "last_hidden_state", self.const(0), axis=1)
         weight = self.weight("pooler.dense.weight", (self.width, self.width), self.width**-0.5)
         bias = self.weight("pooler.dense.bias", (self.width,), 0.2)
-        self.nodes.append(helper.make_node("Tanh", [self.op("Gemm", first, weight, bias, transB=1)], ["pooler_output"]))
+        self.op("Tanh", self.op("Gemm", first, weight, bias, transB=1), output="pooler_output")
 
         def info(name: str, kind: int, *dims: str | int) -> Any:
             return helper.make_tensor_value_info(name, kind, dims)
 
         axes = ("batch", "sequence")
         graph = helper.make_graph(
-            self.nodes,
+            self.graph.node,
             "bert",
             [info(name, TensorProto.INT64, *axes) for name in ("input_ids", "attention_mask", "token_type_ids")],
             [
@@ -90,11 +91,6 @@ class _Bert:
         )
         model.graph.initializer.extend(self.weights)  # added last, as both helpers copy what they are given
         return model
-
-    def op(self, op_type: str, *inputs: str, **attributes: Any) -> str:
-        output = f"{op_type}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op_type, inputs, [output], name=f"/{output}", **attributes))
-        return output
 
     def const(self, value: npt.ArrayLike, dtype: npt.DTypeLike = np.int64) -> str:
         return self.op("Constant", value=numpy_helper.from_array(np.asarray(value, dtype)))

@@ -7,12 +7,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
-from padfree.onnx_tools.files import LARGE_BYTES, LARGE_MODEL_BYTES, Model, Storage, Weights
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+from padfree.onnx_tools.files import LARGE_BYTES, LARGE_MODEL_BYTES, MessageBuilder, Model, Storage, Weights
 
 from .tensors import Reader, Weight
 
@@ -23,44 +22,33 @@ _AXES = ("batch", "sequence")
 LOWEST = float(np.finfo(np.float32).min)
 
 
-class EncoderGraph:
-    """Nodes of opset 17; every method that adds one returns the name of its result.
+class EncoderGraph(MessageBuilder):
+    """Nodes of opset 17, and weights.
 
     Args:
         takes_types: whether token_type_ids are an input.
     """
 
     def __init__(self, *, takes_types: bool) -> None:
+        super().__init__(prefix="/")
         self.inputs = (IDS, MASK, TYPES) if takes_types else (IDS, MASK)
-        self._nodes: list[NodeProto] = []
-        self._constants: dict[tuple[str, tuple[int, ...], bytes], TensorProto] = {}
+        self._constants: dict[tuple[str, str, tuple[int, ...], bytes], str] = {}
         self._weights: dict[str, Weight] = {}
-        self._scope = ""
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
         """Names of nodes begin with this, for reports."""
-        outer, self._scope = self._scope, f"{self._scope}/{name}"
+        outer, self.prefix = self.prefix, f"{self.prefix}{name}/"
         yield
-        self._scope = outer
+        self.prefix = outer
 
-    def op(self, op_type: str, *inputs: str, **attributes: Any) -> str:
-        """A node with one result."""
-        output = f"{self._scope}/{op_type}_{len(self._nodes)}"
-        self._nodes.append(helper.make_node(op_type, inputs, [output], name=output, **attributes))
-        return output
-
-    def constant(self, values: npt.ArrayLike, dtype: npt.DTypeLike = np.float32) -> str:
+    def constant(self, values: npt.ArrayLike, dtype: npt.DTypeLike = np.float32, name: str = "") -> str:
         """Numbers; equal ones share one constant."""
         array = np.asarray(values, dtype)
-        key = (array.dtype.str, array.shape, array.tobytes())
+        key = (name, array.dtype.str, array.shape, array.tobytes())
         if key not in self._constants:
-            self._constants[key] = numpy_helper.from_array(array, f"constant_{len(self._constants)}")
-        return str(self._constants[key].name)
-
-    def integers(self, *values: int) -> str:
-        """Whole numbers [N], as axes and shapes are."""
-        return self.constant(values, np.int64)
+            self._constants[key] = super().constant(array, dtype, name)
+        return self._constants[key]
 
     def weight(self, weight: Weight) -> str:
         """A weight; taken again, it is the same constant."""
@@ -82,21 +70,15 @@ class EncoderGraph:
             outputs: by name of the output, its tensor and its dimensions after the batch.
             storage: where the weights are to be.
         """
-        nodes = [*self._nodes]
-        nodes += [helper.make_node("Identity", [result], [name]) for name, (result, _) in outputs.items()]
-        graph = helper.make_graph(
-            nodes,
-            "encoder",
-            [helper.make_tensor_value_info(name, TensorProto.INT64, _AXES) for name in self.inputs],
-            [
-                helper.make_tensor_value_info(name, TensorProto.FLOAT, (_AXES[0], *dims))
-                for name, (_, dims) in outputs.items()
-            ],
-            [*self._constants.values()],
-        )
+        self.graph.name = "encoder"
+        for name in self.inputs:
+            self.graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT64, _AXES))
+        for name, (result, dims) in outputs.items():
+            self.op("Identity", result, output=name)
+            self.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, (_AXES[0], *dims)))
         opsets = [helper.make_opsetid("", OPSET)]
         model = Model(
-            helper.make_model(graph, producer_name="padfree", opset_imports=opsets, ir_version=_IR_VERSION),
+            helper.make_model(self.graph, producer_name="padfree", opset_imports=opsets, ir_version=_IR_VERSION),
             Weights(storage),
         )
         self._read_weights(model)

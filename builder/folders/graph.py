@@ -13,7 +13,7 @@ from padfree.onnx_tools.importing import infer, keep_needed, skeleton_of
 
 from ..errors import BuildError
 from .head import Head, Normalize, Splade, Step, Truncate, VectorNorm
-from .nodes import Nodes
+from .nodes import HeadBuilder
 
 VECTORS, SCORES = OUTPUTS[SENTENCES], OUTPUTS[PAIRS]
 _MASK = "attention_mask"
@@ -72,7 +72,7 @@ def _pooled_output(model: ModelProto, head: Head, mask: str) -> ValueInfoProto:
     output: ValueInfoProto | None = next((item for item in model.graph.output if item.name == VECTORS), None)
     if output is not None and name == VECTORS:
         return _cut(model, output, head)  # it was exported with the whole chain
-    nodes = Nodes(model)
+    nodes = HeadBuilder(model)
     if head.scores and not head.pooling:
         logits = _output(model, _LOGITS, 2)
         row = nodes.activation(head.scores, nodes.to_float(logits.name))
@@ -86,7 +86,7 @@ def _pooled_output(model: ModelProto, head: Head, mask: str) -> ValueInfoProto:
     if not head.pools_prompt:
         weights = _without_prompts(model, nodes, x, weights, mask)
     parts = [_pool(nodes, mode, x, weights) for mode in head.pooling]
-    vector = parts[0] if len(parts) == 1 else nodes.node("Concat", *parts, axis=-1)
+    vector = parts[0] if len(parts) == 1 else nodes.op("Concat", *parts, axis=-1)
     width = _width(rows)
     size = width * len(parts) if isinstance(width, int) else "width"
     for step in head.steps:
@@ -105,7 +105,7 @@ def _cut(model: ModelProto, output: ValueInfoProto, head: Head) -> ValueInfoProt
         for names in (node.input, node.output):
             for index, name in enumerate(names):
                 names[index] = whole if name == VECTORS else name
-    nodes = Nodes(model)
+    nodes = HeadBuilder(model)
     vector, size = _add_step(nodes, head.steps[-1], whole, _width(output))
     return _describe(nodes, vector, VECTORS, size)
 
@@ -133,12 +133,12 @@ def _width(output: ValueInfoProto) -> int | str:
     return (dims[-1].dim_value or "width") if dims else "width"
 
 
-def _describe(nodes: Nodes, tensor: str, name: str, width: int | str) -> ValueInfoProto:
-    nodes.node("Identity", tensor, output=name)
+def _describe(nodes: HeadBuilder, tensor: str, name: str, width: int | str) -> ValueInfoProto:
+    nodes.op("Identity", tensor, output=name)
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", width])
 
 
-def _weights(model: ModelProto, nodes: Nodes, mask: str) -> str:
+def _weights(model: ModelProto, nodes: HeadBuilder, mask: str) -> str:
     """The mask as numbers [B,S,1]; an error where the model has none."""
     names = [item.name for item in model.graph.input]
     if mask not in names:
@@ -149,7 +149,7 @@ def _weights(model: ModelProto, nodes: Nodes, mask: str) -> str:
     return nodes.along("Unsqueeze", nodes.to_float(mask), [-1] if nodes.opset >= 11 else [2])
 
 
-def _without_prompts(model: ModelProto, nodes: Nodes, x: str, weights: str, mask: str) -> str:
+def _without_prompts(model: ModelProto, nodes: HeadBuilder, x: str, weights: str, mask: str) -> str:
     """Weights [B,S,1] that are 0 at the first tokens of a text, as many as the input PROMPT_LENGTH [B] says."""
     grid = next(item for item in model.graph.input if item.name == mask)
     batch = grid.type.tensor_type.shape.dim[0]
@@ -157,93 +157,93 @@ def _without_prompts(model: ModelProto, nodes: Nodes, x: str, weights: str, mask
     model.graph.input[-1].type.tensor_type.shape.dim[0].CopyFrom(batch)
     lengths = nodes.along("Unsqueeze", nodes.to_float(PROMPT_LENGTH), [1])
     positions = nodes.to_float(nodes.along("Unsqueeze", _positions(nodes, x), [0]))
-    is_text = nodes.to_float(nodes.node("Greater", positions, lengths))
-    return nodes.node("Mul", weights, nodes.along("Unsqueeze", is_text, [2]))
+    is_text = nodes.to_float(nodes.op("Greater", positions, lengths))
+    return nodes.op("Mul", weights, nodes.along("Unsqueeze", is_text, [2]))
 
 
-def _pool(nodes: Nodes, mode: str, x: str, weights: str) -> str:
+def _pool(nodes: HeadBuilder, mode: str, x: str, weights: str) -> str:
     """Rows [B,S,E] and weights [B,S,1] to [B,E], as sentence-transformers' Pooling."""
     if mode == "cls":
         return _first(nodes, x, weights)
     if mode == "lasttoken":
         return _last(nodes, x, weights)
     if mode == "max":
-        is_token = nodes.node("Greater", weights, nodes.constant(0))
-        return nodes.along("ReduceMax", nodes.node("Where", is_token, x, nodes.constant(_LOWEST)), [1], keepdims=0)
+        is_token = nodes.op("Greater", weights, nodes.constant(0))
+        return nodes.along("ReduceMax", nodes.op("Where", is_token, x, nodes.constant(_LOWEST)), [1], keepdims=0)
     if mode == "weightedmean":
-        weights = nodes.node("Mul", weights, nodes.to_float(nodes.along("Unsqueeze", _positions(nodes, x), [0, 2])))
-    total = nodes.along("ReduceSum", nodes.node("Mul", x, weights), [1], keepdims=0)
+        weights = nodes.op("Mul", weights, nodes.to_float(nodes.along("Unsqueeze", _positions(nodes, x), [0, 2])))
+    total = nodes.along("ReduceSum", nodes.op("Mul", x, weights), [1], keepdims=0)
     count = nodes.at_least(nodes.along("ReduceSum", weights, [1], keepdims=0), _EPSILON)
-    return nodes.node("Div", total, nodes.node("Sqrt", count) if mode == "mean_sqrt_len_tokens" else count)
+    return nodes.op("Div", total, nodes.op("Sqrt", count) if mode == "mean_sqrt_len_tokens" else count)
 
 
-def _first(nodes: Nodes, x: str, weights: str) -> str:
+def _first(nodes: HeadBuilder, x: str, weights: str) -> str:
     """The first kept token of every text, wherever padding is."""
-    return _row_at(nodes, x, nodes.node("ArgMax", nodes.along("Squeeze", weights, [2]), axis=1, keepdims=1))
+    return _row_at(nodes, x, nodes.op("ArgMax", nodes.along("Squeeze", weights, [2]), axis=1, keepdims=1))
 
 
-def _last(nodes: Nodes, x: str, weights: str) -> str:
+def _last(nodes: HeadBuilder, x: str, weights: str) -> str:
     """The last kept token of every text, wherever padding is: the largest position among the kept ones."""
-    is_token = nodes.along("Squeeze", nodes.node("Cast", weights, to=TensorProto.INT64), [2])
-    indices = nodes.to_float(nodes.node("Mul", is_token, _positions(nodes, x)))
-    return _row_at(nodes, x, nodes.node("ArgMax", indices, axis=1, keepdims=1))
+    is_token = nodes.along("Squeeze", nodes.op("Cast", weights, to=TensorProto.INT64), [2])
+    indices = nodes.to_float(nodes.op("Mul", is_token, _positions(nodes, x)))
+    return _row_at(nodes, x, nodes.op("ArgMax", indices, axis=1, keepdims=1))
 
 
-def _row_at(nodes: Nodes, x: str, slots: str) -> str:
+def _row_at(nodes: HeadBuilder, x: str, slots: str) -> str:
     """The rows of x [B,S,E] at slots [B,1], as [B,E]."""
-    shape = nodes.node("Shape", nodes.node("Slice", x, *_range(nodes, 0, 1), nodes.constant([1], np.int64)))
-    wide = nodes.node("Expand", nodes.along("Unsqueeze", slots, [2]), shape)
-    return nodes.along("Squeeze", nodes.node("GatherElements", x, wide, axis=1), [1])
+    shape = nodes.op("Shape", nodes.op("Slice", x, *_range(nodes, 0, 1), nodes.integers(1)))
+    wide = nodes.op("Expand", nodes.along("Unsqueeze", slots, [2]), shape)
+    return nodes.along("Squeeze", nodes.op("GatherElements", x, wide, axis=1), [1])
 
 
-def _positions(nodes: Nodes, x: str) -> str:
+def _positions(nodes: HeadBuilder, x: str) -> str:
     """1 to S for x [B,S,E]."""
-    size = nodes.along("Squeeze", nodes.node("Slice", nodes.node("Shape", x), *_range(nodes, 1, 2)), [0])
+    size = nodes.along("Squeeze", nodes.op("Slice", nodes.op("Shape", x), *_range(nodes, 1, 2)), [0])
     one = nodes.constant(1, np.int64)
-    return nodes.node("Range", one, nodes.node("Add", size, one), one)
+    return nodes.op("Range", one, nodes.op("Add", size, one), one)
 
 
-def _range(nodes: Nodes, begin: int, end: int) -> tuple[str, str]:
+def _range(nodes: HeadBuilder, begin: int, end: int) -> tuple[str, str]:
     """Where a slice begins and ends."""
-    return nodes.constant([begin], np.int64), nodes.constant([end], np.int64)
+    return nodes.integers(begin), nodes.integers(end)
 
 
-def _splade(nodes: Nodes, splade: Splade, logits: str, weights: str) -> str:
-    value = nodes.log1p(nodes.node("Relu", logits))
+def _splade(nodes: HeadBuilder, splade: Splade, logits: str, weights: str) -> str:
+    value = nodes.log1p(nodes.op("Relu", logits))
     if splade.twice:
         value = nodes.log1p(value)
     if splade.strategy == "sum":
-        return nodes.along("ReduceSum", nodes.node("Mul", value, weights), [1], keepdims=0)
+        return nodes.along("ReduceSum", nodes.op("Mul", value, weights), [1], keepdims=0)
     return _pool(nodes, "max", value, weights)
 
 
-def _add_step(nodes: Nodes, step: Step, x: str, size: int | str) -> tuple[str, int | str]:
+def _add_step(nodes: HeadBuilder, step: Step, x: str, size: int | str) -> tuple[str, int | str]:
     """A step on vectors [B,E], and how wide they are then."""
     if isinstance(step, Normalize):
         norm = nodes.at_least(nodes.along("ReduceL2", x, [-1], keepdims=1), _NORM_EPSILON)
-        return nodes.node("Div", x, norm), size
+        return nodes.op("Div", x, norm), size
     if isinstance(step, VectorNorm):
         return _norm(nodes, step, x), size
     if isinstance(step, Truncate):
-        is_token = nodes.node("Slice", x, *_range(nodes, 0, step.size), nodes.constant([-1], np.int64))
+        is_token = nodes.op("Slice", x, *_range(nodes, 0, step.size), nodes.integers(-1))
         return is_token, min(size, step.size) if isinstance(size, int) else size
     _check_width(step.weight.shape[1], size, "Dense")
-    outputs = nodes.node("MatMul", x, nodes.constant(step.weight.T))
+    outputs = nodes.op("MatMul", x, nodes.constant(step.weight.T))
     if step.bias is not None:
-        outputs = nodes.node("Add", outputs, nodes.constant(step.bias))
+        outputs = nodes.op("Add", outputs, nodes.constant(step.bias))
     outputs = nodes.activation(step.activation, outputs)
     if step.adds:
-        old = x if step.residual is None else nodes.node("MatMul", x, nodes.constant(step.residual.T))
-        outputs = nodes.node("Add", outputs, old)
+        old = x if step.residual is None else nodes.op("MatMul", x, nodes.constant(step.residual.T))
+        outputs = nodes.op("Add", outputs, old)
     return outputs, step.weight.shape[0]
 
 
-def _norm(nodes: Nodes, step: VectorNorm, x: str) -> str:
-    centred = nodes.node("Sub", x, nodes.along("ReduceMean", x, [-1], keepdims=1))
-    variance = nodes.along("ReduceMean", nodes.node("Mul", centred, centred), [-1], keepdims=1)
-    deviation = nodes.node("Sqrt", nodes.node("Add", variance, nodes.constant(step.epsilon)))
-    scaled = nodes.node("Mul", nodes.node("Div", centred, deviation), nodes.constant(step.weight))
-    return nodes.node("Add", scaled, nodes.constant(step.bias))
+def _norm(nodes: HeadBuilder, step: VectorNorm, x: str) -> str:
+    centred = nodes.op("Sub", x, nodes.along("ReduceMean", x, [-1], keepdims=1))
+    variance = nodes.along("ReduceMean", nodes.op("Mul", centred, centred), [-1], keepdims=1)
+    deviation = nodes.op("Sqrt", nodes.op("Add", variance, nodes.constant(step.epsilon)))
+    scaled = nodes.op("Mul", nodes.op("Div", centred, deviation), nodes.constant(step.weight))
+    return nodes.op("Add", scaled, nodes.constant(step.bias))
 
 
 def _check_width(needed_width: int, size: int | str, what: str) -> None:

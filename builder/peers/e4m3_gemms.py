@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
-from padfree.onnx_tools.files import Model
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+from padfree.onnx_tools.files import MessageBuilder, Model
 from padfree.onnx_tools.fp8 import OPSET
 from padfree.onnx_tools.importing import raise_opset
 from padfree.onnx_tools.quantization import LARGEST, MARGIN, Feeds, activation_scale, largest_numbers, narrow
@@ -65,7 +65,7 @@ def with_e4m3_gemms(model: ModelProto, scales: Scales, *, attention: bool) -> Mo
     result = ModelProto()
     result.CopyFrom(model)
     raise_opset(result, OPSET)
-    constants, changes = _constants(result), _Changes(result)
+    constants, changes = _constants(result), _Changes()
     nodes = list[NodeProto]()
     chosen_names = {node.output[0] for node in _matmuls(result, constants, attention)}
     for node in result.graph.node:
@@ -87,33 +87,32 @@ def with_e4m3_gemms(model: ModelProto, scales: Scales, *, attention: bool) -> Mo
     result.graph.node.extend(nodes)
     initializers = [item for item in result.graph.initializer if item.name in names_read]
     del result.graph.initializer[:]
-    result.graph.initializer.extend(initializers)
+    result.graph.initializer.extend([*initializers, *changes.graph.initializer])
     return result
 
 
-class _Changes:
-    """Adds constants to a model, and collects the nodes that must come before a GEMM."""
+class _Changes(MessageBuilder):
+    """Collects constants, and the nodes that must come before a GEMM."""
 
-    def __init__(self, model: ModelProto) -> None:
-        self._model = model
+    def __init__(self) -> None:
+        super().__init__()
         self._names = dict[str, str]()
-        self._nodes = list[NodeProto]()
 
     def take_nodes(self) -> list[NodeProto]:
         """The nodes since the last call."""
-        nodes, self._nodes = self._nodes, []
+        nodes = [*self.graph.node]
+        del self.graph.node[:]
         return nodes
 
     def activation(self, name: str, scale: float) -> str:
         """One pair of nodes for all readers of a tensor."""
         if name not in self._names:
-            scale_name = self._constant(f"{name}_scale", np.asarray(scale, np.float16))
+            scale_name = self.constant(scale, np.float16, f"{_STEM}/{name}_scale")
             zero = self._e4m3(f"{name}_zero", np.zeros((), np.uint8))
             stored_name = f"{_STEM}/{name}_stored"
-            self._node("QuantizeLinear", [name, scale_name, zero], stored_name)
-            self._names[name] = self._node(
-                "DequantizeLinear", [stored_name, scale_name, zero], f"{_STEM}/{name}_rounded"
-            )
+            self.op("QuantizeLinear", name, scale_name, zero, output=stored_name)
+            rounded = f"{_STEM}/{name}_rounded"
+            self._names[name] = self.op("DequantizeLinear", stored_name, scale_name, zero, output=rounded)
         return self._names[name]
 
     def weight(self, name: str, values: npt.NDArray[Any]) -> str:
@@ -123,24 +122,16 @@ class _Changes:
             scale = _row_scales(rows)
             scaled = (rows / scale[:, np.newaxis]).astype(np.float32)
             stored_name = self._e4m3(f"{name}_stored", narrow(scaled))
-            scale_name = self._constant(f"{name}_scale", scale)
+            scale_name = self.constant(scale, np.float16, f"{_STEM}/{name}_scale")
             zeros = self._e4m3(f"{name}_zero", np.zeros(len(scale), np.uint8))
-            wide = self._node("DequantizeLinear", [stored_name, scale_name, zeros], f"{_STEM}/{name}_rows", axis=0)
-            self._names[name] = self._node("Transpose", [wide], f"{_STEM}/{name}_rounded", perm=[1, 0])
+            rows_name = f"{_STEM}/{name}_rows"
+            wide = self.op("DequantizeLinear", stored_name, scale_name, zeros, output=rows_name, axis=0)
+            self._names[name] = self.op("Transpose", wide, output=f"{_STEM}/{name}_rounded", perm=[1, 0])
         return self._names[name]
-
-    def _node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        self._nodes.append(helper.make_node(kind, inputs, [output], name=output, **attributes))
-        return output
-
-    def _constant(self, name: str, values: npt.NDArray[Any]) -> str:
-        tensor = numpy_helper.from_array(values, f"{_STEM}/{name}")
-        self._model.graph.initializer.append(tensor)
-        return str(tensor.name)
 
     def _e4m3(self, name: str, values: npt.NDArray[Any]) -> str:
         """A constant of bytes, or of e4m3."""
-        tensor = self._model.graph.initializer.add(name=f"{_STEM}/{name}", data_type=_E4M3, dims=values.shape)
+        tensor = self.graph.initializer.add(name=f"{_STEM}/{name}", data_type=_E4M3, dims=values.shape)
         tensor.raw_data = values.tobytes()
         return str(tensor.name)
 

@@ -4,6 +4,7 @@
 from .data_files import locations
 from .data_sizes import bytes_of
 from .deferred_data import LARGE_MODEL_BYTES, DeferredData, of_bfloat16
+from .message_builder import MessageBuilder
 from .metadata import is_rewritten, read_metadata, write_metadata
 from .model import Model, Piece, bytes_in_pieces, without_initializers
 from .model_file import load_model, open_model, save_model
@@ -15,6 +16,7 @@ __all__ = [
     "LARGE_BYTES",
     "LARGE_MODEL_BYTES",
     "DeferredData",
+    "MessageBuilder",
     "Model",
     "Piece",
     "Storage",

@@ -15,6 +15,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from ..errors import RewriteError
+from ..files.message_builder import MessageBuilder
 from ..files.model import Model
 
 EMBEDDING, ATTENTION = "CustomEmbLayerNormPluginDynamic", "CustomQKVToContextPluginDynamic"
@@ -70,20 +71,19 @@ def _fields(node: NodeProto) -> dict[str, Any]:
     return fields
 
 
-class _PluginConversion:
+class _PluginConversion(MessageBuilder):
     """Writes the nodes of the new graph, in the order of the old ones."""
 
     def __init__(self, model: Model) -> None:
-        self._graph = model.proto.graph
-        self._arrays = {item.name: np.asarray(model.array(item)) for item in self._graph.initializer}
+        super().__init__(prefix="nvidia_")
+        self._old = model.proto.graph
+        self._arrays = {item.name: np.asarray(model.array(item)) for item in self._old.initializer}
         self._tokens: set[str] = set()  # tensors [B,S,E]
-        self._nodes: list[NodeProto] = []
-        self._weights: dict[str, np.ndarray[Any, Any]] = {}
         self._types_read = False
 
     def run(self) -> ModelProto:
         """Makes the whole model."""
-        for node in self._graph.node:
+        for node in self._old.node:
             if node.op_type == "Constant":
                 self._arrays[node.output[0]] = numpy_helper.to_array(helper.get_attribute_value(node.attribute[0]))
                 continue
@@ -96,11 +96,12 @@ class _PluginConversion:
                 raise _error(node, "stands between NVIDIA's plugins, and is no linear layer and no activation")
             self._tokens.add(node.output[0])
         names = [IDS, *([TYPES] if self._types_read else []), MASK]
-        inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"]) for name in names]
-        outputs = [helper.make_tensor_value_info(item.name, TensorProto.FLOAT, None) for item in self._graph.output]
-        weights = [numpy_helper.from_array(np.array(value, order="C"), name) for name, value in self._weights.items()]
-        graph = helper.make_graph(self._nodes, self._graph.name or "bert", inputs, outputs, weights)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8)
+        for name in names:
+            self.graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"]))
+        for item in self._old.output:
+            self.graph.output.append(helper.make_tensor_value_info(item.name, TensorProto.FLOAT, None))
+        self.graph.name = self._old.name or "bert"
+        return helper.make_model(self.graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8)
 
     def embedding(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
         """Writes the norm of three tables' rows, summed. The second output, attention's mask, is made anew."""
@@ -109,11 +110,11 @@ class _PluginConversion:
         tables = [self._matrix(node, fields, f"bert_embeddings_{name}_embeddings", None)
                   for name in ("word", "token_type", "position")]  # fmt: skip
         self._types_read = True
-        size = self._op("Gather", self._op("Shape", IDS), self._constant(np.array(1)), axis=0)
-        positions = self._op("Range", self._constant(np.array(0)), size, self._constant(np.array(1)))
-        total = self._op("Gather", self._constant(tables[0]), IDS, axis=0)
+        size = self.op("Gather", self.op("Shape", IDS), self.constant(1, np.int64), axis=0)
+        positions = self.op("Range", self.constant(0, np.int64), size, self.constant(1, np.int64))
+        total = self.op("Gather", self.constant(tables[0]), IDS, axis=0)
         for table, index in ((tables[1], TYPES), (tables[2], positions)):
-            total = self._op("Add", total, self._op("Gather", self._constant(table), index, axis=0))
+            total = self.op("Add", total, self.op("Gather", self.constant(table), index, axis=0))
         self._norm(node, total, fields, "bert_embeddings_layernorm_")
 
     def attention(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
@@ -121,26 +122,24 @@ class _PluginConversion:
         if not fields.get("var_seqlen", 0):
             raise _error(node, "has var_seqlen 0: it reads padded tensors")
         width, heads = int(fields["hidden_size"]), int(fields["num_heads"])
-        shape = self._constant(np.array([0, 0, heads, 3, width // heads]))
-        split = self._op("Reshape", self._read(node, 0), shape)
-        parts = [self._op("Gather", split, self._constant(np.array(part)), axis=3) for part in range(3)]
-        q, k, v = (self._op("Transpose", part, perm=[0, 2, 3, 1] if at == 1 else [0, 2, 1, 3])
+        shape = self.integers(0, 0, heads, 3, width // heads)
+        split = self.op("Reshape", self._read(node, 0), shape)
+        parts = [self.op("Gather", split, self.constant(part, np.int64), axis=3) for part in range(3)]
+        q, k, v = (self.op("Transpose", part, perm=[0, 2, 3, 1] if at == 1 else [0, 2, 1, 3])
                    for at, part in enumerate(parts))  # fmt: skip
-        scale = self._constant(np.float32((width // heads) ** -0.5))
-        is_token = self._op("Unsqueeze", self._op("Cast", MASK, to=TensorProto.FLOAT), self._constant(np.array([1, 2])))
-        hidden = self._op(
-            "Mul", self._op("Sub", self._constant(np.float32(1)), is_token), self._constant(np.float32(-1e4))
-        )
-        scores = self._op("Add", self._op("Mul", self._op("MatMul", q, k), scale), hidden)
-        result = self._op("MatMul", self._op("Softmax", scores, axis=-1), v)
-        rows = self._op("Transpose", result, perm=[0, 2, 1, 3])
-        self._op("Reshape", rows, self._constant(np.array([0, 0, width])), output=node.output[0])
+        scale = self.constant((width // heads) ** -0.5)
+        is_token = self.op("Unsqueeze", self.op("Cast", MASK, to=TensorProto.FLOAT), self.integers(1, 2))
+        hidden = self.op("Mul", self.op("Sub", self.constant(1), is_token), self.constant(-1e4))
+        scores = self.op("Add", self.op("Mul", self.op("MatMul", q, k), scale), hidden)
+        result = self.op("MatMul", self.op("Softmax", scores, axis=-1), v)
+        rows = self.op("Transpose", result, perm=[0, 2, 1, 3])
+        self.op("Reshape", rows, self.integers(0, 0, width), output=node.output[0])
 
     def skip_norm(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
         """Writes the norm of a sum, with a bias or without."""
-        total = self._op("Add", self._read(node, 0), self._read(node, 1))
+        total = self.op("Add", self._read(node, 0), self._read(node, 1))
         if np.size(fields.get("bias", ())):
-            total = self._op("Add", total, self._constant(np.asarray(fields["bias"], np.float32).ravel()))
+            total = self.op("Add", total, self.constant(np.ravel(fields["bias"])))
         self._norm(node, total, fields, "")
 
     def linear(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
@@ -163,16 +162,16 @@ class _PluginConversion:
         """Writes the plugin's formula, by tanh, with a bias before it or without."""
         x = self._read(node, 0)
         if np.size(fields.get("bias", ())):
-            x = self._op("Add", x, self._constant(np.asarray(fields["bias"], np.float32).ravel()))
-        cube = self._op("Mul", self._op("Pow", x, self._constant(np.float32(3))), self._constant(np.float32(0.044715)))
-        inner = self._op("Mul", self._op("Add", x, cube), self._constant(np.float32((2 / np.pi) ** 0.5)))
-        gate = self._op("Add", self._op("Tanh", inner), self._constant(np.float32(1)))
-        half = self._op("Mul", x, self._constant(np.float32(0.5)))
-        self._op("Mul", half, gate, output=node.output[0])
+            x = self.op("Add", x, self.constant(np.ravel(fields["bias"])))
+        cube = self.op("Mul", self.op("Pow", x, self.constant(3)), self.constant(0.044715))
+        inner = self.op("Mul", self.op("Add", x, cube), self.constant((2 / np.pi) ** 0.5))
+        gate = self.op("Add", self.op("Tanh", inner), self.constant(1))
+        half = self.op("Mul", x, self.constant(0.5))
+        self.op("Mul", half, gate, output=node.output[0])
 
     def squeeze(self, node: NodeProto, _: Mapping[str, Any]) -> None:
         """Writes an Identity: [T,E,1,1] to [T,E] changes nothing here."""
-        self._op("Identity", self._read(node, 0), output=node.output[0])
+        self.op("Identity", self._read(node, 0), output=node.output[0])
 
     def _elementwise(self, node: NodeProto) -> None:
         inputs = []
@@ -182,15 +181,15 @@ class _PluginConversion:
                 inputs.append(self._read(node, position))
             elif value.size == 1 or (value.ndim == 4 and value.size == value.shape[1]):
                 flat = value.reshape(() if value.size == 1 else -1)
-                inputs.append(self._constant(flat.astype(np.float32) if flat.dtype.kind == "f" else flat))
+                inputs.append(self.constant(flat, np.float32 if flat.dtype.kind == "f" else flat.dtype))
             else:
                 raise _error(node, f"has a constant of shape {list(value.shape)}")
         if node.op_type == "Cast":  # between float types: everything is float32 here
-            self._op("Identity", *inputs, output=node.output[0])
+            self.op("Identity", *inputs, output=node.output[0])
             return
         copy = helper.make_node(node.op_type, inputs, list(node.output), node.name, domain=node.domain)
         copy.attribute.extend(node.attribute)
-        self._nodes.append(copy)
+        self.graph.node.append(copy)
 
     def _matrix(self, node: NodeProto, fields: Mapping[str, Any], name: str, rows: int | None) -> Any:
         """A field as a matrix that has this many rows or, with None, is as wide as the norm after it."""
@@ -206,16 +205,16 @@ class _PluginConversion:
         scale, shift = (np.asarray(fields.get(f"{prefix}{name}", ()), np.float32).ravel() for name in ("gamma", "beta"))
         if not scale.size or scale.size != shift.size:
             raise _error(node, f"has {scale.size} numbers of gamma and {shift.size} of beta")
-        gamma, beta = self._constant(scale), self._constant(shift)
-        self._op("LayerNormalization", x, gamma, beta, output=node.output[0], axis=-1, epsilon=_EPSILON)
+        gamma, beta = self.constant(scale), self.constant(shift)
+        self.op("LayerNormalization", x, gamma, beta, output=node.output[0], axis=-1, epsilon=_EPSILON)
 
     def _gemm(self, node: NodeProto, weight: Any, bias: Any) -> None:
-        x, matrix = self._read(node, 0), self._constant(np.asarray(weight, np.float32).T)
+        x, matrix = self._read(node, 0), self.constant(np.asarray(weight).T)
         if bias is None:
-            self._op("MatMul", x, matrix, output=node.output[0])
+            self.op("MatMul", x, matrix, output=node.output[0])
         else:
-            gemm = self._op("MatMul", x, matrix)
-            self._op("Add", gemm, self._constant(np.asarray(bias, np.float32)), output=node.output[0])
+            gemm = self.op("MatMul", x, matrix)
+            self.op("Add", gemm, self.constant(bias), output=node.output[0])
 
     def _read(self, node: NodeProto, position: int) -> str:
         """An input that holds tokens."""
@@ -223,16 +222,6 @@ class _PluginConversion:
         if name not in self._tokens:
             raise _error(node, f"reads '{name}', which does not come from NVIDIA's embedding plugin")
         return name
-
-    def _constant(self, value: Any) -> str:
-        name = f"nvidia_constant_{len(self._weights)}"
-        self._weights[name] = np.asarray(value)
-        return name
-
-    def _op(self, op: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        name = f"nvidia_{op.lower()}_{len(self._nodes)}"
-        self._nodes.append(helper.make_node(op, list(inputs), [output or name], name, **attributes))
-        return output or name
 
 
 _WRITERS: Mapping[str, Callable[[_PluginConversion, NodeProto, Mapping[str, Any]], None]] = MappingProxyType(

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, argument, is_output, made_by, node_name, opset
+from ...analysis.node_builder import NodeBuilder
 from ...analysis.symbolic import Facts, learn
 from ...analysis.symbolic.facts import Shape
 
@@ -28,6 +29,7 @@ class Expansion:
         self.node = node
         self.name = node_name(node)
         self._editor = editor
+        self._nodes = NodeBuilder(editor, self.name)
         self._facts = facts
         self.opset = opset(editor.graph)
 
@@ -96,15 +98,15 @@ class Expansion:
 
     def constant(self, values: Any, dtype: Any = np.float32) -> gs.Constant:
         """A constant, float32 unless said otherwise."""
-        return gs.Constant(self._editor.fresh(f"{self.name}_constant"), np.array(values, dtype=dtype))
+        return self._editor.constant(f"{self.name}_constant", np.array(values, dtype=dtype))
 
     def axes(self, *values: int) -> gs.Constant:
         """A 1-D int64 constant."""
-        return self.constant(values, np.int64)
+        return self._nodes.integers(*values)
 
     def op(self, op: str, *inputs: gs.Tensor, **attributes: Any) -> gs.Tensor:
         """Adds a standard operator with one output; returns that output."""
-        result = self._editor.node(op, inputs, stem=f"{self.name}_{op.lower()}", attrs=attributes)
+        result = self._nodes.op(op, *inputs, **attributes)
         learn(self._facts, self._editor.graph.nodes[-1])
         return result
 
