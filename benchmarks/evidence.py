@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a check depends on: the files that its Python imports, and those that the plugin library is made of.
 
-A check that has passed stays valid as long as these files are unchanged, whatever else is committed meanwhile.
+A check that has passed stays valid as long as these files are unchanged, whatever else is committed meanwhile. Comments
+and docstrings do not count: Python files are compared by their syntax trees, C++ and CUDA without comments.
 """
 
 from __future__ import annotations
@@ -9,14 +10,27 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
+FIXTURES = ("tests/conftest.py", "tests/support/running.py", "tests/support/advice_plugin.py")
+"""What pytest loads for every test: the fixtures for all folders and the plugins that they name. Their imports count
+where a test imports them too; otherwise every test would depend on the whole rewriter."""
 LIBRARY = ("plugins", "cmake", "include", "CMakeLists.txt")
 """The sources of the compiled code."""
 OWN = ("padfree", "tests", "benchmarks")
+CPP = (".cpp", ".cu", ".cuh", ".h")
+CPP_TOKEN = re.compile(
+    r"""(?P<kept>R"(?P<mark>[^()\\\s]*)\(.*?\)(?P=mark)"  # raw strings
+    |"(?:\\.|[^"\\\n])*"
+    |(?<!\w)\d(?:[\w.]|'(?=\w))*  # numbers, perhaps with apostrophes between their digits
+    |'(?:\\.|[^'\\\n])*')
+    |(?:\s|//(?:\\\n|[^\n])*|/\*.*?\*/)+""",
+    re.DOTALL | re.VERBOSE,
+)
 INTEGRATIONS = ("sentence_transformers", "torch")  # where pyproject.toml puts them in padfree
 
 
@@ -26,13 +40,14 @@ def sources(command: Sequence[str]) -> str:
     Args:
         command: with `-m MODULE`, or with paths of test files and folders.
     """
-    return digest([*imports_of(entries(command)), *under(LIBRARY)])
+    fixtures = FIXTURES if any(word.startswith("tests/") for word in command) else ()
+    return digest([*imports_of(entries(command)), *under(fixtures), *under(LIBRARY)])
 
 
 def entries(command: Sequence[str]) -> list[Path]:
-    """The files of the repository that a command starts with, and what pytest loads along with them.
+    """The files of the repository that a command starts with, and the folders' conftest.py.
 
-    Files in tests/ itself, such as tests/conftest.py, are left out.
+    Files in tests/ itself are left out: FIXTURES has those that count.
     """
     results: list[Path] = []
     for before, word in zip(["", *command], command, strict=False):
@@ -64,7 +79,7 @@ def under(positions: Iterable[str]) -> list[Path]:
 
 
 def digest(files: Iterable[Path]) -> str:
-    """16 digits of SHA-256 over names and contents."""
+    """16 digits of SHA-256 over names and contents without comments."""
     result = hashlib.sha256()
     for path in sorted(file for file in set(files) if "__pycache__" not in file.parts):
         result.update(f"{path.relative_to(ROOT)}\0{_content(path)}\0".encode())
@@ -73,7 +88,40 @@ def digest(files: Iterable[Path]) -> str:
 
 @functools.cache
 def _content(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    content = path.read_bytes()
+    if path.suffix == ".py":
+        content = python_code(content.decode()).encode()
+    elif path.suffix in CPP:
+        content = cpp_code(content.decode()).encode()
+    return hashlib.sha256(content).hexdigest()
+
+
+def python_code(text: str) -> str:
+    """The syntax tree of a Python file without docstrings and positions, alike in all versions of Python."""
+    return _syntax(ast.parse(text))
+
+
+def cpp_code(text: str) -> str:
+    """A C++ or CUDA file without comments; what stands between two words is one space or the end of a line."""
+    return CPP_TOKEN.sub(lambda match: match["kept"] or ("\n" if "\n" in match[0] else " "), text).strip()
+
+
+def _is_docstring(node: object) -> bool:
+    """Whether a statement is only a string, which does nothing when it runs."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _syntax(value: object) -> str:
+    """A node with its fields. Empty ones are left out: newer versions of Python have more of them, all empty."""
+    if isinstance(value, ast.JoinedStr):  # Python 3.12.1 puts empty texts into nested ones
+        parts = [part for part in value.values if not (isinstance(part, ast.Constant) and part.value == "")]
+        return f"JoinedStr({_syntax(parts)})"
+    if isinstance(value, ast.AST):
+        fields = ((name, one) for name, one in ast.iter_fields(value) if one is not None and one != [])
+        return f"{type(value).__name__}({', '.join(f'{name}={_syntax(one)}' for name, one in fields)})"
+    if isinstance(value, list):
+        return f"[{', '.join(_syntax(item) for item in value if not _is_docstring(item))}]"
+    return repr(value)
 
 
 @functools.cache

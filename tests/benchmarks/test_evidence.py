@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import evidence
-from benchmarks.evidence import ROOT, digest, entries, imports_of, sources
+from benchmarks.evidence import ROOT, cpp_code, digest, entries, imports_of, python_code, sources
 
 
 def names(files: list[Path] | set[Path]) -> set[str]:
@@ -66,6 +66,67 @@ def test_a_digest_follows_names_and_contents(tmp_path: Path, monkeypatch: pytest
     other.write_text("b")
     evidence._content.cache_clear()
     assert digest([other]) != renamed
+
+
+CODE = """
+def half(value: int, *rest: int) -> str:
+    return f"{value / 2:.{len(rest)}f} # no comment" "!"
+"""
+REMARKED = '''
+"""What it is."""
+# A remark.
+def half(value: int,
+         *rest: int) -> str:  # another
+    """Says it."""
+    return f"{value / 2:.{len(rest)}f} # no comment" "!"
+'''
+
+
+def test_comments_of_python_do_not_count() -> None:
+    assert python_code(CODE) == python_code(REMARKED)
+    assert python_code(CODE) != python_code(CODE.replace("# no", "no"))
+    assert python_code(CODE) != python_code(CODE.replace("value / 2", "value / 3"))
+    assert python_code("def f(): 1") != python_code("def g(): 1")
+
+
+@pytest.mark.parametrize(
+    ("code", "with_comments"),
+    [
+        ("int a = 1;\nint b;", "int a = 1;  // one\n\n/* two\nlines */\n  int b;"),
+        ('f("// no comment", \'"\', "/*");', 'f("// no comment", \'"\', /* yes */ "/*");  // it\'s "one"'),
+        ("x = 1'000'000 / y;\nz = 'a';", "x = 1'000'000 / y; // 1'000\\\n goes on\n z = 'a';"),
+        ('t = R"(// "no" /* comment)";', 't = R"(// "no" /* comment)"; // "'),
+    ],
+)
+def test_comments_of_cpp_do_not_count(code: str, with_comments: str) -> None:
+    assert cpp_code(code) == cpp_code(with_comments)
+
+
+@pytest.mark.parametrize(
+    ("code", "other"),
+    [
+        ('f("// a");', 'f("// b");'),
+        ("x = 1'000; s = \"it's // a\";", "x = 1'000; s = \"it's // b\";"),
+        ("x = 1;", "// x = 1;"),
+        ('s = "a b";', 's = "a  b";'),
+        ('t = R"x(/* a */)x";', 't = R"x(/* b */)x";'),
+        ("a / *b;", "a; /* *b;*/"),
+    ],
+)
+def test_code_that_looks_like_comments_counts(code: str, other: str) -> None:
+    assert cpp_code(code) != cpp_code(other)
+
+
+def test_fixtures_of_all_tests_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = (ROOT / "tests" / "conftest.py").read_text().partition("pytest_plugins = [")[2].partition("]")[0]
+    plugins = [name.strip('" ') for name in named.split(",")]
+    assert {f"{name.replace('.', '/')}.py" for name in plugins} < set(evidence.FIXTURES)
+    test, benchmark = ("tests/kernels/test_rows.py",), ("-m", "benchmarks.bulk")
+    before = [sources(test), sources(benchmark)]
+    monkeypatch.setattr(evidence, "FIXTURES", ())
+    after = [sources(test), sources(benchmark)]
+    assert before[0] != after[0]
+    assert before[1] == after[1]
 
 
 def test_what_is_compiled_counts_for_every_check() -> None:
