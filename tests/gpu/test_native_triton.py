@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import urllib.error
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,8 @@ from padfree.runtime import Session
 
 from tests.support.native_triton import installed_backends, tensorrt_environment
 from tests.support.triton_server import TritonServer
-from tests.triton.calls import PROTOCOLS, Answer, Array, call_all, rows
+from tests.triton.calls import PROTOCOLS, Answer, Array, Tensors, call_all, rows, texts
+from tests.triton.served_kinds import TOKENIZER
 
 pytest.importorskip("tritonclient.grpc", reason="needs tritonclient: pip install '.[triton,clients]'")
 pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt, pytest.mark.needs_triton]
@@ -50,11 +51,12 @@ def repository(
     """A repository of the engine with CUDA graphs or without, in two instances."""
     engine = session.metadata.engine
     assert engine is not None
-    options = ServingOptions("bert", "padfree", instances=2, server_tensorrt=engine.tensorrt)
+    options = ServingOptions("bert", "padfree", instances=2, server_tensorrt=engine.tensorrt, tokenizer=TOKENIZER)
     written = write_repository(plan, tmp_path_factory.mktemp("written") / "models", options).folder
     with (written / "bert" / "config.pbtxt").open("a", encoding="utf-8") as config:
         value = f'{{ string_value: "{request.param}" }}'
         config.write(f'parameters {{ key: "padfree_cuda_graphs" value {value} }}\n')
+    assert not [path for path in written.rglob("config.pbtxt") if 'backend: "python"' in path.read_text("utf-8")]
     return written
 
 
@@ -76,9 +78,14 @@ def random_requests(seed: int, count: int, longest: int) -> list[list[list[int]]
     ]
 
 
-def assert_right(answer: Answer, sequences: list[list[int]], session: Session) -> None:
+def assert_right(
+    answer: Answer, sequences: Sequence[Sequence[int]], session: Session, types: Sequence[Sequence[int]] | None = None
+) -> None:
     assert isinstance(answer, dict), answer
-    expected = session.run([np.array(ids, np.int32) for ids in sequences])
+    inputs: Mapping[str, Sequence[Array]] = {"input_ids": [np.array(ids, np.int32) for ids in sequences]}
+    if types is not None:
+        inputs = {**inputs, "token_type_ids": [np.array(row, np.int32) for row in types]}
+    expected = session.run(inputs)
     found: dict[str, Array] = {name: values.astype(np.float32) for name, values in answer.items()}
     np.testing.assert_allclose(found["pooler_output"], np.stack(expected["pooler_output"]), atol=TOLERANCE)
     for row, states in zip(found["last_hidden_state"], expected["last_hidden_state"], strict=True):
@@ -93,6 +100,36 @@ def test_every_answer(server: TritonServer, session: Session, protocol: str, lon
     answers = call_all(server, protocol, "bert", [rows(sequences) for sequences in requests], OUTPUTS)
     for answer, sequences in zip(answers, requests, strict=True):
         assert_right(answer, sequences, session)
+
+
+@pytest.mark.parametrize("model", ["bert", "bert_text"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_answer_to_texts_and_pairs(server: TritonServer, session: Session, protocol: str, model: str) -> None:
+    """Texts to the encoder itself and through the ensemble, with texts that are refused between them."""
+    from tokenizers import Tokenizer
+
+    lines = (DEMO_DATA / "texts.txt").read_text(encoding="utf-8").splitlines()
+    tokenizer = Tokenizer.from_file(str(TOKENIZER))
+    tokenizer.enable_truncation(POSITIONS)
+    given: list[list[str | tuple[str, str]]] = [[line, " ".join(lines[:at])] for at, line in enumerate(lines)]
+    given += [[(line, lines[-at])] for at, line in enumerate(lines)]
+    requests: list[Tensors] = [
+        {"text": texts(*(text if isinstance(text, str) else text[0] for text in request))} for request in given
+    ]
+    for at, request in enumerate(given):
+        if isinstance(request[0], tuple):
+            requests[at] = {**requests[at], "text_pair": texts(request[0][1])}
+    bad: Tensors = {"text": texts("fine", b"\xff")}
+    sent = [tensors for request in requests for tensors in (request, bad)]
+    answers = call_all(server, protocol, model, sent, (*OUTPUTS, "seq_lens", "truncated"))
+    for answer in answers[1::2]:
+        assert "'text' 1 is not UTF-8" in str(answer)
+    for answer, request in zip(answers[::2], given, strict=True):
+        encodings = tokenizer.encode_batch(request)
+        assert isinstance(answer, dict), answer
+        assert answer["seq_lens"].tolist() == [[len(encoding.ids)] for encoding in encodings]
+        assert answer["truncated"].tolist() == [[bool(encoding.overflowing)] for encoding in encodings]
+        assert_right(answer, [item.ids for item in encodings], session, [item.type_ids for item in encodings])
 
 
 def test_bad_requests_fail_alone(server: TritonServer, session: Session) -> None:
