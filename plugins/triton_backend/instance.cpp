@@ -11,6 +11,7 @@ namespace padfree {
 namespace {
 
 constexpr size_t kLargeTexts = size_t{1} << 16;  // bytes: some milliseconds of work
+constexpr int kMixedCalls = 64;
 
 std::vector<Counter> countersOf(const Model& model) {
   std::vector<Counter> counters = {Counter::kTokens, Counter::kPaddedTokens, Counter::kSequences, Counter::kRuns};
@@ -29,6 +30,7 @@ Instance::Instance(std::shared_ptr<Model> model, TRITONBACKEND_ModelInstance* ha
     lanes_.push_back(std::make_unique<Lane>(engine_));
     free_.push_back(lanes_.back().get());
   }
+  model_->free_lanes += static_cast<int>(free_.size());
   finisher_ = std::thread([this] { finishRuns(); });
 }
 
@@ -39,19 +41,35 @@ Instance::~Instance() {
   }
   changed_.notify_all();
   finisher_.join();
+  model_->free_lanes -= static_cast<int>(free_.size());
 }
 
 void Instance::execute(TRITONBACKEND_Request** requests, uint32_t count) {
   const Requests all = takeOver(requests, count);
+  const bool is_mixed = areMixed(all);
   const auto large =
       std::find_if(all.begin(), all.end(), [](const auto& one) { return one->text_bytes > kLargeTexts; });
   Requests small;
   std::copy_if(all.begin(), large, std::back_inserter(small), [this](const auto& one) { return read(*one); });
-  startRuns(small);
+  add(small, is_mixed);
   for (auto one = large; one != all.end(); ++one) {
-    if (read(**one)) startRuns({*one});
+    if (read(**one)) add({*one}, is_mixed);
   }
-  waitForLane();
+  // Where another instance is free, the next requests are for that.
+  if (!is_mixed || model_->free_lanes > 0) waitForLane();
+}
+
+// Whether the inputs of recent calls differed.
+bool Instance::areMixed(const Requests& requests) {
+  size_t names = last_names_;
+  attempt([&] { names = namesOf(requests.front()->handle()); });
+  if (last_names_ != 0 && names != last_names_) {
+    mixed_calls_ = kMixedCalls;
+  } else if (mixed_calls_ > 0) {
+    --mixed_calls_;
+  }
+  last_names_ = names;
+  return mixed_calls_ > 0;
 }
 
 // Whatever happens from here on, each of the requests is ours and gets an answer. Large texts are last, so that the
@@ -87,12 +105,35 @@ bool Instance::read(Pending& pending) const {
   return true;
 }
 
-void Instance::startRuns(const Requests& requests) {
-  for (Run& run : cut(requests, model_->budget())) startRun(std::move(run));
+void Instance::add(const Requests& requests, bool is_mixed) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    cut(requests, model_->budget(), waiting_);
+    starts_ = true;
+  }
+  startRuns(is_mixed ? 1 : 0);
 }
 
-void Instance::startRun(Run run) {
-  Lane* lane = takeLane();
+// Starts runs, and waits for their lanes, but for the last `left` of them: without a lane these are left to the
+// instance's thread.
+void Instance::startRuns(size_t left) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return waiting_.size() <= left || !free_.empty(); });
+    if (waiting_.empty() || free_.empty()) break;
+    Run run = std::move(waiting_.front());
+    waiting_.pop_front();
+    Lane* lane = free_.back();
+    free_.pop_back();
+    --model_->free_lanes;
+    lock.unlock();
+    startRun(std::move(run), lane);
+    lock.lock();
+  }
+  starts_ = false;
+}
+
+void Instance::startRun(Run run, Lane* lane) {
   run.started_ns = nowNs();
   run.failure = attempt([&] {
     if (!skipCancelled(run)) throw cancelled();
@@ -105,12 +146,20 @@ void Instance::startRun(Run run) {
   changed_.notify_all();
 }
 
-Lane* Instance::takeLane() {
+// A lane that a run has left: the next run that waits gets it.
+void Instance::freeLane(Lane* lane) {
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return !free_.empty(); });
-  Lane* lane = free_.back();
-  free_.pop_back();
-  return lane;
+  if (waiting_.empty() || starts_) {
+    free_.push_back(lane);
+    ++model_->free_lanes;
+    lock.unlock();
+    changed_.notify_all();
+    return;
+  }
+  Run run = std::move(waiting_.front());
+  waiting_.pop_front();
+  lock.unlock();
+  startRun(std::move(run), lane);
 }
 
 void Instance::waitForLane() {
@@ -142,11 +191,7 @@ void Instance::finish(Started& started) {
                                                                run.started_ns, ended, nowNs()));
     started.lane->settle();
   }
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    free_.push_back(started.lane);
-  }
-  changed_.notify_all();
+  freeLane(started.lane);
 }
 
 void Instance::count(const PadfreeSizes& sizes) const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -46,6 +47,9 @@ class Model {
 
   // The engine on a device (-1: a CPU); it is loaded unless an instance there has it already.
   std::shared_ptr<Engine> engineOn(int32_t device);
+
+  // How many lanes of all instances are free.
+  std::atomic<int> free_lanes{0};
 
  private:
   const std::shared_ptr<const Backend> backend_;

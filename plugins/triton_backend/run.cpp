@@ -72,8 +72,7 @@ void packInput(const Run& run, const Input& input, Target target) {
 
 }  // namespace
 
-std::vector<Run> cut(const std::vector<std::shared_ptr<Pending>>& requests, const Budget& budget) {
-  std::vector<Run> runs;
+void cut(const std::vector<std::shared_ptr<Pending>>& requests, const Budget& budget, std::deque<Run>& runs) {
   for (const auto& pending : requests) {
     const std::vector<int32_t>& seq_lens = pending->data.seq_lens;
     bool is_new_piece = true;
@@ -93,13 +92,11 @@ std::vector<Run> cut(const std::vector<std::shared_ptr<Pending>>& requests, cons
       run.sizes.slots = std::max<int64_t>(run.sizes.slots, seq_lens[i]);
     }
   }
-  return runs;
 }
 
 bool skipCancelled(Run& run) {
   for (Piece& piece : run.pieces) {
-    const bool has_begun = piece.first > 0;
-    if (!has_begun || !(piece.pending->hasFailed() || piece.pending->isCancelled())) continue;
+    if (!piece.pending->hasFailed() && !piece.pending->isCancelled()) continue;
     piece.is_skipped = true;
     for (size_t i = piece.first; i < piece.last; ++i) run.sizes.tokens -= piece.pending->data.seq_lens[i];
     run.sizes.sequences -= static_cast<int64_t>(piece.last - piece.first);

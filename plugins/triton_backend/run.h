@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -31,10 +32,11 @@ struct Budget {
   int64_t tokens, sequences;
 };
 
-// Divides the sequences of requests, in their order, into runs that are as large as the budget allows.
-std::vector<Run> cut(const std::vector<std::shared_ptr<Pending>>& requests, const Budget& budget);
+// Divides the sequences of requests, in their order, into runs that are as large as the budget allows. They go to the
+// last of `runs` as far as it has room, and to further ones.
+void cut(const std::vector<std::shared_ptr<Pending>>& requests, const Budget& budget, std::deque<Run>& runs);
 
-// Skips later pieces of requests that were cancelled or have failed in the meantime. Returns false if nothing is left.
+// Skips pieces of requests that were cancelled or have failed in the meantime. Returns false if nothing is left.
 bool skipCancelled(Run& run);
 
 // Puts a run on a lane: packs its pieces into the lane's memory and starts it.

@@ -29,6 +29,8 @@ struct TensorPiece {
 };
 
 std::vector<Tensor> tensorsOf(TRITONBACKEND_Request* request);
+// The same for requests with inputs of the same names, and hardly ever for others.
+size_t namesOf(TRITONBACKEND_Request* request);
 const Tensor* find(const std::vector<Tensor>& tensors, const std::string& name);
 TensorPiece pieceOf(const Tensor& tensor, uint32_t index);
 

@@ -176,19 +176,27 @@ def test_texts_beside_what_they_give(text_server: TritonServer) -> None:
         assert isinstance(good, dict)
 
 
-def test_texts_of_many_callers_share_runs(text_server: TritonServer) -> None:
+ONE_TEXT: Tensors = {"text": texts("a word")}
+ONE_PAIR: Tensors = {"text": texts("a"), "text_pair": texts("word")}
+ONE_ROW: Tensors = {"input_ids": np.array([[2, 5, 6, 3]], np.int32)}
+
+
+@pytest.mark.parametrize("requests", [[ONE_TEXT] * 2, [ONE_TEXT, ONE_PAIR], [ONE_TEXT, ONE_ROW]])
+def test_requests_share_runs_whatever_inputs_they_have(text_server: TritonServer, requests: list[Tensors]) -> None:
+    """The server puts only those with the same inputs into one call of the backend."""
+
     def series(name: str) -> float:
         page = text_server.get("metrics", "metrics")
         return sum(map(float, re.findall(rf'^{name}\{{[^}}]*model="cuts"[^}}]*\}} (\S+)$', page, re.M)))
 
     names = ("padfree_runs_total", "padfree_sequences_total", "padfree_tokens_total")
     before = [series(name) for name in names]
-    answers = call_all(text_server, "grpc", "cuts", [{"text": texts("a word", "word")}] * 400, ENCODED)
+    answers = call_all(text_server, "grpc", "cuts", requests * 300, ENCODED)
     counted = sum(int(answer["seq_lens"].sum()) for answer in answers if isinstance(answer, dict))
     runs, sequences, tokens = (series(name) - earlier for name, earlier in zip(names, before, strict=True))
-    assert sequences == 800
+    assert sequences == 600
     assert tokens == counted
-    assert 0 < runs < 200
+    assert 0 < runs < 300
 
 
 @pytest.mark.parametrize(("model", "counting"), [("cuts_tokenizer", "cuts_tokenizer"), ("cuts_text", "cuts")])
