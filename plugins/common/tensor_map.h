@@ -9,7 +9,7 @@
 
 namespace padfree {
 
-// The driver's cuTensorMapEncodeTiled, found at run time: the library links no driver. Null where it is missing.
+// Looks up the driver's cuTensorMapEncodeTiled: the library links no driver. Null where the driver has none.
 inline decltype(&cuTensorMapEncodeTiled) findEncodeTiled() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult result;
@@ -19,6 +19,17 @@ inline decltype(&cuTensorMapEncodeTiled) findEncodeTiled() {
   return is_available ? reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function) : nullptr;
 }
 
+// The same, looked up once.
+inline decltype(&cuTensorMapEncodeTiled) encodeTiledOfDriver() {
+  static const auto function = findEncodeTiled();
+  return function;
+}
+
+// What a launcher returns where a map could not be made.
+inline cudaError_t mapError() {
+  return encodeTiledOfDriver() ? cudaErrorInvalidValue : cudaErrorCallRequiresNewerDriver;
+}
+
 // A map of elements in boxes whose rows (dimension 0) are at most as wide as the swizzle. Dimension 0 is the
 // innermost; strides are in bytes, from dimension 1 on. Reads outside of the tensor give zeros, writes outside of it
 // are dropped.
@@ -26,7 +37,7 @@ template <int kRank>
 bool encodeBoxes(CUtensorMap& map, CUtensorMapDataType element, const void* data, const cuuint64_t (&sizes)[kRank],
                  const cuuint64_t (&strides)[kRank - 1], const cuuint32_t (&box)[kRank],
                  CUtensorMapL2promotion promotion, CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
-  static const auto encodeTiled = findEncodeTiled();
+  const auto encodeTiled = encodeTiledOfDriver();
   if (!encodeTiled) return false;
   cuuint32_t steps[kRank];
   for (cuuint32_t& step : steps) step = 1;

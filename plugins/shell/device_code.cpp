@@ -38,6 +38,9 @@ const char* nextStepOf(cudaError_t status) {
       return "; let every tensor begin at a multiple of 16 bytes, as memory of cudaMalloc does";
     case cudaErrorInvalidValue:
       return "; a size is beyond what the kernel takes: use smaller batches";
+    case cudaErrorCallRequiresNewerDriver:
+      return "; the kernel calls cuTensorMapEncodeTiled, which the driver lacks: install a driver of CUDA 12.0 or "
+             "later";
     case cudaErrorNotSupported:
       return "; the kernel has no such combination of types: use fp16 or bf16";
     default:

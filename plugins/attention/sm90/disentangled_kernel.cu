@@ -286,7 +286,7 @@ template <typename T>
 cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   AttentionMaps maps;
   PositionMaps positions{};
-  if (!encodeMaps<DisentangledShape<T>>(params, kTaskRows, maps)) return cudaErrorInvalidValue;
+  if (!encodeMaps<DisentangledShape<T>>(params, kTaskRows, maps)) return mapError();
   const void* const tables[] = {params.k_position, params.q_position};
   for (int i = 0; i < 2; ++i) {
     if (!encodeTable(params, tables[i], kTaskRows, positions.chunk[i]) ||

@@ -74,7 +74,7 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   const bool tables = S::kPositionMode == PositionMode::kDistance;
   const int shared_bytes = S::kSharedBytes + (tables ? tableBytes<S>(params.bias_range) : 0);
   AttentionMaps maps;
-  if (!encodeMaps<S>(params, S::kKeys, maps)) return cudaErrorInvalidValue;
+  if (!encodeMaps<S>(params, S::kKeys, maps)) return mapError();
   int multiprocessors = 0;
   const cudaError_t status = countMultiprocessors(multiprocessors);
   if (status != cudaSuccess) return status;

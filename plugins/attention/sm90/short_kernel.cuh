@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
 template <typename S>
 cudaError_t launch(const AttentionParams& params, int groups, cudaStream_t stream) {
   AttentionMaps maps;
-  if (!encodeMaps<S>(params, S::kKeys, maps)) return cudaErrorInvalidValue;
+  if (!encodeMaps<S>(params, S::kKeys, maps)) return mapError();
   const auto kernel = attentionSm90ShortKernel<S>;
   return launchWithSharedMemory(kernel, dim3((params.B + 1) * params.H, groups), kWarpgroup, S::kSharedBytes, stream,
                                 params, maps);

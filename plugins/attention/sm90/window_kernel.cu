@@ -291,7 +291,7 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   const WindowRuns runs{groups_of_run * kTaskRows, params.window_left > 0, params.window_right > 0};
   const int shared_bytes = WindowMemory<S>::kBytes + static_cast<int>(sizeof(WindowBarriers<S>));
   AttentionMaps maps;
-  if (!encodeMaps<S>(params, kTaskRows, maps)) return cudaErrorInvalidValue;
+  if (!encodeMaps<S>(params, kTaskRows, maps)) return mapError();
   const auto kernel = attentionSm90WindowKernel<S>;
   const unsigned blocks = countQueryTiles(params.T, params.B, runs.rows) * static_cast<unsigned>(params.H);
   return launchWithSharedMemory(kernel, blocks, kWarpgroup, shared_bytes, stream, params, maps, runs);

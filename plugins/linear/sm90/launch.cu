@@ -81,7 +81,7 @@ template <typename KernelMaps>
 cudaError_t launchWithMaps(const SelectedKernel& kernel, const LinearParams& p, const LinearTiling& tiling, Work& work,
                            const cudaLaunchConfig_t& config) {
   KernelMaps maps;
-  if (!encodeMaps(kernel, p, tiling, maps)) return cudaErrorInvalidValue;
+  if (!encodeMaps(kernel, p, tiling, maps)) return mapError();
   const cudaError_t status =
       cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedLimit);
   void* arguments[] = {&work, &maps};

@@ -18,7 +18,8 @@ struct SelectedKernel {
 // Fills all of `work` but what depends on the kernel.
 cudaError_t makeWork(const LinearParams& params, const LinearTiling& tiling, Work& work);
 
-// cudaErrorInvalidValue where there is no such kernel or a tensor is too large for a map.
+// cudaErrorInvalidValue where there is no such kernel or a tensor is too large for a map,
+// cudaErrorCallRequiresNewerDriver where the driver makes no maps.
 cudaError_t launchSelected(const SelectedKernel& kernel, const LinearParams& params, const LinearTiling& tiling,
                            Work work, cudaStream_t stream);
 
