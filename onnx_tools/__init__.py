@@ -6,9 +6,10 @@ from .errors import ModelFileError, RewriteError, VerificationError
 from .files.model_file import load_model, save_model
 from .fp8 import QUANTIZATION, quantize, quantize_gemms
 from .gemms import GemmShape
+from .graph_model import GraphModel
 from .importing.bound_inputs import bind_inputs
 from .importing.importing import standard_model
-from .linear import with_linear
+from .linear import add_linear, with_linear
 from .operators import without_functions
 from .options import RewriteOptions
 from .report import IN_BETWEEN, CoverageReport, percent
@@ -20,12 +21,14 @@ __all__ = [
     "QUANTIZATION",
     "CoverageReport",
     "GemmShape",
+    "GraphModel",
     "Lengths",
     "ModelFileError",
     "RewriteError",
     "RewriteOptions",
     "RewriteResult",
     "VerificationError",
+    "add_linear",
     "bind_inputs",
     "costs",
     "finish",

@@ -14,9 +14,9 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.fields import decode
-from padfree.onnx_tools import load_model, save_model
+from padfree.onnx_tools import save_model
 from padfree.onnx_tools.analysis import fits
-from padfree.onnx_tools.files import Model
+from padfree.onnx_tools.files import Model, open_model
 from padfree.onnx_tools.importing.quantized import holds_quantization, standard_rounding, without_quantization
 from padfree.onnx_tools.precision import widen
 from padfree.runtime import Metadata, parse_metadata
@@ -190,7 +190,7 @@ def save_comparison(
         "tolerance": asdict(tolerance),
     }
     max_batch, max_seq_len = (max(batch.mask.shape[axis] for batch in distinct) for axis in (0, 1))
-    save_model(for_parser(load_model(candidate.path), max_seq_len), folder / FOR_TENSORRT)
+    save_model(for_parser(open_model(candidate.path), max_seq_len), folder / FOR_TENSORRT)
     reference = _reference(folder, source, original)
     commands = _commands(reference, candidate.path, metadata, max_batch, max_seq_len)
     script = "\n".join(["set -e", 'cd "$(dirname "$0")"', *commands, ""])

@@ -52,28 +52,30 @@ def choose_linear(choice: str, model: onnx.ModelProto, precision: str, device: D
     return choice
 
 
-def apply_linear(choice: str, model: Model, *, norms: str) -> Model:
-    """The model with the GEMMs of `choice`; a model that has PadfreeLinear is left as it is.
+def adds_linear(choice: str, model: onnx.ModelProto, *, norms: str) -> bool:
+    """Whether a rewritten model has yet to get the GEMMs of `choice`, "padfree" or "tensorrt".
 
-    Args:
-        choice: "padfree" or "tensorrt".
-        model: rewritten.
-        norms: one of NORMS: whether PadfreeLinear computes the layer norms between GEMMs, where it can.
+    `norms`, one of NORMS, says whether PadfreeLinear computes the layer norms between GEMMs, where it can.
 
     Raises:
         BuildError: `norms` is something else, or not what the model has.
     """
     if norms not in NORMS:
         raise BuildError(f"norms is '{norms}', allowed are {', '.join(NORMS)}; choose one of them")
-    if norms == SEPARATE and norms_of(model.proto) == FOLDED:
+    if norms == SEPARATE and norms_of(model) == FOLDED:
         raise BuildError(
             f"the model was rewritten with norms folded and --norms {SEPARATE} was asked for; rewrite the original "
             f"with --norms {SEPARATE}"
         )
-    if choice != PADFREE or linear_of(model.proto) == PADFREE:
-        return model
+    if choice != PADFREE or linear_of(model) == PADFREE:
+        return False
     _log.info("packed tokens are multiplied by %s", OPERATOR)
-    return with_linear(model, fold_norms=norms == FOLDED)
+    return True
+
+
+def apply_linear(choice: str, model: Model, *, norms: str) -> Model:
+    """The model with these GEMMs, or itself where it has yet to get none. Errors: see adds_linear."""
+    return with_linear(model, fold_norms=norms == FOLDED) if adds_linear(choice, model.proto, norms=norms) else model
 
 
 def linear_of(model: onnx.ModelProto) -> str:

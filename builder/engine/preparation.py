@@ -11,16 +11,17 @@ from typing import Any
 import onnx
 from padfree.contract.names import FP8
 from padfree.contract.phases import Phases
-from padfree.onnx_tools import QUANTIZATION, rewrite_model
+from padfree.onnx_tools import QUANTIZATION, GraphModel, add_linear, rewrite_model
 from padfree.onnx_tools.files import Model, Storage, is_rewritten, open_model, read_metadata
 from padfree.onnx_tools.operators import check_nodes
+from padfree.onnx_tools.precision import check_element_types
 from padfree.onnx_tools.quantization import check_scales
 from padfree.runtime import parse_metadata
 from padfree.runtime.gpu import Device
 
 from ..errors import BuildError
-from .linear import apply_linear, choose_linear
-from .lowering import for_parser
+from .linear import FOLDED, adds_linear, choose_linear
+from .lowering import lower
 from .options import BuildOptions
 from .profile import choose_profile
 
@@ -61,13 +62,18 @@ def prepare(model: Model, options: BuildOptions, device: AskDevice, *, phases: P
     rewriting, exact = _rewrite(model, options, phases)
     metadata = parse_metadata(metadata_of(rewriting.proto), "the rewritten model")
     longest = choose_profile(metadata, options.profile).max_seq_len
-    gpu = device()
-    if gpu is not None:
-        choice = choose_linear(options.linear, rewriting.proto, metadata.precision, gpu)
-        rewriting = apply_linear(choice, rewriting, norms=options.norms)
+    gpu, norms = device(), options.norms
+    choice = None if gpu is None else choose_linear(options.linear, rewriting.proto, metadata.precision, gpu)
     check_nodes(rewriting.proto)
-    check_scales(rewriting)
-    return Preparation(rewriting.with_proto(for_parser(rewriting.proto, longest)), exact)
+    rewritten = GraphModel.of(rewriting)
+    check_scales(rewritten.graph)
+    if choice is not None and adds_linear(choice, rewriting.proto, norms=norms):
+        add_linear(rewritten, fold_norms=norms == FOLDED)
+    lower(rewritten.graph, longest)
+    result = rewritten.export()
+    check_nodes(result.proto)
+    check_element_types(result.proto, metadata.precision)
+    return Preparation(result, exact)
 
 
 def rewrite_once(model: Model, options: BuildOptions) -> Model:

@@ -1,6 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is known of a graph without running it: its tensors' shapes, layouts, values and limits."""
 
+from .graph import (
+    Editor,
+    dtype_name,
+    is_output,
+    is_padfree,
+    is_standard,
+    made_by,
+    padfree_attributes,
+    padfree_inputs,
+    producer,
+    remove_nodes,
+)
+from .node_builder import NodeBuilder
 from .special_ids import IdRule, with_rules
 from .token_elements import (
     BATCH,
@@ -19,12 +32,23 @@ __all__ = [
     "BATCH",
     "SLOTS",
     "Dims",
+    "Editor",
     "IdRule",
     "MaskArray",
+    "NodeBuilder",
     "dims_of",
+    "dtype_name",
     "fits",
+    "is_output",
+    "is_padfree",
+    "is_standard",
+    "made_by",
     "packed_rows",
     "padded_dims",
+    "padfree_attributes",
+    "padfree_inputs",
+    "producer",
+    "remove_nodes",
     "token_elements",
     "token_numbers",
     "with_rules",

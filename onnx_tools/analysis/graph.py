@@ -33,6 +33,11 @@ def padfree_inputs(node: gs.Node) -> dict[str, gs.Tensor]:
     return dict(zip(names, node.inputs, strict=True))
 
 
+def padfree_attributes(node: gs.Node) -> Mapping[str, AttributeValue]:
+    """The attributes of a padfree node, including options of engines that it does not write."""
+    return OPERATORS[node.op].complete(node.attrs)
+
+
 def set_padfree_inputs(node: gs.Node, inputs: Mapping[str, gs.Tensor], **attributes: AttributeValue) -> None:
     """Gives a padfree node other attributes, and the inputs that they ask for, by the names of its description."""
     node.attrs.update(attributes)
@@ -235,13 +240,14 @@ def tidy(graph: gs.Graph) -> None:
     outputs += [node.outputs[0] for node in graph.nodes if is_padfree(node, "PadfreeIndex", "PadfreeSchedule")]
     nodes = sorted_nodes(outputs)
     remaining = {id(node) for node in nodes}
-    _detach([node for node in graph.nodes if id(node) not in remaining])
+    remove_nodes(graph, [node for node in graph.nodes if id(node) not in remaining])
     graph.nodes = nodes
 
 
-def _detach(nodes: Sequence[gs.Node]) -> None:
-    """Detaches nodes from their tensors all at once; one by one, each would be compared with a tensor's readers."""
+def remove_nodes(graph: gs.Graph, nodes: Sequence[gs.Node]) -> None:
+    """Takes nodes out, detached from their tensors all at once: one by one is compared with a tensor's readers."""
     removed_ids = {id(node) for node in nodes}
+    graph.nodes = [node for node in graph.nodes if id(node) not in removed_ids]
     for tensor in {id(tensor): tensor for node in nodes for tensor in node.inputs}.values():
         list.__setitem__(tensor.outputs, slice(None), [node for node in tensor.outputs if id(node) not in removed_ids])
     for tensor in {id(tensor): tensor for node in nodes for tensor in node.outputs}.values():

@@ -142,7 +142,7 @@ def _lower(model: Model, precision: str, length: int) -> str:
     """The digests of a rewritten model lowered as in a build with sequences up to this length, or the refusal."""
     try:
         products = apply_linear(choose_linear(AUTO, model.proto, precision, HOPPER), model, norms=FOLDED)
-        lowered = products.with_proto(for_parser(products.proto, length)).whole()
+        lowered = for_parser(products, length).whole()
     except (BuildError, RewriteError) as error:
         return _refusal(error)
     return f"{canonical(lowered.graph)} {of_bytes(lowered)}"

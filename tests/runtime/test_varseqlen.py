@@ -13,7 +13,6 @@ import pytest
 from onnx import TensorProto
 from padfree.builder import BuildOptions
 from padfree.builder.cli import main
-from padfree.builder.engine.lowering import for_parser
 from padfree.builder.engine.preparation import rewrite_once
 from padfree.builder.engine.profile import ProfileOptions, choose_profile, shape_ranges
 from padfree.builder.errors import BuildError
@@ -30,6 +29,7 @@ from tests.support.encoder import TOKENS, one_layer, with_output
 from tests.support.exports import metadata_of, session, truth
 from tests.support.families import FOLDER, SPECIAL_IDS, VOCABULARY
 from tests.support.folders import write_folder
+from tests.support.messages import for_parser
 
 INPUTS = ["input_ids", "segment_ids", "cu_seqlens", "max_seqlen"]
 LENGTHS = (9, 1, 4, 17, 6)

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from onnx import ModelProto
-from padfree.onnx_tools import linear
+from onnx_graphsurgeon import Graph
+from padfree.builder.engine import lowering
+from padfree.onnx_tools import GraphModel, linear
 from padfree.onnx_tools.analysis.special_ids import IdRule, SpecialIds
 from padfree.onnx_tools.files.metadata import read_metadata
 from padfree.onnx_tools.files.model import Model
@@ -43,6 +45,22 @@ def check_outputs(model: ModelProto, converted: ModelProto, precision: str, samp
 def with_linear(model: ModelProto, *, fold_norms: bool = True) -> ModelProto:
     rewritten = linear.with_linear(Model(model), fold_norms=fold_norms)
     return finish(rewritten, read_metadata(model)["precision"])
+
+
+def for_parser(model: ModelProto, max_seq_len: int) -> ModelProto:
+    return lowering.for_parser(Model(model), max_seq_len).whole()
+
+
+def lower(step: Callable[..., None], model: ModelProto, *arguments: Any) -> None:
+    """Takes a message through one step of lowering, in place; padfree nodes keep bodies if they have any."""
+    lowered, has_bodies = GraphModel.of(Model(model)), bool(model.functions)
+    step(lowered.graph, *arguments)
+    result = lowered.export()
+    model.CopyFrom(finish(result, lowered.metadata["precision"]) if has_bodies else result.whole())
+
+
+def leave(_: Graph) -> None:
+    """A step that changes nothing: afterwards, a message is spelled as after any other."""
 
 
 def run(model: ModelProto, feeds: ranges.Feeds, names: Sequence[str]) -> list[ranges.Array]:

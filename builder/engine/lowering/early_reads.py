@@ -9,10 +9,10 @@ reader, in every order that TensorRT may choose: when a kernel begins, all kerne
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import onnx
-from padfree.onnx_tools.operators import named_inputs, node_attributes, padfree_nodes, set_attribute
+import onnx_graphsurgeon as gs
+from padfree.onnx_tools.analysis import is_padfree, padfree_attributes, padfree_inputs, producer
 
 _KERNELS = (
     *("PadfreeSchedule", "PadfreeEmbedding", "PadfreeLayerNorm"),
@@ -22,63 +22,56 @@ _KERNELS = (
 _LAST = {"PadfreeLayerNorm": "has_pooler", "PadfreePool": "has_norm"}
 """With this flag, the last kernels of an encoder begin by reading cu_seqlens."""
 
-Makers = Mapping[str, onnx.NodeProto]
-"""By the name of a tensor, the node that makes it."""
 
-
-def mark_early_reads(model: onnx.ModelProto) -> None:
+def mark_early_reads(graph: gs.Graph) -> None:
     """Writes early_lengths into attention and poolers, early_ids into embeddings that are given offsets, in place."""
-    makers = {name: node for node in model.graph.node for name in node.output if name}
-    inputs = {value.name for value in model.graph.input}
-    for node in padfree_nodes(model.graph):
-        if node.op_type == "PadfreeAttention":
-            early = _are_early(node, ("cu_seqlens", "tasks"), ("qk", "qkv", "q", "k", "v"), makers, inputs)
-            set_attribute(node, "early_lengths", int(early))
-        elif node.op_type in _LAST and node_attributes(node)[_LAST[node.op_type]]:
-            set_attribute(node, "early_lengths", int(_are_early(node, ("cu_seqlens",), ("x",), makers, inputs)))
-        elif node.op_type == "PadfreeEmbedding":
-            early = _are_early(node, ("ids", "token_types"), ("cu_seqlens",), makers, inputs)
-            set_attribute(node, "early_ids", int(early))
+    for node in graph.nodes:
+        if is_padfree(node, "PadfreeAttention"):
+            early = _are_early(graph, node, ("cu_seqlens", "tasks"), ("qk", "qkv", "q", "k", "v"))
+            node.attrs["early_lengths"] = int(early)
+        elif is_padfree(node, *_LAST) and padfree_attributes(node)[_LAST[node.op]]:
+            node.attrs["early_lengths"] = int(_are_early(graph, node, ("cu_seqlens",), ("x",)))
+        elif is_padfree(node, "PadfreeEmbedding"):
+            node.attrs["early_ids"] = int(_are_early(graph, node, ("ids", "token_types"), ("cu_seqlens",)))
 
 
-def _are_early(
-    node: onnx.NodeProto, reads: Sequence[str], later: Sequence[str], makers: Makers, inputs: set[str]
-) -> bool:
+def _are_early(graph: gs.Graph, node: gs.Node, reads: Sequence[str], later: Sequence[str]) -> bool:
     """Whether one of a node's inputs `later` depends on a kernel that depends on all that makes the inputs `reads`."""
-    inputs_by_name = named_inputs(node)
-    made_by = {id(makers[inputs_by_name[name]]) for name in reads if inputs_by_name.get(name) in makers}
-    kernels = _kernels([inputs_by_name[name] for name in later if name in inputs_by_name], makers)
-    return any(_depends(kernel, made_by, makers, inputs) for kernel in kernels)
+    inputs_by_name = padfree_inputs(node)
+    makers = [producer(inputs_by_name[name]) for name in reads if name in inputs_by_name]
+    made_by = {id(maker) for maker in makers if maker is not None}
+    kernels = _kernels([inputs_by_name[name] for name in later if name in inputs_by_name])
+    return any(_depends(graph, kernel, made_by) for kernel in kernels)
 
 
-def _kernels(tensors: Sequence[str], makers: Makers) -> list[onnx.NodeProto]:
+def _kernels(tensors: Sequence[gs.Tensor]) -> list[gs.Node]:
     """The last kernels that tensors depend on, looking through changes of shape, sums and the like."""
-    kernels, waiting, seen = list[onnx.NodeProto](), list(tensors), set[int]()
+    kernels, waiting, seen = list[gs.Node](), list(tensors), set[int]()
     while waiting:
-        node = makers.get(waiting.pop())
+        node = producer(waiting.pop())
         if node is None or id(node) in seen:
             continue
         seen.add(id(node))
-        if node.op_type in _KERNELS:
+        if node.op in _KERNELS:
             kernels.append(node)
         else:
-            waiting += node.input
+            waiting += node.inputs
     return kernels
 
 
-def _depends(kernel: onnx.NodeProto, made_by: set[int], makers: Makers, inputs: set[str]) -> bool:
+def _depends(graph: gs.Graph, kernel: gs.Node, made_by: set[int]) -> bool:
     """Whether a node depends on an input of the model, and on each of these other nodes."""
-    above = _ancestors(kernel, makers)
-    on_input = any(name in inputs for node in (kernel, *above) for name in node.input)
+    above, inputs = _ancestors(kernel), {id(tensor) for tensor in graph.inputs}
+    on_input = any(id(tensor) in inputs for node in (kernel, *above) for tensor in node.inputs)
     return on_input and made_by <= {id(node) for node in above}
 
 
-def _ancestors(node: onnx.NodeProto, makers: Makers) -> list[onnx.NodeProto]:
+def _ancestors(node: gs.Node) -> list[gs.Node]:
     """All nodes that a node depends on."""
-    ancestors, waiting = dict[int, onnx.NodeProto](), list(node.input)
+    ancestors, waiting = dict[int, gs.Node](), list(node.inputs)
     while waiting:
-        maker = makers.get(waiting.pop())
+        maker = producer(waiting.pop())
         if maker is not None and id(maker) not in ancestors:
             ancestors[id(maker)] = maker
-            waiting += maker.input
+            waiting += maker.inputs
     return list(ancestors.values())

@@ -5,15 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-import onnx
-from padfree.onnx_tools import without_functions
-from padfree.onnx_tools.operators import (
-    MAX_HEAD_SIZE,
-    node_attributes,
-    padfree_nodes,
-    set_attribute,
-    write_engine_options,
-)
+import numpy as np
+import onnx_graphsurgeon as gs
+from padfree.onnx_tools import GraphModel
+from padfree.onnx_tools.analysis import Editor, dtype_name, is_padfree, padfree_attributes
+from padfree.onnx_tools.files import Model
+from padfree.onnx_tools.operators import DOMAIN, MAX_HEAD_SIZE, OPERATORS
 from padfree.onnx_tools.passes import MAX_SEQLEN
 
 from ...errors import BuildError
@@ -29,98 +26,109 @@ from .wide_rows import widen_rows_of_norms
 LARGEST_HEADS = {"disentangled": 128}  # of plugins/attention/launch.h, by the kind of bias
 
 
-def name_plugin_nodes(model: onnx.ModelProto) -> None:
+def for_parser(model: Model, max_seq_len: int) -> Model:
+    """A rewritten model as TensorRT's parser gets it; the given one stays as it is. Raises BuildError as lower does."""
+    rewritten = GraphModel.of(model)
+    lower(rewritten.graph, max_seq_len)
+    return rewritten.export()
+
+
+def lower(graph: gs.Graph, max_seq_len: int) -> None:
+    """Makes the graph of a rewritten model what TensorRT needs, in place: padfree nodes know the longest sequence.
+
+    Raises BuildError for outputs that an engine cannot have, and heads for which there is no kernel.
+    """
+    _check_outputs(graph)
+    _check_heads(graph)
+    name_plugin_nodes(graph)
+    set_max_seq_len(graph, max_seq_len)
+    drop_unread_task_lists(graph, max_seq_len)
+    widen_rows_of_norms(graph)
+    merge_poolers(graph)
+    merge_pools(graph)
+    merge_schedules(graph)
+    mark_early_reads(graph)
+    _write_engine_options(graph)
+    bound_max_seqlen(graph, max_seq_len)
+    if _extent(graph) is None:
+        lengthen_short_axes(graph)
+    spell_for_parser(graph)
+
+
+def name_plugin_nodes(graph: gs.Graph) -> None:
     """Gives every padfree node a name of its own, in place: the built engine is checked by these names."""
-    counts = Counter(node.name for node in model.graph.node)
-    for index, node in enumerate(padfree_nodes(model.graph)):
+    counts = Counter(node.name for node in graph.nodes)
+    for index, node in enumerate(node for node in graph.nodes if node.domain == DOMAIN):
         if not node.name or counts[node.name] > 1:
-            node.name = f"{node.op_type}_{index}" if not counts[f"{node.op_type}_{index}"] else f"padfree_node_{index}"
+            node.name = f"{node.op}_{index}" if not counts[f"{node.op}_{index}"] else f"padfree_node_{index}"
             counts[node.name] += 1
 
 
-def set_max_seq_len(model: onnx.ModelProto, max_seq_len: int) -> None:
+def set_max_seq_len(graph: gs.Graph, max_seq_len: int) -> None:
     """Writes the build's longest sequence into every attention node, in place; it chooses among kernels."""
-    for node in padfree_nodes(model.graph):
-        if node.op_type == "PadfreeAttention":
-            set_attribute(node, "max_seq_len", max_seq_len)
+    for node in graph.nodes:
+        if is_padfree(node, "PadfreeAttention"):
+            node.attrs["max_seq_len"] = max_seq_len
 
 
-def bound_max_seqlen(model: onnx.ModelProto, max_seq_len: int) -> None:
+def _write_engine_options(graph: gs.Graph) -> None:
+    """Writes the options of engines that padfree nodes lack, in place: plugins have no defaults."""
+    for node in graph.nodes:
+        if node.domain == DOMAIN:
+            for name, value in OPERATORS[node.op].outside_engines.items():
+                node.attrs.setdefault(name, value)
+
+
+def bound_max_seqlen(graph: gs.Graph, max_seq_len: int) -> None:
     """Bounds the `max_seqlen` input, which is read only for its shape, in place: 2 to the longest sequence.
 
     Triton gives it the most tokens of a *request*, not of a sequence (BATCH_MAX_ELEMENT_COUNT_AS_SHAPE): n * L for one
     of [n, L]. The input may thus be larger than the padded axis ever gets, and no memory is planned for what is cut.
     Where it is 1, TensorRT 10.6 leaves the results of padded attention unwritten; with a second slot they are right.
     """
-    if not _has_extent(model):
+    extent = _extent(graph)
+    if extent is None:
         return
-    cut, bounded, ends = f"{MAX_SEQLEN}_cut", f"{MAX_SEQLEN}_bounded", f"{MAX_SEQLEN}_bound"
-    for node in model.graph.node:
-        for position, name in enumerate(node.input):
-            if name == MAX_SEQLEN:
-                node.input[position] = bounded
-    for name, value in ((f"{ends}_start", 0), (ends, max_seq_len), (f"{ends}_least", LEAST)):
-        model.graph.initializer.append(onnx.helper.make_tensor(name, onnx.TensorProto.INT64, [1], [value]))
-    zero = onnx.helper.make_tensor("zero", onnx.TensorProto.INT32, [1], [0])
-    new_nodes = (
-        onnx.helper.make_node("Slice", [MAX_SEQLEN, f"{ends}_start", ends], [cut], name=cut),
-        onnx.helper.make_node("Shape", [cut], [f"{cut}_shape"], name=f"{cut}_shape"),
-        onnx.helper.make_node("Max", [f"{cut}_shape", f"{ends}_least"], [f"{bounded}_shape"], name=f"{bounded}_shape"),
-        onnx.helper.make_node("ConstantOfShape", [f"{bounded}_shape"], [bounded], name=bounded, value=zero),
+    readers, count, editor = list(extent.outputs), len(graph.nodes), Editor(graph)
+    start, end, least = (
+        editor.constant(f"{MAX_SEQLEN}_{name}", np.asarray([value], np.int64))
+        for name, value in (("start", 0), ("end", max_seq_len), ("least", LEAST))
     )
-    for node in reversed(new_nodes):
-        model.graph.node.insert(0, node)
+    stem = f"{MAX_SEQLEN}_bounded"
+    cut = editor.node("Slice", [extent, start, end], stem=f"{MAX_SEQLEN}_cut", dtype=extent.dtype)
+    size = editor.node("Shape", [cut], stem=f"{MAX_SEQLEN}_cut_shape", dtype=np.int64)
+    shape = editor.node("Max", [size, least], stem=f"{stem}_shape", dtype=np.int64)
+    zero = gs.Constant("zero", np.zeros(1, np.int32))
+    bounded = editor.node("ConstantOfShape", [shape], stem=stem, dtype=np.int32, attrs={"value": zero})
+    for node in readers:
+        node.inputs = [bounded if tensor is extent else tensor for tensor in node.inputs]
+    graph.nodes = [*graph.nodes[count:], *graph.nodes[:count]]
 
 
-def _has_extent(model: onnx.ModelProto) -> bool:
-    """Whether the model has the input [S] of the packed interface for padded nodes, and not one [B,S] of that name."""
-    shapes = (value.type.tensor_type.shape.dim for value in model.graph.input if value.name == MAX_SEQLEN)
-    return any(len(dims) == 1 for dims in shapes)
+def _extent(graph: gs.Graph) -> gs.Tensor | None:
+    """The input [S] of the packed interface for padded nodes; None where there is none, or one [B,S] of that name."""
+    return next((item for item in graph.inputs if item.name == MAX_SEQLEN and len(item.shape or ()) == 1), None)
 
 
-def for_parser(model: onnx.ModelProto, max_seq_len: int) -> onnx.ModelProto:
-    """A copy of a rewritten model as TensorRT needs it: plain, named padfree nodes that know the longest sequence.
-
-    Raises BuildError for outputs that an engine cannot have, and heads for which there is no kernel.
-    """
-    _check_outputs(model)
-    _check_heads(model)
-    plain = without_functions(model)
-    name_plugin_nodes(plain)
-    set_max_seq_len(plain, max_seq_len)
-    drop_unread_task_lists(plain, max_seq_len)
-    widen_rows_of_norms(plain)
-    merge_poolers(plain)
-    merge_pools(plain)
-    merge_schedules(plain)
-    mark_early_reads(plain)
-    write_engine_options(plain)
-    bound_max_seqlen(plain, max_seq_len)
-    if not _has_extent(plain):
-        lengthen_short_axes(plain)
-    spell_for_parser(plain)
-    return plain
-
-
-def _check_outputs(model: onnx.ModelProto) -> None:
+def _check_outputs(graph: gs.Graph) -> None:
     """Raises BuildError for outputs that are inputs or texts: engines know none of these."""
-    inputs = {value.name for value in model.graph.input}
-    for value in model.graph.output:
-        is_text = value.type.tensor_type.elem_type == onnx.TensorProto.STRING
-        if is_text or value.name in inputs:
+    inputs = {id(tensor) for tensor in graph.inputs}
+    for tensor in graph.outputs:
+        is_text = dtype_name(tensor.dtype) == "object"
+        if is_text or id(tensor) in inputs:
             kind = "texts" if is_text else "an input"
             raise BuildError(
-                f"output '{value.name}' is {kind}, which an engine cannot give out; remove it from the outputs of the "
+                f"output '{tensor.name}' is {kind}, which an engine cannot give out; remove it from the outputs of the "
                 "original file and rewrite that, or run the rewritten file in onnxruntime"
             )
 
 
-def _check_heads(model: onnx.ModelProto) -> None:
+def _check_heads(graph: gs.Graph) -> None:
     """Raises BuildError for heads that attention's kernels do not take; the file itself runs in onnxruntime."""
-    for node in padfree_nodes(model.graph):
-        if node.op_type != "PadfreeAttention":
+    for node in graph.nodes:
+        if not is_padfree(node, "PadfreeAttention"):
             continue
-        attributes = node_attributes(node)
+        attributes = padfree_attributes(node)
         size = int(attributes["head_size"])
         largest = LARGEST_HEADS.get(str(attributes["bias"]), MAX_HEAD_SIZE)
         if size % 8 or size > largest:

@@ -3,66 +3,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+import onnx_graphsurgeon as gs
+from onnx import TensorProto, helper
+from padfree.onnx_tools.analysis import Editor, NodeBuilder, is_standard
+
+from .readers import replace_node
 
 
-def spell_for_parser(model: ModelProto) -> None:
+def spell_for_parser(graph: gs.Graph) -> None:
     """Rewrites what TensorRT 10's parser refuses although TensorRT can compute it, in place."""
-    _drop_plain_reductions(model)
-    _spell_identity_matrices(model)
+    for node in list(graph.nodes):
+        if node.op in ("ScatterND", "ScatterElements") and node.attrs.get("reduction") == "none":
+            del node.attrs["reduction"]  # the parser does not know it
+        if is_standard(node, "EyeLike"):
+            _spell_identity_matrix(graph, node)
 
 
-def _drop_plain_reductions(model: ModelProto) -> None:
-    """Drops the attribute from scatters that reduce nothing: the parser does not know it."""
-    for node in model.graph.node:
-        if node.op_type in ("ScatterND", "ScatterElements"):
-            attributes = [item for item in node.attribute if (item.name, item.s) != ("reduction", b"none")]
-            del node.attribute[:]
-            node.attribute.extend(attributes)
-
-
-def _spell_identity_matrices(model: ModelProto) -> None:
+def _spell_identity_matrix(graph: gs.Graph, node: gs.Node) -> None:
     """EyeLike becomes a comparison of rows and columns: the parser wants fixed sizes."""
-    values = (*model.graph.value_info, *model.graph.input, *model.graph.output)
-    types = {value.name: value.type.tensor_type.elem_type for value in values}
-    types |= {tensor.name: tensor.data_type for tensor in model.graph.initializer}
-    nodes: list[NodeProto] = []
-    for node in model.graph.node:
-        if node.op_type != "EyeLike" or node.domain:
-            nodes.append(node)
-            continue
-        of = {item.name: item.i for item in node.attribute}
-        kind = of.get("dtype") or types.get(node.input[0]) or TensorProto.FLOAT
-        numbers, constants = _identity_matrix(node.input[0], node.output[0], of.get("k", 0), kind)
-        model.graph.initializer.extend(numbers)
-        nodes += constants
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
+    like, result, count, editor = node.inputs[0], node.outputs[0], len(graph.nodes), Editor(graph)
+    new = NodeBuilder(editor, f"{result.name}_eye")
+    shape, zero, one = new.op("Shape", like), new.number(0), new.number(1)
+
+    def indices(axis: gs.Tensor, other: int) -> gs.Tensor:
+        size = new.op("Gather", shape, axis)
+        return new.op("Unsqueeze", new.op("Range", zero, size, one), new.integers(other))
+
+    rows = new.op("Add", indices(zero, 1), new.number(node.attrs.get("k", 0)))
+    same = new.op("Equal", rows, indices(one, 0))
+    kind = node.attrs.get("dtype") or _element_type(like)
+    editor.node("Cast", [same], stem=f"{result.name}_eye_cast", attrs={"to": kind}, output=result)
+    replace_node(graph, node, count)
 
 
-def _identity_matrix(like: str, result: str, diagonal: int, kind: int) -> tuple[list[TensorProto], list[NodeProto]]:
-    """Ones of a type where column - row is `diagonal`, in a matrix of the sizes of `like`."""
-    nodes: list[NodeProto] = []
-
-    def op(operator: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
-        nodes.append(helper.make_node(operator, list(inputs), [name], name=name, **attributes))
-        return name
-
-    numbers = {"zero": 0, "one": 1, "first_axis": [0], "second_axis": [1], "diagonal": diagonal}
-    names = {name: f"{result}_{name}" for name in numbers}
-    shape = op("Shape", [like], f"{result}_shape")
-
-    def indices(name: str, index: str, axis: str) -> str:
-        size = op("Gather", [shape, names[index]], f"{result}_{name}_size")
-        indices = op("Range", [names["zero"], size, names["one"]], f"{result}_{name}_places")
-        return op("Unsqueeze", [indices, names[axis]], f"{result}_{name}")
-
-    rows = op("Add", [indices("rows", "zero", "second_axis"), names["diagonal"]], f"{result}_ones")
-    same = op("Equal", [rows, indices("columns", "one", "first_axis")], f"{result}_same")
-    op("Cast", [same], result, to=kind)
-    constants = [numpy_helper.from_array(np.asarray(value, np.int64), names[name]) for name, value in numbers.items()]
-    return constants, nodes
+def _element_type(tensor: gs.Tensor) -> int:
+    """The TensorProto type of a tensor; float32 where it is not known."""
+    if tensor.dtype is None or isinstance(tensor.dtype, int):
+        return int(tensor.dtype or TensorProto.FLOAT)
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype)))

@@ -1,21 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who reads a tensor of a message, for passes that merge a node with the one after it."""
+"""Who reads a tensor, for steps that merge a node with the one after it, and new nodes in the place of one."""
 
 from __future__ import annotations
 
-import onnx
+import onnx_graphsurgeon as gs
 from onnx import TensorProto
+from padfree.onnx_tools.analysis import dtype_name, is_output, remove_nodes
 
-HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_HALVES = ("float16", "bfloat16")
 
 
-def only_reader(graph: onnx.GraphProto, tensor: str, op: str) -> onnx.NodeProto | None:
+def only_reader(graph: gs.Graph, tensor: gs.Tensor, op: str) -> gs.Node | None:
     """The only reader of a tensor that is no output, if it has this operator."""
-    readers = [node for node in graph.node if tensor in node.input]
-    is_output = any(value.name == tensor for value in graph.output)
-    return readers[0] if len(readers) == 1 and readers[0].op_type == op and not is_output else None
+    readers = {id(node): node for node in tensor.outputs}
+    if len(readers) != 1 or is_output(graph, tensor):
+        return None
+    (reader,) = readers.values()
+    return reader if reader.op == op else None
 
 
-def is_to_float(cast: onnx.NodeProto) -> bool:
+def is_to_float(cast: gs.Node) -> bool:
     """Whether a Cast gives float32."""
-    return bool(onnx.helper.get_node_attr_value(cast, "to") == TensorProto.FLOAT)
+    return bool(cast.attrs["to"] == TensorProto.FLOAT)
+
+
+def is_half_constant(tensor: gs.Tensor) -> bool:
+    """Whether a tensor is a constant in half precision."""
+    return isinstance(tensor, gs.Constant) and dtype_name(tensor.dtype) in _HALVES
+
+
+def replace_node(graph: gs.Graph, node: gs.Node, count: int) -> None:
+    """Puts the nodes that were added after the first `count` where a node is, which goes unless it is among them."""
+    others, new_nodes = graph.nodes[:count], graph.nodes[count:]
+    if all(new is not node for new in new_nodes):
+        remove_nodes(graph, [node])
+    graph.nodes = [new for other in others for new in (new_nodes if other is node else [other])]

@@ -7,49 +7,41 @@ offsets of its schedule, which it can compute from the lengths: one launch makes
 
 from __future__ import annotations
 
-import onnx
-from padfree.onnx_tools.operators import named_inputs, node_attributes, padfree_nodes, set_attribute
+import itertools
+
+import onnx_graphsurgeon as gs
+from padfree.onnx_tools.analysis import is_padfree, padfree_attributes, padfree_inputs, producer, remove_nodes
 
 
-def merge_schedules(model: onnx.ModelProto) -> None:
+def merge_schedules(graph: gs.Graph) -> None:
     """Lets an embedding that reads the offsets of a PadfreeSchedule make them, and the task list, itself, in place.
 
     A schedule stays if it makes more, or if inputs of the embedding are made after it.
     """
-    for embedding in [node for node in padfree_nodes(model.graph) if node.op_type == "PadfreeEmbedding"]:
-        offsets = named_inputs(embedding)["cu_seqlens"]
-        schedule = next((node for node in padfree_nodes(model.graph) if offsets in node.output), None)
-        if schedule is not None and _can_merge(model.graph, schedule, embedding, offsets):
-            _merge(model.graph, schedule, embedding, offsets)
+    for embedding in [node for node in graph.nodes if is_padfree(node, "PadfreeEmbedding")]:
+        offsets = padfree_inputs(embedding)["cu_seqlens"]
+        schedule = producer(offsets)
+        if schedule is not None and _can_merge(graph, schedule, embedding, offsets):
+            _merge(graph, schedule, embedding, offsets)
 
 
-def _can_merge(graph: onnx.GraphProto, schedule: onnx.NodeProto, embedding: onnx.NodeProto, offsets: str) -> bool:
+def _can_merge(graph: gs.Graph, schedule: gs.Node, embedding: gs.Node, offsets: gs.Tensor) -> bool:
     """Whether an embedding can make all that the schedule makes, and has its inputs before the schedule."""
-    if schedule.op_type != "PadfreeSchedule":
+    if not is_padfree(schedule, "PadfreeSchedule"):
         return False
-    schedule_attributes, embedding_attributes = node_attributes(schedule), node_attributes(embedding)
-    if (
-        schedule_attributes["has_extent"]
-        or schedule_attributes["has_positions"]
-        or embedding_attributes["has_positions"]
-    ):
+    attributes = padfree_attributes(schedule)
+    if attributes["has_extent"] or attributes["has_positions"] or padfree_attributes(embedding)["has_positions"]:
         return False
-    nodes = list(graph.node)
-    late = {name for node in nodes[nodes.index(schedule) :] for name in node.output} - {offsets}
-    return not late.intersection(embedding.input)
+    remaining = itertools.dropwhile(lambda node: node is not schedule, graph.nodes)
+    late = {id(tensor) for node in remaining for tensor in node.outputs} - {id(offsets)}
+    return late.isdisjoint(map(id, embedding.inputs))
 
 
-def _merge(graph: onnx.GraphProto, schedule: onnx.NodeProto, embedding: onnx.NodeProto, offsets: str) -> None:
+def _merge(graph: gs.Graph, schedule: gs.Node, embedding: gs.Node, offsets: gs.Tensor) -> None:
     """Puts the embedding in the schedule's place."""
-    attributes = node_attributes(schedule)
-    embedding.input.remove(offsets)
-    embedding.input.append(schedule.input[0])
-    embedding.output.extend(schedule.output)
-    set_attribute(embedding, "schedules", 1)
-    for name in ("has_tasks", "num_heads"):
-        set_attribute(embedding, name, attributes[name])
-    merged = onnx.NodeProto()
-    merged.CopyFrom(embedding)
-    graph.node.remove(embedding)
-    graph.node.insert(list(graph.node).index(schedule), merged)
-    graph.node.remove(schedule)
+    lengths, results = schedule.inputs[0], list(schedule.outputs)
+    graph.nodes = [embedding if node is schedule else node for node in graph.nodes if node is not embedding]
+    remove_nodes(graph, [schedule])
+    embedding.inputs = [*(tensor for tensor in embedding.inputs if tensor is not offsets), lengths]
+    embedding.outputs = [*embedding.outputs, *results]
+    embedding.attrs.update(schedules=1, **{name: schedule.attrs[name] for name in ("has_tasks", "num_heads")})

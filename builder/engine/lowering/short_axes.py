@@ -11,123 +11,80 @@ or more.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+import onnx_graphsurgeon as gs
+from padfree.onnx_tools.analysis import Editor, NodeBuilder, is_standard, made_by
+
+from .readers import replace_node
 
 LEAST = 2  # slots
 
-Dims = Sequence[int | str]  # names, or "?", for those that vary
 
-
-def lengthen_short_axes(model: ModelProto) -> None:
+def lengthen_short_axes(graph: gs.Graph) -> None:
     """Gives GEMMs of two activations LEAST along axes that vary, in place; results keep shapes."""
-    weights = {tensor.name for tensor in model.graph.initializer}
-    shapes = _shapes(model)
-    nodes: list[NodeProto] = []
-    for node in model.graph.node:
-        was_lengthened = None
-        if node.op_type == "MatMul" and not node.domain and weights.isdisjoint(node.input):
-            was_lengthened = _matmul(node, shapes)
-        if was_lengthened is None:
-            nodes.append(node)
-        else:
-            nodes += was_lengthened.nodes
-            model.graph.initializer.extend(was_lengthened.numbers)
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
+    editor = Editor(graph)
+    for node in list(graph.nodes):
+        if is_standard(node, "MatMul") and not any(isinstance(tensor, gs.Constant) for tensor in node.inputs):
+            _lengthen(editor, node)
 
 
-def _shapes(model: ModelProto) -> dict[str, Dims]:
-    """The sizes of every tensor whose rank is known."""
-    shapes: dict[str, Dims] = {}
-    for value in (*model.graph.value_info, *model.graph.input, *model.graph.output):
-        kind = value.type.tensor_type
-        if kind.HasField("shape"):
-            shapes[value.name] = [
-                dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in kind.shape.dim
-            ]
-    for node in model.graph.node:  # casts of half precision are not listed
-        if node.op_type == "Cast" and node.input[0] in shapes:
-            shapes.setdefault(node.output[0], shapes[node.input[0]])
-    return shapes
+def _shape(tensor: gs.Tensor) -> Sequence[int | str | None]:
+    """The sizes of a tensor, names or None for those that vary; empty where its rank is not known."""
+    cast = made_by(tensor, "Cast")  # casts to half precision are made without shapes
+    if tensor.shape is None and cast is not None:
+        return _shape(cast.inputs[0])
+    return tensor.shape or ()
 
 
-def _matmul(node: NodeProto, shapes: Mapping[str, Dims]) -> _NewNodes | None:
-    """The GEMM [..., M, K] x [..., K, N] with padded operands and the result cut back; None where none varies."""
-    (a, b), result = node.input, node.output[0]
-    of_a, of_b = shapes.get(a, ()), shapes.get(b, ())
+def _lengthen(editor: Editor, node: gs.Node) -> None:
+    """Pads the operands of the GEMM [..., M, K] x [..., K, N] and cuts its result, where one of M, K and N varies."""
+    a, b = node.inputs
+    of_a, of_b = _shape(a), _shape(b)
     if min(len(of_a), len(of_b)) < 3:
-        return None
-    m, k, n = (isinstance(size, str) for size in (of_a[-2], of_a[-1], of_b[-1]))
+        return
+    m, k, n = (not isinstance(size, int) for size in (of_a[-2], of_a[-1], of_b[-1]))
     if not (m or k or n):
-        return None
-    nodes = _NewNodes(f"{result}_lengthened")
-    first = nodes.longer(a, len(of_a), [axis for axis, varies in ((-2, m), (-1, k)) if varies], "left")
-    right = nodes.longer(b, len(of_b), [axis for axis, varies in ((-2, k), (-1, n)) if varies], "right")
-    ends = {max(len(of_a), len(of_b)) + axis: nodes.size(tensor, rank, axis) for tensor, rank, axis, varies in
+        return
+    new, count = _Lengthening(editor, f"{node.outputs[0].name}_lengthened"), len(editor.graph.nodes)
+    left = new.longer(a, len(of_a), [axis for axis, varies in ((-2, m), (-1, k)) if varies])
+    right = new.longer(b, len(of_b), [axis for axis, varies in ((-2, k), (-1, n)) if varies])
+    ends = {max(len(of_a), len(of_b)) + axis: new.size(tensor, rank, axis) for tensor, rank, axis, varies in
             ((a, len(of_a), -2, m), (b, len(of_b), -1, n)) if varies}  # fmt: skip
-    nodes.cut(node, [first, right], ends)
-    return nodes
+    node.inputs = [left, right]
+    editor.graph.nodes.append(node)
+    if ends:
+        result = node.outputs[0]
+        node.outputs = [editor.variable(f"{result.name}_long", result.dtype)]
+        new.cut(node.outputs[0], ends, result)
+    replace_node(editor.graph, node, count)
 
 
-class _NewNodes:
-    """Nodes and numbers that are made for one node, under names of its own."""
+class _Lengthening:
+    """Adds nodes for one GEMM."""
 
-    def __init__(self, stem: str) -> None:
-        self._stem = stem
-        self.nodes: list[NodeProto] = []
-        self.numbers: list[TensorProto] = []
+    def __init__(self, editor: Editor, stem: str) -> None:
+        self._editor, self._stem, self._new = editor, stem, NodeBuilder(editor, stem)
+        self._least, self._none = self._new.integers(LEAST), self._new.integers(0)
+        self._sizes: dict[tuple[int, int], gs.Tensor] = {}  # by tensor and axis
 
-    def op(self, kind: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
-        """Adds a node; returns its result."""
-        result = f"{self._stem}_{name}"
-        self.nodes.append(helper.make_node(kind, list(inputs), [result], name=result, **attributes))
-        return result
-
-    def number(self, name: str, values: Sequence[int]) -> str:
-        """int64 [len(values)]."""
-        result = f"{self._stem}_{name}"
-        if all(tensor.name != result for tensor in self.numbers):
-            self.numbers.append(numpy_helper.from_array(np.asarray(values, np.int64), result))
-        return result
-
-    def size(self, tensor: str, rank: int, axis: int) -> str:
+    def size(self, tensor: gs.Tensor, rank: int, axis: int) -> gs.Tensor:
         """int64 [1]: the size along an axis, counted from the end."""
-        axis_index, name = rank + axis, f"size_{tensor}_{-axis}"
-        if any(node.name == f"{self._stem}_{name}" for node in self.nodes):
-            return f"{self._stem}_{name}"
-        shape = self.op("Shape", [tensor], f"{name}_shape")
-        return self.op(
-            "Slice",
-            [
-                shape,
-                self.number(f"at_{axis_index}", [axis_index]),
-                self.number(f"at_{axis_index + 1}", [axis_index + 1]),
-            ],
-            name,
-        )
+        key, at = (id(tensor), axis), rank + axis
+        if key not in self._sizes:
+            limits = self._new.integers(at), self._new.integers(at + 1)
+            self._sizes[key] = self._new.op("Slice", self._new.op("Shape", tensor), *limits)
+        return self._sizes[key]
 
-    def cut(self, node: NodeProto, operands: Sequence[str], ends: Mapping[int, str]) -> None:
-        """Adds the node with other operands; its result ends at `ends`, sizes by axis."""
-        longer = NodeProto()
-        longer.CopyFrom(node)
-        del longer.input[:]
-        longer.input.extend(operands)
-        self.nodes.append(longer)
-        if not ends:
-            return
-        result, longer.output[0] = node.output[0], self._stem
-        starts, axes = self.number("starts", [0] * len(ends)), self.number("axes", list(ends))
-        sliced = [self._stem, starts, self.op("Concat", list(ends.values()), "ends", axis=0), axes]
-        self.nodes.append(helper.make_node("Slice", sliced, [result], name=f"{result}_cut"))
-
-    def longer(self, tensor: str, rank: int, axes: Sequence[int], name: str) -> str:
+    def longer(self, tensor: gs.Tensor, rank: int, axes: Sequence[int]) -> gs.Tensor:
         """The tensor with zeros after those of the axes that are short."""
-        least, none = self.number("least", [LEAST]), self.number("none", [0])
-        pads = [none] * (2 * rank)
+        pads = [self._none] * (2 * rank)
         for axis in axes:
-            lacks = self.op("Sub", [least, self.size(tensor, rank, axis)], f"{name}_lacks_{-axis}")
-            pads[axis] = self.op("Max", [lacks, none], f"{name}_pad_{-axis}")
-        return self.op("Pad", [tensor, self.op("Concat", pads, f"{name}_pads", axis=0)], name) if axes else tensor
+            lacks = self._new.op("Sub", self._least, self.size(tensor, rank, axis))
+            pads[axis] = self._new.op("Max", lacks, self._none)
+        return self._new.op("Pad", tensor, self._new.op("Concat", *pads, axis=0)) if axes else tensor
+
+    def cut(self, tensor: gs.Tensor, ends: Mapping[int, gs.Tensor], result: gs.Tensor) -> None:
+        """Adds the node that makes `result`, which ends at `ends`, sizes by axis, of a longer tensor."""
+        limits = self._new.integers(*([0] * len(ends))), self._new.op("Concat", *ends.values(), axis=0)
+        inputs = [tensor, *limits, self._new.integers(*ends)]
+        self._editor.node("Slice", inputs, stem=f"{self._stem}_cut", output=result)

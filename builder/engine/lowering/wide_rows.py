@@ -6,56 +6,49 @@ It also gives the rows of first tokens, where a pooler reads them.
 
 from __future__ import annotations
 
-import onnx
-from padfree.onnx_tools.operators import node_attributes, padfree_nodes, set_attribute
+import onnx_graphsurgeon as gs
+from padfree.onnx_tools.analysis import is_output, is_padfree, is_standard, padfree_attributes, remove_nodes
 
-from .readers import HALVES, is_to_float
+from .readers import is_half_constant, is_to_float
 
 
-def widen_rows_of_norms(model: onnx.ModelProto) -> None:
+def widen_rows_of_norms(graph: gs.Graph) -> None:
     """Where an output is a PadfreeLayerNorm's y cast to float32, takes the operator's y_fp32 instead, in place.
 
     That saves a kernel that reads and writes all tokens, and the numbers are not rounded on the way. A PadfreePool of y
     that takes first tokens becomes the norm's y_first. A y that nothing else reads is not made at all.
     """
-    outputs = {value.name for value in model.graph.output}
-    kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     casts = {
-        node.input[0]: node
-        for node in model.graph.node
-        if node.op_type == "Cast" and not node.domain and node.output[0] in outputs and is_to_float(node)
+        id(node.inputs[0]): node
+        for node in graph.nodes
+        if is_standard(node, "Cast") and is_output(graph, node.outputs[0]) and is_to_float(node)
     }
-    for norm in list(padfree_nodes(model.graph)):
-        cast = casts.get(norm.output[0])
-        in_half = any(kinds.get(name) in HALVES for name in norm.input)
-        if cast is None or norm.op_type != "PadfreeLayerNorm" or not in_half:
+    for norm in [node for node in graph.nodes if is_padfree(node, "PadfreeLayerNorm")]:
+        cast = casts.get(id(norm.outputs[0]))
+        if cast is None or padfree_attributes(norm)["results"] != "act" or not any(map(is_half_constant, norm.inputs)):
             continue
-        if node_attributes(norm)["results"] != "act":
-            continue
-        y, wide = norm.output[0], cast.output[0]
-        model.graph.node.remove(cast)
-        pool = _first_tokens(model.graph, norm)
-        if pool is not None:
-            model.graph.node.remove(pool)
-        is_read = y in outputs or any(y in node.input for node in model.graph.node)
-        norm.output[:] = [*([y] if is_read else []), wide, *norm.output[1:]]
-        set_attribute(norm, "results", "act_fp32" if is_read else "fp32")
-        if pool is not None:
-            norm.input.append(pool.input[1])
-            norm.output.append(pool.output[0])
-            set_attribute(norm, "has_first", 1)
+        (y, *others), wide, pool = norm.outputs, cast.outputs[0], _first_tokens(graph, norm)
+        first = [] if pool is None else [(pool.inputs[1], pool.outputs[0])]
+        remove_nodes(graph, [cast] if pool is None else [cast, pool])
+        is_read = bool(y.outputs) or is_output(graph, y)
+        norm.attrs["results"] = "act_fp32" if is_read else "fp32"
+        norm.outputs = [*([y] if is_read else []), wide, *others]
+        for cu_seqlens, rows in first:
+            norm.inputs.append(cu_seqlens)
+            norm.outputs.append(rows)
+            norm.attrs["has_first"] = 1
 
 
-def _first_tokens(graph: onnx.GraphProto, norm: onnx.NodeProto) -> onnx.NodeProto | None:
+def _first_tokens(graph: gs.Graph, norm: gs.Node) -> gs.Node | None:
     """A PadfreePool that takes first tokens' rows of a norm, whose offsets are made before the norm."""
-    names = {value.name for value in graph.input}
-    for node in graph.node:
+    early = {id(tensor) for tensor in graph.inputs}
+    for node in graph.nodes:
         if node is norm:
             break
-        names.update(node.output)
-    for node in padfree_nodes(graph):
-        if node.op_type == "PadfreePool" and node.input[0] == norm.output[0] and node.input[1] in names:
-            attributes = node_attributes(node)
+        early.update(map(id, node.outputs))
+    for node in norm.outputs[0].outputs:
+        if is_padfree(node, "PadfreePool") and node.inputs[0] is norm.outputs[0] and id(node.inputs[1]) in early:
+            attributes = padfree_attributes(node)
             if attributes["mode"] == "first" and not attributes["normalize"]:
                 return node
     return None

@@ -6,10 +6,10 @@ from __future__ import annotations
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from padfree.builder.engine.lowering import for_parser
 from padfree.onnx_tools import rewrite, synthetic
 from padfree.onnx_tools.operators import check_nodes, make_node, node_attributes, padfree_nodes
 
+from tests.support.messages import for_parser
 from tests.support.samples import PLAIN_ATTENTION, PLAIN_EMBEDDING, PLAIN_NORM
 
 

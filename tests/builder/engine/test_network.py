@@ -14,11 +14,12 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from padfree.builder import BuildError
 from padfree.builder.engine.inspection import count_engine_plugins, layer_names
-from padfree.builder.engine.lowering import bound_max_seqlen, for_parser, name_plugin_nodes, set_max_seq_len
+from padfree.builder.engine.lowering import bound_max_seqlen, name_plugin_nodes, set_max_seq_len
 from padfree.builder.engine.network import count_plugin_layers, needed_plugin_names, parse, plugin_node_names
 from padfree.onnx_tools import rewrite
 
 from tests.support.encoder import HIDDEN, EncoderBuilder
+from tests.support.messages import for_parser, leave, lower
 
 
 def model_of(*names_and_ops: tuple[str, str]) -> onnx.ModelProto:
@@ -34,7 +35,7 @@ def test_plugin_nodes_get_names_of_their_own() -> None:
     model = model_of(
         ("", "PadfreePool"), ("same", "PadfreePool"), ("same", "Relu"), ("own", "PadfreePack"), ("", "Relu")
     )
-    name_plugin_nodes(model)
+    lower(name_plugin_nodes, model)
     names = plugin_node_names(model)
     assert sorted(names.values()) == ["PadfreePack", "PadfreePool", "PadfreePool"]
     assert names["own"] == "PadfreePack"
@@ -44,7 +45,7 @@ def test_plugin_nodes_get_names_of_their_own() -> None:
 
 def test_names_never_collide_with_those_that_were_there() -> None:
     model = model_of(("PadfreePool_1", "Relu"), ("a", "PadfreePack"), ("", "PadfreePool"))
-    name_plugin_nodes(model)
+    lower(name_plugin_nodes, model)
     assert len({node.name for node in model.graph.node}) == 3
 
 
@@ -52,7 +53,7 @@ def test_the_longest_sequence_reaches_the_attention_nodes_alone() -> None:
     model = model_of(("a", "PadfreeAttention"), ("b", "Relu"))
     for node in model.graph.node:
         node.attribute.append(helper.make_attribute("max_seq_len", 0))
-    set_max_seq_len(model, 384)
+    lower(set_max_seq_len, model, 384)
     assert [node.attribute[0].i for node in model.graph.node] == [384, 0]
 
 
@@ -62,7 +63,7 @@ def test_the_padded_axis_is_two_to_the_longest_sequence(given: int, expected: in
     shape = helper.make_tensor_value_info("shape", TensorProto.INT64, [1])
     node = helper.make_node("Shape", ["max_seqlen"], ["shape"])
     model = helper.make_model(helper.make_graph([node], "g", [max_seqlen], [shape]))
-    bound_max_seqlen(model, 16)
+    lower(bound_max_seqlen, model, 16)
     onnx.checker.check_model(model)
     (actual,) = ReferenceEvaluator(model).run(None, {"max_seqlen": np.zeros(given, np.int32)})
     assert actual.tolist() == [expected]
@@ -94,8 +95,9 @@ def test_an_input_of_that_name_with_a_batch_is_another() -> None:
     shape = helper.make_tensor_value_info("shape", TensorProto.INT64, [2])
     node = helper.make_node("Shape", ["max_seqlen"], ["shape"])
     model = helper.make_model(helper.make_graph([node], "g", [ids], [shape]))
+    lower(leave, model)
     before = model.SerializeToString()
-    bound_max_seqlen(model, 16)
+    lower(bound_max_seqlen, model, 16)
     assert model.SerializeToString() == before
 
 
@@ -112,8 +114,9 @@ def test_scatters_that_reduce_nothing_do_not_say_so() -> None:
 
 def test_a_model_without_a_padded_axis_is_not_changed() -> None:
     model = model_of(("a", "PadfreePool"))
+    lower(leave, model)
     before = model.SerializeToString()
-    bound_max_seqlen(model, 16)
+    lower(bound_max_seqlen, model, 16)
     assert model.SerializeToString() == before
 
 

@@ -9,6 +9,8 @@ import pytest
 from onnx import ModelProto, parser
 from padfree.builder.engine.lowering.parser_gaps import spell_for_parser
 
+from tests.support.messages import lower
+
 
 def run(model: ModelProto, x: np.ndarray) -> np.ndarray:
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -24,7 +26,7 @@ def test_identity_matrices_of_sizes_that_vary(attributes: str) -> None:
     model, x = parser.parse_model(text), np.zeros((4, 6), np.float32)
     wanted = run(model, x)
     assert wanted.sum() >= 2
-    spell_for_parser(model)
+    lower(spell_for_parser, model)
     assert "EyeLike" not in {node.op_type for node in model.graph.node}
     actual = run(model, x)
     assert actual.dtype == wanted.dtype

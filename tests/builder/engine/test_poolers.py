@@ -7,9 +7,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from padfree.builder.engine.lowering import for_parser
 from padfree.onnx_tools import rewrite
 from padfree.onnx_tools.operators import check_nodes, node_attributes, with_functions
+
+from tests.support.messages import for_parser
 
 from .built_models import bert, of, run
 

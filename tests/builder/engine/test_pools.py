@@ -10,15 +10,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from padfree.builder.engine.lowering import for_parser
 from padfree.builder.engine.lowering.pools import merge_pools
 from padfree.builder.folders.head import HeadOptions
 from padfree.builder.folders.source import opened
 from padfree.onnx_tools import rewrite, synthetic
-from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.operators import check_nodes, make_node, node_attributes, padfree_nodes, with_functions
 
+from tests.support.messages import for_parser, leave, lower, with_linear
 from tests.support.samples import PLAIN_NORM, PLAIN_POOL
 
 from .built_models import run_feeds
@@ -77,7 +75,7 @@ def run(model: onnx.ModelProto, rows: int = 9) -> np.ndarray:
 def test_a_pool_takes_norm_and_cast(rms: int, mode: str) -> None:
     model = embedding(norm={"rms": rms, "epsilon": 0.25}, pool={"mode": mode})
     expected = run(model)
-    merge_pools(model)
+    lower(merge_pools, model)
     check_nodes(model)
     (pool,) = model.graph.node
     assert list(pool.input) == ["x", "cu_seqlens", "gamma", "beta"]
@@ -94,7 +92,7 @@ def test_a_pool_of_rows_takes_the_norm_after_it(rms: int, mode: str) -> None:
     """An empty sequence then gives zeros; without the merge it gave the norm of zeros, which is beta."""
     model, rows = pool_of_normed_rows({"mode": mode}, {"rms": rms, "epsilon": 0.25}), 3 if mode == "each" else 9
     expected = run(model, rows)
-    merge_pools(model)
+    lower(merge_pools, model)
     check_nodes(model)
     (pool,) = model.graph.node
     assert (list(pool.input), list(pool.output)) == (["x", "cu_seqlens", "gamma", "beta"], ["vectors"])
@@ -121,8 +119,9 @@ def test_a_pool_of_rows_takes_the_norm_after_it(rms: int, mode: str) -> None:
 )
 def test_a_norm_after_a_pool_stays_where_it_is_none_of_a_row(options: dict[str, Any]) -> None:
     model = pool_of_normed_rows(**options)
+    lower(leave, model)
     before = model.SerializeToString()
-    merge_pools(model)
+    lower(merge_pools, model)
     assert model.SerializeToString() == before
 
 
@@ -131,12 +130,12 @@ def test_a_pool_takes_one_norm() -> None:
     model = pool_of_normed_rows({"mode": "first"})
     model.graph.node.insert(0, make_node("PadfreeLayerNorm", ["z", "gamma"], ["x"], **PLAIN_NORM))
     model.graph.input[0].name = "z"
-    merge_pools(model)
+    lower(merge_pools, model)
     check_nodes(model)
     assert [node.op_type for node in model.graph.node] == ["PadfreePool", "PadfreeLayerNorm", "Cast"]
     shared = pool_of_normed_rows({"mode": "first"})
     shared.graph.output.append(helper.make_tensor_value_info("taken", TensorProto.FLOAT16, None))
-    merge_pools(shared)
+    lower(merge_pools, shared)
     assert [node.op_type for node in shared.graph.node] == ["PadfreePool", "PadfreeLayerNorm", "Cast"]
 
 
@@ -155,7 +154,7 @@ def test_a_pool_takes_one_norm() -> None:
 )
 def test_a_norm_stays_where_the_pool_has_no_kernel_for_it(options: dict[str, object]) -> None:
     model = embedding(**options)  # type: ignore[arg-type]
-    merge_pools(model)
+    lower(merge_pools, model)
     check_nodes(model)
     assert [node.op_type for node in model.graph.node] == ["PadfreeLayerNorm", "PadfreePool"]
     actual = node_attributes(model.graph.node[1])
@@ -170,7 +169,7 @@ def test_what_others_read_stays(tensor: str, how: str) -> None:
         model.graph.output.append(helper.make_tensor_value_info(tensor, TensorProto.FLOAT16, None))
     else:
         model.graph.node.append(helper.make_node("Neg", [tensor], ["negative"]))
-    merge_pools(model)
+    lower(merge_pools, model)
     check_nodes(model)
     results = {node.op_type for node in model.graph.node}
     assert ("PadfreeLayerNorm" in results, "Cast" in results) == (tensor == "y", tensor == "mean")
@@ -181,7 +180,7 @@ def test_an_encoder_that_gives_vectors_ends_in_one_kernel(mode: str, tmp_path: P
     path = tmp_path / "encoder.onnx"
     onnx.save(synthetic.bert_model(num_layers=1, hidden_size=64, num_heads=2, intermediate_size=128), str(path))
     with opened(path, HeadOptions((mode,), normalize=True)) as source:
-        rewritten = for_parser(with_linear(Model.of(rewrite(source.path, precision="fp16").model)).proto, 512)
+        rewritten = for_parser(with_linear(rewrite(source.path, precision="fp16").model), 512)
     check_nodes(rewritten)
     *_, down, pool = rewritten.graph.node
     assert (down.op_type, pool.op_type) == ("PadfreeLinear", "PadfreePool")
@@ -197,7 +196,7 @@ def test_pools_of_first_tokens_take_the_norms_that_are_left(normalize: bool, tmp
     path = tmp_path / "encoder.onnx"
     onnx.save(synthetic.bert_model(2, 64, 2, 128, vocab_size=100), str(path))
     with opened(path, HeadOptions(("cls",), normalize=normalize)) as source:
-        apart = with_linear(Model.of(rewrite(source.path, precision="fp16").model)).whole()
+        apart = with_linear(rewrite(source.path, precision="fp16").model)
     rewritten = for_parser(apart, 512)
     check_nodes(rewritten)
     results = [(node.op_type, node_attributes(node)) for node in padfree_nodes(rewritten.graph)]

@@ -99,13 +99,13 @@ def test_a_model_is_rewritten_here(children: list[subprocess.Popen[bytes]]) -> N
 def test_gemms_are_chosen_where_the_model_is_rewritten(children: list[subprocess.Popen[bytes]], norms: str) -> None:
     plain = rewrite_once(open_model(EXPORTED), replace(OPTIONS, precision="fp16"))
     result = prepared_model(EXPORTED, lambda: Device(0, "NVIDIA H200", 9, 0), precision="fp16", norms=norms)
-    assert result == for_parser(apply_linear("padfree", plain, norms=norms).whole(), MAX_SEQ_LEN)
+    assert result == for_parser(apply_linear("padfree", plain, norms=norms), MAX_SEQ_LEN).whole()
     assert linear_of(result) == "padfree"
     assert len(children) == 1
     elsewhere = Device(0, "NVIDIA A100", 8, 0)
     for device in (elsewhere, None):
         actual = prepared_model(EXPORTED, lambda device=device: device, precision="fp16", norms=norms)
-        assert actual == for_parser(plain.whole(), MAX_SEQ_LEN)
+        assert actual == for_parser(plain, MAX_SEQ_LEN).whole()
     with pytest.raises(BuildError, match="--linear padfree: PadfreeLinear computes in fp16 or bf16, the model is fp32"):
         prepared_model(EXPORTED, lambda: elsewhere, precision="fp32", linear="padfree", norms=norms)
 

@@ -7,7 +7,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from padfree.builder.engine.lowering import for_parser
 from padfree.onnx_tools import rewrite
 from padfree.onnx_tools.operators import (
     check_nodes,
@@ -16,6 +15,8 @@ from padfree.onnx_tools.operators import (
     with_functions,
     without_functions,
 )
+
+from tests.support.messages import for_parser
 
 from .built_models import bert, of, run
 

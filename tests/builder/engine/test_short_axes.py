@@ -12,6 +12,7 @@ from padfree.builder.engine.lowering.short_axes import lengthen_short_axes
 from padfree.onnx_tools import rewrite
 
 from tests.support.families import FOLDER as FAMILIES
+from tests.support.messages import leave, lower
 from tests.support.rewritings import Rewritings
 
 VOCABULARY = 64
@@ -45,7 +46,7 @@ def test_padded_attention_gives_the_same(family: str, length: int, rewritings: R
     feeds |= {value.name: 0 * mask for value in model.graph.input if "type" in value.name}
     wanted = run(model, feeds)
     assert matmuls(model)
-    lengthen_short_axes(model)
+    lower(lengthen_short_axes, model)
     results = [node.output[0] for node in matmuls(model)]
     actual, *inner = run(model, feeds, *results)
     np.testing.assert_allclose(actual, wanted[0], rtol=1e-5, atol=1e-5)
@@ -58,7 +59,7 @@ def test_matmuls_of_half_precision_are_found() -> None:
         FAMILIES / "modernbert_torchscript_sdpa.onnx", interface="padded", precision="fp16", verify=False
     ).model
     whole = rewrite(FAMILIES / "modernbert_torchscript_sdpa.onnx", interface="padded", verify=False).model
-    lengthen_short_axes(model)
+    lower(lengthen_short_axes, model)
     assert len(matmuls(model)) == len(matmuls(whole))
     padded = {name for node in model.graph.node if node.op_type == "Pad" for name in node.output}
     assert all(not padded.isdisjoint(node.input) for node in matmuls(model))
@@ -69,6 +70,7 @@ def test_sizes_that_are_fixed_are_left_alone() -> None:
         g (float[B,4,1] x, float[B,1,4] y, float[B,S,4] z, float[4,4] w) => (float[B,4,4] o, float[B,S,4] p)
         { o = MatMul(x, y)  p = MatMul(z, w) }"""
     model = parser.parse_model(text)
+    lower(leave, model)
     before = model.SerializeToString()
-    lengthen_short_axes(model)
+    lower(lengthen_short_axes, model)
     assert model.SerializeToString() == before

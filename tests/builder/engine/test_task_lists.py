@@ -9,11 +9,11 @@ from pathlib import Path
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from padfree.builder.engine.lowering import for_parser
 from padfree.builder.engine.lowering.task_lists import SHORT_LENGTH
 from padfree.builder.engine.network import needed_plugin_names
 from padfree.onnx_tools.operators import check_nodes, make_node, node_attributes
 
+from tests.support.messages import for_parser
 from tests.support.samples import PLAIN_ATTENTION
 
 ROOT = Path(__file__).parents[3]

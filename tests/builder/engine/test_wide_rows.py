@@ -6,9 +6,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from padfree.builder.engine.lowering import for_parser
 from padfree.onnx_tools import rewrite
 from padfree.onnx_tools.operators import check_nodes, node_attributes, padfree_nodes, set_attribute, with_functions
+
+from tests.support.messages import for_parser
 
 from .built_models import bert, of, run
 

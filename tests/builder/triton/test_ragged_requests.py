@@ -21,6 +21,7 @@ from padfree.builder.triton.config import read_text
 from padfree.onnx_tools import rewrite, save_model
 from padfree.runtime import Session
 
+from tests.support.messages import lower
 from tests.support.ragged_backend import LONGEST, RaggedBackend, Request, make_requests
 
 pytest.importorskip("tritonclient.grpc")
@@ -45,7 +46,7 @@ def served(request: pytest.FixtureRequest, write_plan: PlanWriter, tmp_path: Pat
     raw = json.loads(next(item.value for item in model.metadata_props if item.key == "padfree"))
     plan = write_plan(profile={"max_seq_len": LONGEST}, **raw)
     folder = write_repository(plan, tmp_path / "models", ServingOptions("bert", server="24.11")).folder
-    bound_max_seqlen(model, LONGEST)
+    lower(bound_max_seqlen, model, LONGEST)
     onnx.checker.check_model(model)
     engine = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     names = [item.name for item in engine.get_outputs()]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import onnx
 import pytest
-from padfree.builder.engine.lowering import for_parser
 from padfree.onnx_tools import RewriteError, load_model, rewrite
 from padfree.onnx_tools.operators import OPERATORS, check_nodes, make_node, node_attributes, padfree_nodes
 
 from tests.frozen.graph_digests import canonical
+from tests.support.messages import for_parser
 from tests.support.samples import PLAIN_POOL
 
 TESTS = Path(__file__).resolve().parents[2]

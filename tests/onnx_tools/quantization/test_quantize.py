@@ -13,6 +13,7 @@ import pytest
 from onnx import ModelProto, numpy_helper
 from padfree.onnx_tools import RewriteError, rewrite
 from padfree.onnx_tools.errors import VerificationError
+from padfree.onnx_tools.files.graph_io import import_graph
 from padfree.onnx_tools.files.metadata import read_metadata
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.fp8 import LEAST_COSINE, OPSET, QUANTIZATION, USUAL_COSINE, quantize, quantize_gemms
@@ -279,7 +280,7 @@ def test_other_families(name: str, fold_streams: bool, rewritings: Rewritings) -
 @pytest.mark.parametrize(("operator", "place"), [("PadfreeLinearFp8", 2), ("QuantizeLinear", 1)])
 def test_scales_in_a_file_are_checked(half: Model, scale: float, operator: str, place: int) -> None:
     rewritten = quantize(half, BATCHES, QuantizationOptions(keep=linears_that_activate(half)), verify=False)
-    check_scales(rewritten)
+    check_scales(import_graph(rewritten))
     changed = rewritten.with_proto(ModelProto())
     changed.proto.CopyFrom(rewritten.proto)
     node = next(node for node in changed.proto.graph.node if node.op_type == operator)
@@ -288,7 +289,7 @@ def test_scales_in_a_file_are_checked(half: Model, scale: float, operator: str, 
     values.reshape(-1)[-1] = scale
     tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
     with pytest.raises(RewriteError, match=rf"{operator} .* has the scale {scale:g} .*allowed are finite"):
-        check_scales(changed)
+        check_scales(import_graph(changed))
 
 
 @pytest.mark.parametrize("longer", [1.0, 20000.0])
