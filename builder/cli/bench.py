@@ -34,7 +34,9 @@ def add_parser(subparsers: Any) -> None:
         "does not apply is named with the reason. Without a GPU and TensorRT: the original and the rewritten file in "
         "onnxruntime on the CPU.",
     )
-    parser.add_argument("model", type=Path, help="exported model, such as model.onnx; a model's folder; or a hub id")
+    parser.add_argument(
+        "model", type=Path, help="exported model, such as model.onnx; a model's folder; or a Hugging Face id"
+    )
     add_head_options(parser)
     group = parser.add_argument_group("batch")
     group.add_argument(
@@ -48,7 +50,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="uniform|FILE",
         help="uniform up to S with that mean, or a file of lengths",
     )
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of tokens and order (default 0)")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of tokens and order (default 0)")
     group = parser.add_argument_group("contenders")
     group.add_argument(
         "--precision",

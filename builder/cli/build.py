@@ -70,7 +70,7 @@ def add_parser(subparsers: Any) -> None:
         "model",
         type=Path,
         nargs="+",
-        help="exported or rewritten model; a folder laid out like a hub repository; or its id",
+        help="exported or rewritten model; a model's folder, laid out as on Hugging Face; or its id there",
     )
     add_output_option(parser, "model.plan; for several engines: the folder for MODEL[-PRECISION][-PROFILE].plan")
     add_rewrite_options(parser, precision=None, interface=None, repeatable=True)

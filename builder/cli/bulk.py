@@ -32,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "model",
         type=Path,
         nargs="?",
-        help="model.plan or packed.onnx; a model's folder or a hub id runs on the CPU",
+        help="model.plan or packed.onnx; a model's folder or a Hugging Face id runs on the CPU",
     )
     parser.add_argument(
         "--input",
@@ -64,20 +64,23 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
 def _add_result_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--id", metavar="COLUMN", help="column of ids (default: rows are numbered)")
     group.add_argument(
-        "--dtype", choices=("float16", "float32"), default="float32", help="of the result (default float32)"
+        "--dtype",
+        choices=("float16", "float32"),
+        default="float32",
+        help="type of the numbers in the result (default float32)",
     )
     group.add_argument(
         "--max-text-bytes",
         type=int,
         default=1 << 18,
         metavar="N",
-        help="larger texts get no result and are listed (262144)",
+        help="larger texts get no result and are listed (default 262144)",
     )
     group.add_argument(
         "--shard-rows",
         type=int,
         metavar="N",
-        help="rows per output file (65536; 1024 for .onnx; 512 with a row per token)",
+        help="rows per output file (default 65536; 1024 for .onnx; 512 with a row per token)",
     )
 
 
@@ -86,16 +89,19 @@ def _add_worker_options(group: argparse._ArgumentGroup) -> None:
         "--gpus",
         default=ALL,
         metavar="WHICH",
-        help="for plans: all, or numbers separated by commas; one process per GPU (all)",
+        help="for plans: all, or numbers separated by commas; one process per GPU (default: all)",
     )
     group.add_argument(
-        "--workers", type=int, metavar="N", help="for .onnx files: processes (1); with --ray: actors (one per GPU)"
+        "--workers",
+        type=int,
+        metavar="N",
+        help="for .onnx files: processes (default 1); with --ray: actors (default: one per GPU)",
     )
     group.add_argument(
         "--tokenizers",
         type=int,
         metavar="N",
-        help=f"tokenising processes per worker (its share of cores; for a GPU at most {MOST_TOKENIZERS})",
+        help=f"tokenising processes per worker (default: its share of cores; for a GPU at most {MOST_TOKENIZERS})",
     )
     group.add_argument("--ray", metavar="ADDRESS", help="run on a Ray cluster: its address, or auto")
     group.add_argument(

@@ -32,7 +32,9 @@ def add_parser(subparsers: Any) -> None:
         "outputs on every valid token, with Polygraphy. Exit code 0 only where all agree within their tolerances.",
         epilog=describe_tolerances(),
     )
-    parser.add_argument("original", type=Path, help="the reference: the exported model, a model's folder or a hub id")
+    parser.add_argument(
+        "original", type=Path, help="the reference: the exported model, a model's folder or a Hugging Face id"
+    )
     parser.add_argument(
         "models",
         type=Path,
@@ -57,8 +59,18 @@ def add_parser(subparsers: Any) -> None:
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("models")
-    group.add_argument("--interface", choices=INTERFACES, default="packed", help="if no model is given (packed)")
-    group.add_argument("--precision", choices=PRECISIONS, default="fp32", help="if no model is given (fp32)")
+    group.add_argument(
+        "--interface",
+        choices=INTERFACES,
+        default="packed",
+        help="interface to rewrite to where no model is given (default packed)",
+    )
+    group.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default="fp32",
+        help="precision to rewrite to where no model is given (default fp32)",
+    )
     add_mask_option(group)
     group.add_argument(
         "--torch-model", type=Path, metavar="PATH", help="a Hugging Face folder, or a script with load_model()"
@@ -81,7 +93,7 @@ def _add_data_options(parser: argparse.ArgumentParser) -> None:
     add_tokenizer_option(group, "a folder's")
     group.add_argument("--truncate", action="store_true", help="truncate texts to the model's positions")
     group.add_argument("--max-seq-len", type=int, metavar="S", help="longest generated sequence (default: at most 512)")
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of generated batches (default 0)")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of generated batches (default 0)")
 
 
 def _add_output_options(parser: argparse.ArgumentParser) -> None:

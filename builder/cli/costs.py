@@ -24,7 +24,7 @@ def add_parser(subparsers: Any) -> None:
         "has fewer runs: 96 instead of 1,242 for a model of 512 positions.",
     )
     parser.add_argument(
-        "model", type=Path, help="model.plan or packed.onnx; a model's folder or a hub id runs on the CPU"
+        "model", type=Path, help="model.plan or packed.onnx; a model's folder or a Hugging Face id runs on the CPU"
     )
     add_revision_option(parser)
     add_output_option(parser, "costs.json")

@@ -13,7 +13,7 @@ def add_parser(subparsers: Any) -> None:
     """Adds the subcommand."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "embed",
-        help="vectors of whole data sets, on every GPU",
+        help="make vectors of whole data sets, on every GPU",
         description="Makes a vector for every text of parquet, JSON lines, CSV or text files: dense, sparse, or per "
         "token, as the model does. The result is a folder of parquet files. After an interruption, the same command "
         "resumes, and no row appears twice.",

@@ -60,7 +60,9 @@ def add_parser(subparsers: Any) -> None:
         "built. An exported model is rewritten in memory to show what padfree makes of it. Needs neither TensorRT nor "
         "a GPU.",
     )
-    parser.add_argument("model", type=Path, help="model.onnx, packed.onnx, model.plan, a model's folder or a hub id")
+    parser.add_argument(
+        "model", type=Path, help="model.onnx, packed.onnx, model.plan, a model's folder or a Hugging Face id"
+    )
     parser.add_argument(
         "--texts",
         type=Path,

@@ -57,7 +57,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "model",
         type=Path,
-        help="exported model, such as model.onnx; a folder laid out like a hub repository; or its id",
+        help="exported model, such as model.onnx; a model's folder, laid out as on Hugging Face; or its id there",
     )
     add_output_option(parser, "packed.onnx")
     add_rewrite_options(parser, precision="fp32", interface="packed")

@@ -38,8 +38,8 @@ def add_rewrite_options(
         help="packed: tokens without padding and sequence lengths (default); padded: the original inputs and outputs; "
         "varseqlen: packed, with the inputs of NVIDIA's variable-length BERT engines",
     )
-    default_text = precision or "fp16, or bf16 where fp16 cannot hold the numbers, or what a rewritten model has"
-    again, action = ("; several times: an engine each", "append") if repeatable else ("", "store")
+    default_text = precision or "fp16, or bf16 where fp16 cannot hold the numbers, or a rewritten model's own"
+    again, action = ("; repeatable: an engine for each", "append") if repeatable else ("", "store")
     group.add_argument(
         "--precision",
         action=action,
@@ -53,24 +53,23 @@ def add_rewrite_options(
         "--verify",
         choices=(WHOLE,),
         default=True,
-        help="take long sequences through all layers, too, when original and rewritten model are compared (default: "
-        "layers that differ in nothing but weights count as one), and compare a folder that padfree reads itself with "
-        "transformers, where torch is installed",
+        help="compare more: run long sequences through all layers (default: through one of those that differ only in "
+        "weights), and where torch is installed, check a folder that padfree reads itself against transformers",
     )
     verify.add_argument(
         "--no-verify",
         dest="verify",
         action="store_false",
         default=True,
-        help="skip both comparisons: original and rewritten model in onnxruntime, and a new engine with that",
+        help="skip both comparisons: of the rewritten model with the original, and of a new engine with that model",
     )
     add_mask_option(group)
     group.add_argument(
         "--padding-id",
         type=int,
         metavar="ID",
-        help="what padded slots hold, for models that read them: the tokenizer's padding (default: 0 and 1 are tried "
-        "and noted)",
+        help="for models that read padded slots: the id that the tokenizer pads with (default: 0 and 1 are tried, and "
+        "the report says so)",
     )
     group.add_argument(
         "--masks",
@@ -128,7 +127,7 @@ def add_revision_option(parser: argparse._ActionsContainer) -> None:
         "--revision",
         metavar="REV",
         default="",
-        help="for a hub id: the branch, tag or commit to take (default: the newest)",
+        help="for a Hugging Face id: the branch, tag or commit to take (default: the newest)",
     )
 
 
@@ -158,14 +157,14 @@ def _add_scorer_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--scores",
         metavar="TOKENS",
-        help="for models that generate text: the token whose score is a pair's answer, and the token against it, such "
-        "as yes,no",
+        help="for models that generate text: the token whose score answers a pair, and the token that it is compared "
+        "with, such as yes,no",
     )
     group.add_argument(
         "--template",
         metavar="TEXT",
-        help="what a reranker is asked: a text, or a file, with {query} and {document}, or a chat template; or "
-        "qwen3-reranker, bge-reranker-v2-gemma (default: the folder's chat template)",
+        help="the prompt of such a reranker: a text or file with {query} and {document}, a chat template, or a known "
+        "one's name: qwen3-reranker, bge-reranker-v2-gemma (default: the folder's chat template)",
     )
 
 
@@ -263,7 +262,7 @@ def add_calibration_options(parser: argparse.ArgumentParser) -> None:
         "--calibrate",
         type=Path,
         metavar="FILE",
-        help="calibration data like those that the model will get: texts (.txt, .jsonl) or token ids (.jsonl, .npz)",
+        help="data like the model's later inputs: texts (.txt, .jsonl) or token ids (.jsonl, .npz)",
     )
     add_tokenizer_option(group)
     group.add_argument(
@@ -328,4 +327,6 @@ def _tokenizer_file(text: str) -> Path:
 
 def add_output_option(parser: argparse.ArgumentParser, example: str) -> None:
     """-o/--output, required."""
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=f"file to write ({example})")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE", help=f"file to write, such as {example}"
+    )

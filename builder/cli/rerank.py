@@ -13,9 +13,10 @@ def add_parser(subparsers: Any) -> None:
     """Adds the subcommand."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "rerank",
-        help="scores of pairs of texts, on every GPU",
-        description="Gives every pair of texts of parquet, JSON lines or CSV files a cross-encoder's score, or the "
-        "scores of its classes. The result, and what happens when the command is ended, are as for padfree embed.",
+        help="score pairs of texts of whole data sets, on every GPU",
+        description="Scores the pairs of texts of parquet, JSON lines or CSV files with a cross-encoder: one score for "
+        "each pair, or one for each class. The result is a folder of parquet files. After an interruption, the same "
+        "command resumes, and no row appears twice.",
     )
     add_options(parser)
     usual = "default: as the inputs spell pairs, such as query and text, or text and text_pair"

@@ -32,7 +32,7 @@ def add_parser(subparsers: Any) -> None:
         "each text: a vector, a score, a label with its score, or words with labels.",
     )
     parser.add_argument(
-        "model", type=Path, help="model.plan or packed.onnx; a model's folder or a hub id runs on the CPU"
+        "model", type=Path, help="model.plan or packed.onnx; a model's folder or a Hugging Face id runs on the CPU"
     )
     sources = parser.add_mutually_exclusive_group(required=True)
     sources.add_argument(

@@ -23,12 +23,12 @@ def add_parser(subparsers: Any) -> None:
         "serve",
         help="serve a model over HTTP",
         description="Serves an engine (TensorRT) or a rewritten .onnx file (onnxruntime, CPU) over HTTP: OpenAI's "
-        "/v1/embeddings, Cohere's /v1/rerank, and the routes of text-embeddings-inference. Ends at SIGTERM and Ctrl-C, "
-        "when all that was taken is answered.",
+        "/v1/embeddings, Cohere's /v1/rerank, and the routes of text-embeddings-inference. After SIGTERM or "
+        "Ctrl-C it answers the requests that it has taken, and ends.",
         epilog="Environment variables, named in brackets, set what the command line does not.",
     )
     parser.add_argument(
-        "model", type=Path, help="model.plan or packed.onnx; a model's folder or a hub id is served on the CPU"
+        "model", type=Path, help="model.plan or packed.onnx; a model's folder or a Hugging Face id is served on the CPU"
     )
     _add_model_options(parser.add_argument_group("the model"))
     _add_server_options(parser.add_argument_group("the server"))
@@ -41,8 +41,14 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
     add_revision_option(group)
     add_tokenizer_option(group)
     group.add_argument("--name", help="the model's name for clients (default: the file's name)")
-    group.add_argument("--task", choices=("embed", "rerank", "classify", "sparse", "tag"), help="what the model is for")
-    group.add_argument("--output", metavar="NAME", help="the output that answers a text")
+    group.add_argument(
+        "--task",
+        choices=("embed", "rerank", "classify", "sparse", "tag"),
+        help="what the model is for (default: what its folder and outputs say)",
+    )
+    group.add_argument(
+        "--output", metavar="NAME", help="the output that answers a text (default: the one for the task)"
+    )
     group.add_argument("--max-length", type=int, metavar="S", help="maximum tokens per text (default: the model's)")
     group.add_argument("--query-prompt", metavar="TEXT", help="text before each query")
     group.add_argument("--document-prompt", metavar="TEXT", help="text before each document")
@@ -56,7 +62,7 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--cuda-graphs",
         action="store_true",
-        help="capture repeated sizes, for loads with few sizes: requests wait for captures (6 to 24 ms of BERT-base)",
+        help="capture repeated sizes, for loads with few sizes: requests wait for captures (6 to 24 ms with BERT-base)",
     )
     group.add_argument(
         "--allow-other-gpu", action="store_true", help="run a plan built on another GPU of the same architecture"
@@ -64,8 +70,8 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_server_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1)")
-    group.add_argument("--port", type=int, default=8080, help="0 takes a free one (default 8080)")
+    group.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
+    group.add_argument("--port", type=int, default=8080, help="port to listen on; 0 takes a free one (default 8080)")
     group.add_argument(
         "--processes", type=int, metavar="N", help="front-end processes (default: one for every two cores)"
     )
@@ -83,37 +89,60 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
         help="more keys, one per line, as secrets are mounted in containers",
     )
     group.add_argument(
-        "--accept-token-ids", action="store_true", help="take ids of the model's own tokenizer instead of texts"
+        "--accept-token-ids",
+        action="store_true",
+        help="also take token ids of the model's own tokenizer in place of texts",
     )
     group.add_argument(
-        "--long-texts", choices=("truncate", "refuse"), default="truncate", help="texts beyond --max-length"
+        "--long-texts",
+        choices=("truncate", "refuse"),
+        default="truncate",
+        help="what happens to texts beyond --max-length (default truncate)",
     )
     group.add_argument(
-        "--grace-seconds", type=float, default=30.0, metavar="S", help="the longest wait for answers at the end (30)"
+        "--grace-seconds",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="longest wait at the end for requests that have been taken (default 30)",
     )
     group.add_argument(
         "--drain-seconds",
         type=float,
         default=0.0,
         metavar="S",
-        help="seconds after SIGTERM in which requests are answered and /health reports the end (0)",
+        help="seconds after SIGTERM in which requests are still taken, while /health reports the end (default 0)",
     )
     group.add_argument("--access-log", metavar="FILE", help="a line of JSON per request, without texts; - for stdout")
-    group.add_argument("--no-docs", action="store_true", help="no pages at /docs and /openapi.json")
+    group.add_argument("--no-docs", action="store_true", help="serve no pages at /docs and /openapi.json")
 
 
 def _add_limit_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--max-body-bytes", type=int, default=1 << 23, metavar="N", help="per request (8 MiB)")
-    group.add_argument("--max-texts", type=int, default=2048, metavar="N", help="per request (2048)")
-    group.add_argument("--max-text-bytes", type=int, default=1 << 16, metavar="N", help="per text, in UTF-8 (65536)")
     group.add_argument(
-        "--max-concurrent-requests", type=int, default=512, metavar="N", help="per front-end process (512)"
+        "--max-body-bytes", type=int, default=1 << 23, metavar="N", help="largest request (default 8 MiB)"
     )
     group.add_argument(
-        "--max-waiting-tokens", type=int, default=1 << 20, metavar="T", help="that wait for the model (1048576)"
+        "--max-texts", type=int, default=2048, metavar="N", help="most texts in a request (default 2048)"
     )
     group.add_argument(
-        "--request-seconds", type=float, default=30.0, metavar="S", help="the longest time of a request (30)"
+        "--max-text-bytes", type=int, default=1 << 16, metavar="N", help="longest text, in UTF-8 (default 65536)"
+    )
+    group.add_argument(
+        "--max-concurrent-requests",
+        type=int,
+        default=512,
+        metavar="N",
+        help="most requests under way in a front-end process (default 512)",
+    )
+    group.add_argument(
+        "--max-waiting-tokens",
+        type=int,
+        default=1 << 20,
+        metavar="T",
+        help="most tokens that wait for the model (default 1048576)",
+    )
+    group.add_argument(
+        "--request-seconds", type=float, default=30.0, metavar="S", help="longest time for a request (default 30)"
     )
 
 

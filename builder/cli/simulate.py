@@ -23,8 +23,8 @@ def add_parser(subparsers: Any) -> None:
         "simulate",
         help="compare batching policies on measured costs",
         description="Replays arrivals of requests, generated or recorded, against cost tables of `padfree costs`, in "
-        "simulated time: one request per run, first come first served within the budget, and the cheapest cut, on "
-        "every table. Nothing is simulated but runs and queues: no network, no time to decide.",
+        "simulated time, with three policies on every table: one request per run, first come first served within the "
+        "budget, and the cheapest cut. Only runs and queues are simulated: no network, no time to decide.",
     )
     parser.add_argument("costs", type=Path, nargs="+", help="cost tables; results carry the files' names")
     group = parser.add_argument_group("arrivals")
@@ -35,14 +35,21 @@ def add_parser(subparsers: Any) -> None:
         help="requests per second, separated by commas (default 1000; with --trace: the trace's)",
     )
     group.add_argument("--seconds", type=float, default=10.0, metavar="S", help="duration of the arrivals (default 10)")
-    group.add_argument("--arrivals", default="poisson", metavar="poisson|bursts", help="default poisson")
     group.add_argument(
-        "--lengths", default="short-skewed", metavar="short-skewed|uniform|FILE", help="or a file of observed lengths"
+        "--arrivals", default="poisson", metavar="poisson|bursts", help="how requests arrive (default poisson)"
+    )
+    group.add_argument(
+        "--lengths",
+        default="short-skewed",
+        metavar="short-skewed|uniform|FILE",
+        help="lengths of requests, or a file of observed ones (default short-skewed)",
     )
     group.add_argument("--max-length", type=int, default=512, metavar="L", help="longest request (default 512)")
     group.add_argument("--deadline-ms", type=float, metavar="MS", help="drop requests that cannot be answered in time")
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of times and lengths (default 0)")
-    group.add_argument("--save-trace", type=Path, metavar="FILE", help="write the first rate's arrivals")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of times and lengths (default 0)")
+    group.add_argument(
+        "--save-trace", type=Path, metavar="FILE", help="write the arrivals of the first rate, for --trace"
+    )
     group = parser.add_argument_group("server")
     group.add_argument("--max-batch", type=int, metavar="B", help="maximum sequences per run (default: the table's)")
     group.add_argument(

@@ -28,7 +28,7 @@ def add_parser(subparsers: Any) -> None:
         "server. Needs neither a GPU nor a server.",
     )
     parser.add_argument(
-        "model", type=Path, help="model.plan or packed.onnx; a model's folder or a hub id is served on the CPU"
+        "model", type=Path, help="model.plan or packed.onnx; a model's folder or a Hugging Face id is served on the CPU"
     )
     add_revision_option(parser)
     parser.add_argument(
@@ -37,7 +37,7 @@ def add_parser(subparsers: Any) -> None:
         type=Path,
         required=True,
         metavar="FOLDER",
-        help="repository: a new one, or one with other models and versions, which stay",
+        help="repository: a new one, or an existing one, whose other models and versions stay",
     )
     parser.add_argument("--name", required=True, metavar="NAME", help="the model's name in the server")
     parser.add_argument(
