@@ -7,7 +7,7 @@ from . import word_table
 from .backend import Backend, RunOptions
 from .budget import Budget, cut
 from .chunks import run_chunks
-from .errors import SessionError
+from .errors import OutputSizeError, SessionError
 from .feeds import Array, packed_feeds, padded_feeds, split_outputs
 from .gpu import plugin_library  # which remembers where Python was started
 from .masks import kept_slots, mask_values
@@ -24,6 +24,7 @@ __all__ = [
     "InputInfo",
     "Metadata",
     "OutputInfo",
+    "OutputSizeError",
     "Profile",
     "RunOptions",
     "Session",

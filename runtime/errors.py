@@ -7,3 +7,7 @@ class SessionError(ValueError):
 
     The message names what failed, the value, what is allowed and the next step.
     """
+
+
+class OutputSizeError(SessionError):
+    """An engine has an output whose size follows from what the inputs hold, not from their shapes."""

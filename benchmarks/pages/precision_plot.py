@@ -18,6 +18,8 @@ from .style import GREY, INK, OTHER_COLOURS, OURS, STYLE, machine, save
 PRECISIONS = ("fp32", "fp16", "bf16", "fp8")
 BATCH = ("bert-base", 16, 512)
 """Model, B and S that are timed."""
+WIDE = 8
+"""From this ratio of the longest time to the shortest on, the axis of times is logarithmic."""
 SETS = ("fp8", "precisions")
 """Sets of the sweep with such records; later ones take precedence."""
 COLOURS = dict(zip(PRECISIONS, (GREY, OURS, *OTHER_COLOURS), strict=False))
@@ -71,15 +73,17 @@ def draw_precisions(timed: Sequence[Record], trained: Sequence[Record], path: Pa
     result = points(timed, trained)
     if len(result) < 2:
         return False
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     lines = changes_without_times(timed, trained)
+    shortest, longest = min(point.time_ms for point in result), max(point.time_ms for point in result)
+    logarithmic = longest > WIDE * shortest
     with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots(figsize=(6.4, 3.6))
         for point in result:
             axes.scatter(point.time_ms, point.changed_percent, s=70, color=COLOURS[point.precision], zorder=3)
             label = f"{point.precision}: {point.time_ms:.2f} ms, {point.changed_percent:.2g} %"
-            right = point.time_ms > 0.7 * max(each.time_ms for each in result)
+            right = point.time_ms == longest
             axes.annotate(
                 label,
                 (point.time_ms, point.changed_percent),
@@ -88,11 +92,17 @@ def draw_precisions(timed: Sequence[Record], trained: Sequence[Record], path: Pa
                 ha="right" if right else "left",
                 color=INK,
             )
+        if logarithmic:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+            axes.xaxis.set_minor_formatter(ticker.NullFormatter())
+        left = shortest / 1.3 if logarithmic else 0
+        axes.set_xlim(left, (1.3 if logarithmic else 1.08) * longest)
         for name, changed in lines.items():
             axes.axhline(changed, color=COLOURS[name], linestyle="dotted", linewidth=1.5)
             label = f"{name}: {changed:.2g} %, time not measured"
-            axes.annotate(label, (0, changed), xytext=(6, 4), textcoords="offset points", color=INK)
-        axes.set_xlim(0, 1.08 * max(point.time_ms for point in result))
+            axes.annotate(label, (left, changed), xytext=(6, 4), textcoords="offset points", color=INK)
         axes.set_ylim(-0.15, 1.2 * max(*(point.changed_percent for point in result), *lines.values()))
         axes.grid(visible=True)
         axes.set_xlabel("ms per batch, BERT-base, 16 texts of up to 512 tokens (lower is better)")

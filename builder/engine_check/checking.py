@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.metadata import Metadata
-from padfree.runtime import Backend, RunOptions, SessionError
+from padfree.runtime import Backend, OutputSizeError, RunOptions, SessionError
 
 from ..compare.batches import PREFIX
 from ..errors import BuildError
@@ -102,6 +102,8 @@ def check_engine(
     start = time.monotonic()
     try:
         answers = _answers(open_engine(plan, content, metadata, device), metadata, reference.batches)
+    except OutputSizeError as error:
+        raise BuildError(f"{error}; {plan} was not written") from error
     except SessionError as error:
         raise BuildError(
             f"the engine does not run on the GPU that it was built on: {_refusal(plan, str(error), compare)}"
@@ -133,6 +135,8 @@ def _answers(backend: Backend, metadata: Metadata, batches: Sequence[CheckedBatc
 def _run(backend: Backend, batch: CheckedBatch, metadata: Metadata) -> dict[str, Array]:
     try:
         return {name: np.array(value) for name, value in backend.run(batch.inputs(metadata)).items()}
+    except OutputSizeError:
+        raise  # it has nothing to do with the batch
     except SessionError as error:
         lengths = batch.seq_lens.tolist()
         raise SessionError(f"on the batch '{batch.name}' (lengths {lengths}): {error}") from error

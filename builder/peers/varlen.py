@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,10 +33,14 @@ def varlen_attention(torch: Any, seq_lens: Sequence[int], device: str) -> Attend
         raise UnavailableError(f"this PyTorch ({torch.__version__}) has no torch.nn.attention.varlen") from error
     offsets = torch.tensor([0, *np.cumsum(seq_lens)], dtype=torch.int32, device=device)
     longest = max(seq_lens)
+    shares_heads = "enable_gqa" in inspect.signature(varlen_attn).parameters  # PyTorch 2.11 has no such option
 
     def attend(window: Window) -> Callable[[Any, Any, Any], Any]:
         def run(q: Any, k: Any, v: Any) -> Any:
-            options = {} if q.shape[1] == k.shape[1] else {"enable_gqa": True}
+            group = q.shape[1] // k.shape[1]
+            options = {"enable_gqa": True} if group > 1 and shares_heads else {}
+            if group > 1 and not shares_heads:
+                k, v = (heads.repeat_interleave(group, dim=1) for heads in (k, v))
             return varlen_attn(q, k, v, offsets, offsets, longest, longest, window_size=window, **options)
 
         return run

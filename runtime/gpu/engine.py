@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from padfree.contract.metadata import Metadata
 
-from ..errors import SessionError
+from ..errors import OutputSizeError, SessionError
 from . import device_code, plugin_library
 from .cuda import open_device
 from .trt import check_engine, import_tensorrt, shared_logger
@@ -231,8 +231,11 @@ class Context:
     def _output_shape(self, name: str) -> Shape:
         shape = tuple(self._context.get_tensor_shape(name))
         if min(shape, default=0) < 0:
-            raise SessionError(
-                f"output '{name}' has shape {list(shape)}, which depends on data; padfree's engines know all output "
-                "shapes from their inputs: rewrite and build the model again"
+            sizes = ", ".join("?" if size < 0 else str(size) for size in shape)
+            raise OutputSizeError(
+                f"output '{name}' has the shape [{sizes}], where ? follows from what the inputs hold; an "
+                "engine's outputs get their memory before it runs, so that their sizes must follow from the inputs' "
+                "shapes: build it without this output (padfree optimize --outputs NAMES), or run the .onnx file in "
+                "onnxruntime"
             )
         return shape

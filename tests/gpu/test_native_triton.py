@@ -151,10 +151,12 @@ def test_tensors_in_shared_gpu_memory(server: TritonServer, session: Session) ->
         "tritonclient.utils.cuda_shared_memory", reason="needs cuda-python: pip install 'tritonclient[cuda]'"
     )
     ids = np.array([[5, 6, 7, 8], [9, 10, 11, 0]], np.int32)
-    hidden_size = session.run([[5]])["pooler_output"][0].size
+    pooled = session.run([[5]])["pooler_output"][0]
+    hidden_size, dtype = pooled.size, pooled.dtype
     inputs = [triton.InferInput("input_ids", [2, 4], "INT32"), triton.InferInput("seq_lens", [2, 1], "INT32")]
     inputs[1].set_data_from_numpy(np.array([[4], [3]], np.int32))
-    sizes = {"ids": ids.nbytes, "pooled": 2 * hidden_size * 2, "hidden": 2 * 4 * hidden_size * 2}
+    row_bytes = hidden_size * dtype.itemsize
+    sizes = {"ids": ids.nbytes, "pooled": 2 * row_bytes, "hidden": 2 * 4 * row_bytes}
     client = triton.InferenceServerClient(server.url("grpc"))
     regions = {name: shared.create_shared_memory_region(name, size, 0) for name, size in sizes.items()}
     try:
@@ -167,8 +169,8 @@ def test_tensors_in_shared_gpu_memory(server: TritonServer, session: Session) ->
         outputs[1].set_shared_memory("hidden", sizes["hidden"])
         client.infer("bert", inputs, outputs=outputs)
         answer: Answer = {
-            "pooler_output": shared.get_contents_as_numpy(regions["pooled"], np.float16, [2, hidden_size]),
-            "last_hidden_state": shared.get_contents_as_numpy(regions["hidden"], np.float16, [2, 4, hidden_size]),
+            "pooler_output": shared.get_contents_as_numpy(regions["pooled"], dtype.type, [2, hidden_size]),
+            "last_hidden_state": shared.get_contents_as_numpy(regions["hidden"], dtype.type, [2, 4, hidden_size]),
         }
         assert_right(answer, [[5, 6, 7, 8], [9, 10, 11]], session)
     finally:

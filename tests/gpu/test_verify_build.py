@@ -58,7 +58,9 @@ def test_an_engine_with_a_wrong_operator_is_not_written(
     """As if attention's kernel were broken: in TensorRT's graph, the last layer's scale of scores is doubled."""
     build = EngineBuilder.build
 
-    def build_wrong(self: EngineBuilder, model: onnx.ModelProto, ranges: Any, *, content: Any = None) -> BuiltEngine:
+    def build_wrong(
+        self: EngineBuilder, model: onnx.ModelProto, ranges: Any, *, content: Any = None, **_: Any
+    ) -> BuiltEngine:
         whole = onnx.ModelProto()
         whole.CopyFrom(model if content is None else onnx.load_model_from_string(bytes(content)))
         attention = [node for node in padfree_nodes(whole.graph) if node.op_type == "PadfreeAttention"][-1]
@@ -81,7 +83,9 @@ def test_a_gemm_that_is_off_by_a_fifth_is_found_in_bf16(
     model, build = tmp_path / "model.onnx", EngineBuilder.build
     onnx.save_model(bert_model(6, 256, 4, 1024, vocab_size=1000, max_positions=512), str(model))
 
-    def build_wrong(self: EngineBuilder, given: onnx.ModelProto, ranges: Any, *, content: Any = None) -> BuiltEngine:
+    def build_wrong(
+        self: EngineBuilder, given: onnx.ModelProto, ranges: Any, *, content: Any = None, **_: Any
+    ) -> BuiltEngine:
         whole = onnx.ModelProto()
         whole.CopyFrom(given if content is None else onnx.load_model_from_string(bytes(content)))
         name = f"encoder.layer.{layer}.output.dense.MatMul"

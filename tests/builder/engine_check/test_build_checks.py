@@ -22,7 +22,7 @@ from padfree.builder.engine.phases import COMPARING, REFERENCE
 from padfree.builder.engine_check import checking
 from padfree.onnx_tools import rewrite, save_model
 from padfree.onnx_tools.operators import padfree_nodes
-from padfree.runtime import SessionError
+from padfree.runtime import OutputSizeError, SessionError
 
 from tests.support.cpu_engines import use_cpu_engines
 from tests.support.folders import write_folder
@@ -265,6 +265,22 @@ def test_an_engine_that_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(
         BuildError, match=r"does not run .*'one token' \(lengths \[1\]\): .*IllegalAddress; .* not written"
     ):
+        build_engine(EXPORTED, tmp_path / "model.plan", **LIMITS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_whose_size_follows_from_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_cpu_engines(monkeypatch)
+
+    class Sizeless:
+        def run(self, *_: Any, **__: Any) -> Any:
+            raise OutputSizeError("output 'logits' has the shape [1, ?, 3]")
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(checking, "open_engine", lambda *_: Sizeless())
+    with pytest.raises(BuildError, match=r"^output 'logits' .* \[1, \?, 3\]; \S*model\.plan was not written$"):
         build_engine(EXPORTED, tmp_path / "model.plan", **LIMITS)
     assert list(tmp_path.iterdir()) == []
 
