@@ -23,6 +23,7 @@ from .layout import KEPT_MASKING, layout
 from .neighbours import neighbours
 from .pooling import pooling
 from .position_tables import position_tables
+from .qk_norms import qk_norms
 from .spelling.spelling import spelling
 from .sums import sums
 from .tokens.tokens import tokens
@@ -67,7 +68,7 @@ def preparation(
 
 def packing_passes(keep: str) -> tuple[Pass, ...]:
     """The passes that pack what is left; `keep` is one of KEPT_MASKING."""
-    return (layout(keep), layer_norm, first_tokens)
+    return (layout(keep), layer_norm, qk_norms, first_tokens)
 
 
 def interface_passes(interface: str, fillers: Mapping[str, int], unread: Collection[str]) -> tuple[Pass, ...]:

@@ -51,7 +51,7 @@ def layers_of(model: ModelProto) -> Layers:
         sum(bool(item["rotary_features"]) for item in linear),
         sum(bool(item["has_x_moments"] or item["has_residual_moments"]) for item in linear),
         sum(node.op_type == "PadfreeLayerNorm" for node in nodes),
-        sum(node.op_type == "PadfreeRotary" for node in nodes),
+        sum(node.op_type in ("PadfreeRotary", "PadfreeQkNormRotary") for node in nodes),
     )
 
 

@@ -76,7 +76,8 @@ and normalise their input or residual; and the norms and rotations that keep the
 
 In each family, the norm after the last layer keeps its own kernel, because an output needs it. T5, UMT5, ESM-2,
 EuroBERT, UltraBERT, mBART and LayoutLM have another one after the embedding. DeBERTa v2, whose first layer has a
-convolution over tokens, has one on each side of that sum. Qwen3 and EmbeddingGemma normalise Q and K before RoPE.
+convolution over tokens, has one on each side of that sum. Qwen3 and EmbeddingGemma normalise Q and K before RoPE: one
+kernel a layer does both, and the table counts it among the rotations.
 EmbeddingGemma normalises the results of its layers before they are added, which no linear layer can do.
 
 `pytest tests/onnx_tools/exports/test_folded_layers.py` compares all answers, in float32 and fp16, and every third

@@ -280,8 +280,9 @@ def test_fewer_heads_of_keys_and_values(repeat: Rotate, norm: bool, interface: s
     (actual,) = attributes(result)
     assert (actual["num_heads"], actual["num_kv_heads"]) == (HEADS, 2)
     assert (actual["window_left"], actual["window_right"]) == (-1, 0)
-    assert actual["qkv_layout"] == (b"separate" if norm else b"3HD")
-    assert [item["num_heads"] for item in attributes(result, "PadfreeRotary")] == ([HEADS, 2] if norm else [HEADS + 2])
+    assert actual["qkv_layout"] == (b"2HD" if norm else b"3HD")
+    assert [item["num_heads"] for item in attributes(result, "PadfreeRotary")] == ([] if norm else [HEADS + 2])
+    assert len(attributes(result, "PadfreeQkNormRotary")) == int(norm)
     assert_agree(model, result)
 
 
