@@ -22,6 +22,7 @@ from ..analysis.graph import (
 from ..analysis.layout import T
 from ..analysis.onnx_operators import RESHAPES
 from ..analysis.symbolic import Analysis
+from ..files.weight_columns import join_columns
 from ..match import Miss, NoMatch
 from ..match.chains.gemms import added_bias
 from .base import PassResult
@@ -189,6 +190,5 @@ class _QkNorms:
         """Constants side by side, once for those that layers share."""
         key = tuple(item.name for item in constants)
         if key not in self._constants:
-            values = np.concatenate([item.values for item in constants], axis=-1)
-            self._constants[key] = self._editor.constant(stem, values)
+            self._constants[key] = join_columns(self._editor.fresh(stem), constants)
         return self._constants[key]

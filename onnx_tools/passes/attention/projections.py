@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 from ...analysis.graph import Editor, made_by
 from ...analysis.layout import token_axis
 from ...analysis.symbolic import Analysis
+from ...files.weight_columns import join_columns
 from ...match import NoMatch
 from ...match.attention.attention import Attention
 from ...match.chains.heads import HEADS_FIRST, TOKENS_FIRST, HeadsSource, trace_heads
@@ -80,6 +81,8 @@ class Projections:
 
     def _concatenate(self, constants: list[tuple[gs.Constant, Linear]], stem: str) -> gs.Constant:
         key = tuple((constant.name, linear.columns.tobytes()) for constant, linear in constants)
+        if key not in self._weights and all(linear.is_whole for _, linear in constants):
+            self._weights[key] = join_columns(self._editor.fresh(stem), [constant for constant, _ in constants])
         if key not in self._weights:
             parts = [
                 constant.values if linear.is_whole else constant.values[..., linear.columns]

@@ -106,6 +106,16 @@ def test_files_are_those_of_small_models(
 
 
 @pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("name", ["qwen3_bfloat16", "bert_bfloat16"])
+def test_weights_of_queries_keys_and_values_stay_deferred_in_one(name: str, tmp_path: Path) -> None:
+    options = RewriteOptions(precision="bf16", verify=False)
+    model = rewrite_model(model_of(name, tmp_path / "model", Storage.MAP), options).model
+    joined = [tensor for tensor in model.proto.graph.initializer if tensor.name.startswith("qkv_weight")]
+    assert joined
+    assert all(isinstance(model.weights.held_for(tensor), DeferredData) for tensor in joined)
+
+
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("name", ["qwen3_bfloat16", "roberta"])
 def test_answers_are_those_of_one_session(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, feeds = model_of(name, tmp_path / "model"), tiny_folders.pad(None)
