@@ -8,18 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import onnx_graphsurgeon as gs
 from onnx import ModelProto
-from onnx_graphsurgeon.logger import G_LOGGER
 
 from .analysis.check import check_graph
-from .analysis.graph import names_in_use, tidy
+from .analysis.graph import tidy
 from .errors import RewriteError, VerificationError
-from .files.graph_io import export_model, import_graph
-from .files.metadata import is_rewritten, read_metadata, write_metadata
+from .files.metadata import write_metadata
 from .files.model import Model
+from .graph_model import GraphModel
 from .importing.newer_opsets import raise_opset
-from .linear import with_linear
+from .linear import add_linear
 from .operators import check_nodes, without_functions
 from .precision.element_types import check_element_types
 from .quantization.calibration import BeginSteps, Feeds, Step, largest_numbers
@@ -30,7 +28,6 @@ from .quantization.losses import measure_losses
 from .quantization.narrowing import narrow_gemms
 from .quantization.options import AS_MEASURED, LARGEST_STREAM_LOSS, QuantizationOptions
 from .quantization.weights import QuantizedWeights
-from .report import plugin_counts
 
 QUANTIZATION = "quantization"
 """The name of the metadata's entry."""
@@ -84,8 +81,8 @@ def quantize(
         RewriteError: the model is not of that kind, or the data cannot be used.
         VerificationError: the outputs are too far off.
     """
-    with G_LOGGER.suppress(G_LOGGER.ERROR):  # it warns of every e4m3 tensor, although it keeps the type
-        return _quantize(_measure(model, batches, options, begin), batches, options, verify=verify)
+    rewritten = GraphModel.of(_plain(model))
+    return _quantize(_measure(rewritten, batches, options, begin), batches, options, verify=verify)
 
 
 def quantize_gemms(
@@ -103,40 +100,42 @@ def quantize_gemms(
     which every layer adds. If a GEMM loses more than LARGEST_STREAM_LOSS by that, such norms stay operators of their
     own, their results are rounded instead, and the model is calibrated again.
     """
-    with G_LOGGER.suppress(G_LOGGER.ERROR):
-        measurements = _measure(with_linear(model, fold_norms=fold_norms), batches, options, begin)
-        if measurements.plan.stream_loss > LARGEST_STREAM_LOSS:
-            measurements = _measure(with_linear(model, fold_streams=False), batches, options, begin)
-        return _quantize(measurements, batches, options, verify=verify)
+    plain = _plain(model)
+    rewritten = GraphModel.of(plain)
+    add_linear(rewritten, fold_norms=fold_norms)
+    measurements = _measure(rewritten, batches, options, begin)
+    if measurements.plan.stream_loss > LARGEST_STREAM_LOSS:
+        rewritten = GraphModel.of(plain)
+        add_linear(rewritten, fold_streams=False)
+        measurements = _measure(rewritten, batches, options, begin)
+    return _quantize(measurements, batches, options, verify=verify)
 
 
 @dataclass(frozen=True)
 class _Measurements:
-    """A model in half precision, and the plan for quantising it."""
+    """A model in half precision, the same as onnxruntime ran it, and the plan for quantising it."""
 
-    model: Model
-    metadata: dict[str, Any]
-    graph: gs.Graph
+    rewritten: GraphModel
+    plain: Model
     weights: QuantizedWeights
     plan: _Plan
 
 
 def _measure(
-    model: Model,
-    batches: Sequence[Feeds],
-    options: QuantizationOptions,
-    begin: BeginSteps,
+    rewritten: GraphModel, batches: Sequence[Feeds], options: QuantizationOptions, begin: BeginSteps
 ) -> _Measurements:
-    metadata, plain = _check(model, batches), _plain(model)
-    graph, weights = import_graph(plain), QuantizedWeights()
-    plan = _plan(graph, plain, metadata["precision"], batches, options, weights, begin(len(batches)))
-    return _Measurements(plain, metadata, graph, weights, plan)
+    _check(rewritten.metadata, batches)
+    plain, weights = rewritten.export(), QuantizedWeights()
+    check_nodes(plain.proto)
+    plan = _plan(rewritten, plain, batches, options, weights, begin(len(batches)))
+    return _Measurements(rewritten, plain, weights, plan)
 
 
 def _quantize(
     measurements: _Measurements, batches: Sequence[Feeds], options: QuantizationOptions, *, verify: bool
 ) -> Model:
-    plain, metadata, graph, plan = measurements.model, measurements.metadata, measurements.graph, measurements.plan
+    rewritten, plain, plan = measurements.rewritten, measurements.plain, measurements.plan
+    graph, metadata = rewritten.graph, rewritten.metadata
     precision, losses = metadata["precision"], plan.losses
     if not plan.layers.chosen_layers:
         name = max(losses, key=losses.__getitem__)
@@ -147,11 +146,9 @@ def _quantize(
     result = narrow_gemms(graph, precision, plan.layers.chosen_layers, plan.scales, measurements.weights)
     tidy(graph)
     check_graph(graph, result.name)
-    names = names_in_use(graph)
     metadata["coverage"]["passes"].append({"name": result.name, "replaced": result.replaced, "missed": []})
-    metadata["coverage"]["plugins"] = metadata["plugins"] = plugin_counts(graph)
-    metadata["origins"] = {name: origin for name, origin in metadata.get("origins", {}).items() if name in names}
-    exported = export_model(graph, plain)
+    rewritten.describe_nodes()
+    exported = rewritten.export()
     check_nodes(exported.proto)
     check_element_types(exported.proto, precision)
     effects = measure_effect(plain, exported, precision, metadata, batches[:1]) if verify else {}
@@ -161,11 +158,10 @@ def _quantize(
     return exported
 
 
-def _check(model: Model, batches: Sequence[Feeds]) -> dict[str, Any]:
-    """The model's metadata. Raises RewriteError where it, or the data, cannot be used."""
-    if not is_rewritten(model.proto):
+def _check(metadata: Mapping[str, Any], batches: Sequence[Feeds]) -> None:
+    """Raises RewriteError where a model with this metadata, or the data, cannot be used."""
+    if not metadata:
         raise RewriteError("the model carries no padfree metadata; rewrite it first (padfree optimize)")
-    metadata = read_metadata(model.proto)
     if QUANTIZATION in metadata:
         raise RewriteError("the model is in fp8 already; give the original, or leave out --calibrate")
     if metadata["precision"] == "fp32":
@@ -174,7 +170,6 @@ def _check(model: Model, batches: Sequence[Feeds]) -> dict[str, Any]:
         )
     if not batches:
         raise RewriteError("there is no calibration data; pass texts, or token ids, of the kind that the model gets")
-    return metadata
 
 
 def _plain(model: Model) -> Model:
@@ -185,16 +180,15 @@ def _plain(model: Model) -> Model:
 
 
 def _plan(
-    graph: gs.Graph,
+    rewritten: GraphModel,
     model: Model,
-    precision: str,
     batches: Sequence[Feeds],
     options: QuantizationOptions,
     weights: QuantizedWeights,
     done: Step,
 ) -> _Plan:
     """Chooses GEMMs and scales; GEMMs that lose too much, or read only zeros, stay in half precision."""
-    layers = choose_layers(graph, options)
+    layers, precision = choose_layers(rewritten.graph, options), rewritten.metadata["precision"]
     tensors = list(dict.fromkeys(layer.x for layer in layers.chosen_layers))
     largest = largest_numbers(model, precision, tensors, batches, done)
     scales = {name: activation_scale(value, options.margin) for name, value in largest.items()}

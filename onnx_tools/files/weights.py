@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto, helper, numpy_helper
 from onnx_graphsurgeon.ir.tensor import LazyValues
+from onnx_graphsurgeon.logger import G_LOGGER
 
 from ..errors import ModelFileError
 from .deferred_data import DeferredData, size_of
@@ -187,7 +188,8 @@ class HeldValues(LazyValues):  # type: ignore[misc]
     """A graph's constant whose data is outside of its message."""
 
     def __init__(self, message: TensorProto, data: memoryview | DeferredData) -> None:
-        lazy = LazyValues(message)
+        with G_LOGGER.suppress(G_LOGGER.ERROR):  # it warns of bf16 and e4m3, although it keeps the type
+            lazy = LazyValues(message)
         self.shape, self.dtype, self.nbytes = lazy.shape, lazy.dtype, lazy.nbytes
         self.message, self.source = message, data
 
