@@ -305,11 +305,10 @@ def _expand(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm
 
 _RULES: Mapping[str, Callable[[gs.Node, InputFacts, Facts], PackedForm]] = MappingProxyType(
     {
-        "ArgMax": _along_axes,
-        "ArgMin": _along_axes,
+        **dict.fromkeys((record.name for record in OPERATORS.values() if record.has_axes), _along_axes),
+        **dict.fromkeys(working(Work.NORM), _norm),
         "Concat": _concat,
         "DequantizeLinear": _quantize,
-        "CumSum": _along_axes,
         "Expand": _expand,
         "Gather": _gather,
         "GatherElements": _elements,
@@ -319,15 +318,12 @@ _RULES: Mapping[str, Callable[[gs.Node, InputFacts, Facts], PackedForm]] = Mappi
         "Pad": _pad,
         "Reshape": _reshape,
         "Slice": _slice,
+        "Scatter": _elements,
         "ScatterElements": _elements,
         "Split": _split,
-        "Squeeze": _along_axes,
         "Tile": _tile,
         "TopK": _top,
         "Transpose": _transpose,
         "Trilu": _triangle,
-        "Unsqueeze": _along_axes,
-        **dict.fromkeys(working(Work.NORM), _norm),
-        **dict.fromkeys(working(Work.REDUCTION), _along_axes),
     }
 )

@@ -38,9 +38,9 @@ class Work(Enum):
     ELEMENTWISE = auto()
     """The same element of every operand, after broadcasting."""
     NORM = auto()
-    """Those along `axis`, or from it on; the shape stays."""
+    """Those along its axes; the shape stays."""
     REDUCTION = auto()
-    """Those along `axes`, which become one or vanish."""
+    """Those along its axes, which become one or vanish."""
 
 
 class ShapeRule(Enum):
@@ -84,6 +84,11 @@ class Operator:
     keeps_sign: bool = False
     finite: bool = False
 
+    @property
+    def has_axes(self) -> bool:
+        """Whether it works along axes, one or several."""
+        return self.axis is not None or self.axes is not None
+
 
 _RECORDS = (
     Operator("Abs", work=Work.ELEMENTWISE, least=0.0, finite=True),
@@ -91,8 +96,8 @@ _RECORDS = (
     Operator("Acosh", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST),
     Operator("Add", work=Work.ELEMENTWISE, keeps_sign=True, finite=True),
     Operator("And", work=Work.ELEMENTWISE, least=0.0),
-    Operator("ArgMax", axis=0),
-    Operator("ArgMin", axis=0),
+    Operator("ArgMax", work=Work.REDUCTION, axis=0),
+    Operator("ArgMin", work=Work.REDUCTION, axis=0),
     Operator("Asin", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST),
     Operator("Asinh", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST),
     Operator("Atan", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST),
@@ -191,7 +196,7 @@ _RECORDS = (
     Operator("Swish", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST, finite=True),
     Operator("Tan", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST),
     Operator("Tanh", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST, least=-1.0, finite=True),
-    Operator("TensorScatter", shape=ShapeRule.FIRST, axis=-2),
+    Operator("TensorScatter", shape=ShapeRule.FIRST),
     Operator("ThresholdedRelu", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST),
     Operator("Tile", moves=Movement.REPEATED, parameters=(1,)),
     Operator("TopK", parameters=(1,), axis=-1),

@@ -13,9 +13,9 @@ import onnx_graphsurgeon as gs
 
 from ...operators import DOMAIN
 from ..graph import STANDARD_DOMAINS, dtype_name
-from ..onnx_operators import OPERATORS, ShapeRule
+from ..onnx_operators import OPERATORS, ShapeRule, Work
 from . import movement
-from .arguments import axes_of_node, axis_of, slice_arguments, split_sizes
+from .arguments import axes_along, axes_of_node, axis_of, slice_arguments, split_sizes
 from .expr import COMPARISONS, ELEMENTWISE, Apply, Element, Index, Number, RowSum, apply, axis_index, number
 from .facts import MAX_ELEMENTS, Facts, InputFacts, broadcast_shape, elementwise, from_elements
 from .indexing import Lookup, eye_like, gather_nd, scatter_nd, trilu
@@ -52,7 +52,7 @@ def infer(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> Results:
     if record is not None and record.shape is ShapeRule.BROADCAST:
         shape = broadcast_shape([item.shape for item in input_facts])
         return [Facts(shape, input_facts[0].dtype, constant=all(item.constant for item in input_facts))]
-    if node.op.startswith("Reduce"):
+    if record is not None and record.work is Work.REDUCTION:
         return [_reduce(node, input_facts)]
     rule = _RULES.get(node.op)
     return sizes(node, input_facts) if rule is None else rule(node, input_facts)
@@ -267,21 +267,24 @@ def _constant_of_shape(node: gs.Node, input_facts: InputFacts) -> Results:
 
 def _reduce(node: gs.Node, input_facts: InputFacts) -> Facts:
     x = input_facts[0]
-    axes, keep = axes_of_node(node, input_facts), bool(node.attrs.get("keepdims", 1))
-    constant = all(item.constant for item in input_facts)
+    axes, keep = axes_along(node, input_facts), bool(node.attrs.get("keepdims", 1))
+    dtype, constant = (
+        "int64" if node.op in ("ArgMax", "ArgMin") else x.dtype,
+        all(item.constant for item in input_facts),
+    )
     if not x.shape:
-        return Facts(dtype=x.dtype, constant=constant)
+        return Facts(dtype=dtype, constant=constant)
     if axes is None:
         if len(input_facts) > 1 or node.attrs.get("noop_with_empty_axes", 0):
-            return Facts(dtype=x.dtype, constant=constant)
+            return Facts(dtype=dtype, constant=constant)
         axes = list(range(len(x.shape)))
-    axis_set = {axis % len(x.shape) for axis in axes}
+    axis_set = set(axes)
     shape = [Poly.of(1) if i in axis_set else size for i, size in enumerate(x.shape) if keep or i not in axis_set]
     if node.op == "ReduceProd" and len(x.shape) == 1 and x.integers() is not None:
         product = movement.volume(tuple(x.integers() or ()))
         return replace(from_elements(_indices([product]).reshape([1] * keep), x.dtype or "int64"), constant=constant)
     expr = _row_sum(x) if node.op == "ReduceSum" and axis_set == {1} else None
-    return Facts(tuple(shape), x.dtype, expr, constant=constant)
+    return Facts(tuple(shape), dtype, expr, constant=constant)
 
 
 def _row_sum(x: Facts) -> RowSum | None:
@@ -294,19 +297,8 @@ def _row_sum(x: Facts) -> RowSum | None:
     return RowSum(expr.source, axis_index(0), x.dtype or expr.dtype)
 
 
-def _arg_reduce(node: gs.Node, input_facts: InputFacts) -> Results:
-    x = input_facts[0]
-    if not x.shape:
-        return [Facts(dtype="int64")]
-    axis, keep = axis_of(node, len(x.shape)), bool(node.attrs.get("keepdims", 1))
-    shape = [Poly.of(1) if i == axis else size for i, size in enumerate(x.shape) if keep or i != axis]
-    return [Facts(tuple(shape), "int64")]
-
-
 _RULES: Mapping[str, Callable[[gs.Node, InputFacts], Results]] = MappingProxyType(
     {
-        "ArgMax": _arg_reduce,
-        "ArgMin": _arg_reduce,
         "Attention": attention,
         "Cast": _cast,
         "CastLike": _cast_like,
