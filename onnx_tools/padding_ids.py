@@ -8,7 +8,8 @@ import onnx_graphsurgeon as gs
 
 from .analysis.graph import is_standard
 from .analysis.layout import is_token_input
-from .analysis.symbolic.arguments import axis_of
+from .analysis.limits import table_of
+from .analysis.walks import readers_after
 from .files.model import Model
 from .importing.importing import import_model
 
@@ -32,12 +33,5 @@ def ids_of_zeros(model: Model) -> tuple[int, ...]:
 
 def _tables_of(tensor: gs.Tensor) -> list[gs.Constant]:
     """The tables that an input indexes."""
-    tables, waiting = list[gs.Constant](), [tensor]
-    while waiting:
-        for node in waiting.pop().outputs:
-            table = node.inputs[0] if is_standard(node, "Gather") else None
-            if isinstance(table, gs.Constant) and len(table.shape) > 1 and axis_of(node, len(table.shape)) == 0:
-                tables.append(table)
-            elif is_standard(node, "Cast", "Identity"):
-                waiting += node.outputs
-    return tables
+    readers = [node for node, _ in readers_after([tensor], lambda node, _: is_standard(node, "Cast", "Identity"))]
+    return [table for node in readers if (table := table_of(node)) is not None and len(table.shape) > 1]

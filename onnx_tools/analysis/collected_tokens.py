@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 
 from .graph import is_standard, producer
 from .onnx_operators import Movement, moving
+from .walks import readers_after
 
 _SAME_TOKENS = ("And", "Cast", "Identity", "Squeeze", "Unsqueeze")
 _SAME_VALUES = moving(*Movement) - {"Concat"} | {"GatherElements", "GatherND", "ReduceMax"}
@@ -19,13 +20,8 @@ _FIRST = 1  # the number of the first numbered token
 
 def collects(comparison: gs.Node) -> bool:
     """Whether the positions of the tokens for which a comparison is true are collected (NonZero)."""
-    waiting = [comparison]
-    while waiting:
-        readers = [reader for tensor in waiting.pop().outputs for reader in tensor.outputs]
-        if any(is_standard(reader, "NonZero") for reader in readers):
-            return True
-        waiting += [reader for reader in readers if is_standard(reader, *_SAME_TOKENS)]
-    return False
+    readers = readers_after(comparison.outputs, lambda reader, _: is_standard(reader, *_SAME_TOKENS))
+    return any(is_standard(reader, "NonZero") for reader, _ in readers)
 
 
 def numbered_tokens(graph: gs.Graph) -> dict[str, str | None]:

@@ -18,6 +18,7 @@ from .limits import limit_of
 from .onnx_operators import Movement, moving
 from .positional import Positional
 from .symbolic import Analysis
+from .walks import readers_after
 
 _ANGLES = moving(*Movement) - moving(Movement.PART) | {"Div", "Einsum", "MatMul", "Mul"}
 """Operators that may lie between a position and the cosines of its angles."""
@@ -61,18 +62,10 @@ def _is_of_integers(tensor: gs.Tensor) -> bool:
 
 def _is_turned(tensor: gs.Tensor) -> bool:
     """Whether an input's numbers become angles: their sines and cosines are computed, or taken from a table."""
-    waiting, seen = [tensor], {tensor.name}
-    while waiting:
-        current = waiting.pop()
-        for node in current.outputs:
-            if is_standard(node, *_ANGLE_OPS):
-                return True
-            if is_standard(node, "Gather") and node.inputs[1] is current:
-                if _holds_angles(node.inputs[0]):
-                    return True
-            elif is_standard(node, *_ANGLES):
-                waiting += [item for item in node.outputs if item.name not in seen]
-                seen.update(item.name for item in node.outputs)
+    for node, read in readers_after([tensor], lambda node, _: is_standard(node, *_ANGLES)):
+        is_index = is_standard(node, "Gather") and node.inputs[1] is read
+        if is_standard(node, *_ANGLE_OPS) or (is_index and _holds_angles(node.inputs[0])):
+            return True
     return False
 
 

@@ -9,25 +9,26 @@ from .graph import is_padfree, is_standard
 from .onnx_operators import Movement, moving
 from .symbolic import Analysis, Poly
 from .symbolic.arguments import axis_of
+from .walks import readers_after
 
 
 def limit_of(graph: gs.Graph, name: str) -> int | None:
     """How many values an input's ids may take: the rows of the smallest table that they choose from."""
     tensor = next(item for item in graph.inputs if item.name == name)
-    limits, waiting, seen = list[int](), [tensor], {tensor.name}
-    while waiting:
-        current = waiting.pop()
-        for node in current.outputs:
-            if is_padfree(node, "PadfreeEmbedding"):
-                limits += _embedding_limits(node, current)
-            elif is_standard(node, "Gather") and len(node.inputs) > 1 and node.inputs[1] is current:
-                table = node.inputs[0]
-                if isinstance(table, gs.Constant) and axis_of(node, len(table.shape)) == 0:
-                    limits.append(int(table.shape[0]))
-            elif is_padfree(node, "PadfreePack", "PadfreeUnpack") or _moves(node, current):
-                waiting += [item for item in node.outputs if item.name not in seen]
-                seen.update(item.name for item in node.outputs)
-    return min(limits) if limits else None
+    limits = list[int]()
+    for node, current in readers_after([tensor], _moves):
+        if is_padfree(node, "PadfreeEmbedding"):
+            limits += _embedding_limits(node, current)
+        elif is_standard(node, "Gather") and len(node.inputs) > 1 and node.inputs[1] is current:
+            table = table_of(node)
+            limits += [] if table is None else [int(table.shape[0])]
+    return min(limits, default=None)
+
+
+def table_of(node: gs.Node) -> gs.Constant | None:
+    """The constant that a Gather takes rows of; None for other nodes."""
+    table = node.inputs[0] if is_standard(node, "Gather") else None
+    return table if isinstance(table, gs.Constant) and axis_of(node, len(table.shape)) == 0 else None
 
 
 _MOVEMENTS = moving(*Movement)
@@ -35,7 +36,7 @@ _MOVEMENTS = moving(*Movement)
 
 def _moves(node: gs.Node, tensor: gs.Tensor) -> bool:
     """Whether a node's results hold the tensor's values, all of them or some."""
-    if is_standard(node, "Concat"):
+    if is_standard(node, "Concat") or is_padfree(node, "PadfreePack", "PadfreeUnpack"):
         return True
     return is_standard(node, *_MOVEMENTS) and node.inputs[0] is tensor
 

@@ -15,6 +15,7 @@ from ..analysis.symbolic import Analysis, Element, Poly
 from ..analysis.symbolic.expr import leaves
 from ..analysis.symbolic.facts import Facts
 from ..analysis.token_elements import BATCH, SLOTS, dims_of_shape
+from ..analysis.walks import nodes_before
 from ..errors import RewriteError
 from ..match.values.mask_values import mask_of
 from .base import Boundary, PassResult, add_schedule, boundary_of, pack, unpack
@@ -341,12 +342,7 @@ def _takes_first(node: gs.Node) -> bool:
 
 def _says_more(mask: gs.Tensor, boundary: Boundary) -> bool:
     """Whether the mask input is also read for more than which slots it keeps."""
-    chain, tensor = set[int](), boundary.mask
-    waiting = [tensor]
-    while waiting:
-        for node in waiting.pop().inputs:
-            chain.add(id(node))
-            waiting += list(node.inputs)
+    chain = {id(node) for node in nodes_before([boundary.mask], lambda _: True)}
     return any(id(node) not in chain and not is_standard(node, "Shape") for node in mask.outputs)
 
 

@@ -10,6 +10,7 @@ from ..analysis.graph import Editor, argument, is_output, is_standard, made_by, 
 from ..analysis.symbolic import Analysis, Poly
 from ..analysis.symbolic.arguments import slice_arguments
 from ..analysis.symbolic.facts import Facts
+from ..analysis.walks import readers_after
 from ..match import Miss, NoMatch
 from ..match.chains.chosen_token import chosen_token
 from ..match.values.mask_values import Mask, mask_of
@@ -62,18 +63,10 @@ def pooling(graph: gs.Graph, analysis: Analysis) -> PassResult:
 
 def _reaches_tokens(analysis: Analysis, tensor: gs.Tensor) -> bool:
     """Whether anything along the sequence is made from a tensor."""
-    seen, waiting = set[int](), list(tensor.outputs)
-    while waiting:
-        node = waiting.pop()
-        if id(node) in seen or is_standard(node, "Shape"):
-            continue
-        seen.add(id(node))
-        for output in node.outputs:
-            shape = analysis[output].shape
-            if shape is None or any("S" in size.atoms() for size in shape):
-                return True
-            waiting += output.outputs
-    return False
+    readers = [node for node, _ in readers_after([tensor], lambda node, _: not is_standard(node, "Shape"))]
+    outputs = [output for node in readers if not is_standard(node, "Shape") for output in node.outputs]
+    shapes = [analysis[output].shape for output in outputs]
+    return any(shape is None or any("S" in size.atoms() for size in shape) for shape in shapes)
 
 
 def _is_hidden(analysis: Analysis, tensor: gs.Tensor) -> bool:

@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 from ...analysis.graph import is_padfree, is_standard, node_name, used_once
 from ...analysis.layout import B, T
 from ...analysis.symbolic import Analysis
+from ...analysis.walks import readers_after
 from .. import NoMatch
 
 MULTIPLE = 8
@@ -68,13 +69,5 @@ def is_bias(analysis: Analysis, bias: gs.Tensor, y: gs.Tensor) -> bool:
 
 def is_of_first_tokens(node: gs.Node) -> bool:
     """Whether a node computes rows [B,...] for a PadfreePool that reads one for each sequence."""
-    seen, waiting = set[int](), [node]
-    while waiting:
-        for reader in [reader for tensor in waiting.pop().outputs for reader in tensor.outputs]:
-            if is_padfree(reader, "PadfreePool"):
-                if reader.attrs["mode"] == "each":
-                    return True
-            elif id(reader) not in seen:
-                seen.add(id(reader))
-                waiting.append(reader)
-    return False
+    readers = readers_after(node.outputs, lambda reader, _: not is_padfree(reader, "PadfreePool"))
+    return any(is_padfree(reader, "PadfreePool") and reader.attrs["mode"] == "each" for reader, _ in readers)

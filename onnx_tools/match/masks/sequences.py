@@ -12,6 +12,7 @@ from ...analysis.layout import S
 from ...analysis.symbolic import Analysis, Element
 from ...analysis.symbolic.arguments import axis_of
 from ...analysis.symbolic.expr import leaves
+from ...analysis.walks import nodes_before
 from ...errors import RewriteError
 from .evidence import is_gemm
 
@@ -80,17 +81,10 @@ def _operands(analysis: Analysis, node: gs.Node) -> list[tuple[gs.Tensor, gs.Ten
     """The operands of every GEMM that the scores of an attention are made of."""
     if is_standard(node, "Attention"):
         return [(node.inputs[0], node.inputs[1])]
-    operands, seen, waiting = list[tuple[gs.Tensor, gs.Tensor]](), set[int](), list(node.inputs[0].inputs)
-    while waiting:
-        maker = waiting.pop()
-        if id(maker) in seen:
-            continue
-        seen.add(id(maker))
-        if is_gemm(analysis, maker):
-            operands.append((maker.inputs[0], maker.inputs[1]))
-        elif not is_standard(maker, "Shape", "Size"):
-            waiting += [item for tensor in maker.inputs for item in tensor.inputs]
-    return operands
+    makers = nodes_before(
+        node.inputs[:1], lambda maker: not (is_gemm(analysis, maker) or is_standard(maker, "Shape", "Size"))
+    )
+    return [(maker.inputs[0], maker.inputs[1]) for maker in makers if is_gemm(analysis, maker)]
 
 
 def _list(names: Iterable[str]) -> str:

@@ -12,11 +12,12 @@ import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
 from ...analysis.graph import is_standard
+from ...analysis.limits import table_of
 from ...analysis.onnx_operators import REORDERINGS
 from ...analysis.symbolic import Apply, Element, Expr, Index, Number, evaluate
-from ...analysis.symbolic.arguments import axis_of
 from ...analysis.symbolic.expr import COMPARISONS, leaves
 from ...analysis.symbolic.facts import Facts
+from ...analysis.walks import readers_after
 from .. import NoMatch
 
 # Tried for an input whose values nothing limits; constants of the expression and their neighbours are added.
@@ -58,17 +59,9 @@ class Domain:
 
 def table_rows(tensor: gs.Tensor) -> int | None:
     """The rows of the smallest table that an input's values choose from; None where they choose from none."""
-    row_counts, seen = list[int](), [tensor]
-    while seen:
-        current = seen.pop()
-        for node in current.outputs:
-            if is_standard(node, "Gather") and node.inputs[1] is current:
-                table = node.inputs[0]
-                if isinstance(table, gs.Constant) and axis_of(node, len(table.shape)) == 0 and len(table.shape) > 1:
-                    row_counts.append(int(table.shape[0]))
-            elif is_standard(node, *_MOVING) and node.inputs[0] is current:
-                seen += list(node.outputs)
-    return min(row_counts) if row_counts else None
+    readers = readers_after([tensor], lambda node, read: is_standard(node, *_MOVING) and node.inputs[0] is read)
+    tables = [table_of(node) for node, read in readers if len(node.inputs) > 1 and node.inputs[1] is read]
+    return min((int(table.shape[0]) for table in tables if table is not None and len(table.shape) > 1), default=None)
 
 
 def domain_of(dtype: str, rows: int | None, exprs: Iterable[Expr]) -> Domain:
