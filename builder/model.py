@@ -8,9 +8,9 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+from padfree.contract.closing import Closing
 from padfree.contract.names import ONNX_SUFFIX
 from padfree.runtime import Session
 from padfree.runtime.answers import Classification, Floats, RankedDocument, TaggedSpan, TextModel, TokenRows
@@ -30,7 +30,7 @@ _log = logging.getLogger("padfree")
 _OWNER = "sentence-transformers"
 
 
-class Model(TextModel):
+class Model(TextModel, Closing):
     """A model that answers texts. Any number of threads may call it; `session` is what lies beneath.
 
     Args:
@@ -139,14 +139,6 @@ class Model(TextModel):
     def close(self) -> None:
         """Waits for runs of other threads and frees what the model holds; harmless when called again."""
         self._resources.close()
-
-    def __enter__(self) -> Model:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _makes_engines(path: Path) -> bool:

@@ -6,10 +6,10 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy.typing as npt
+from padfree.contract.closing import Closing
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import ONNX_SUFFIX
 
@@ -31,7 +31,7 @@ CPU_TOKENS_A_RUN = 16384  # keeps onnxruntime's activations in bounds when a req
 OUTPUTS = ("host", "device")
 
 
-class Session:
+class Session(Closing):
     """Runs a plan (TensorRT) or a rewritten .onnx file (onnxruntime, CPU) on ragged batches.
 
     Everything that can be checked on the host is checked before anything runs. Requests larger than the engine's
@@ -241,14 +241,6 @@ class Session:
     def close(self) -> None:
         """Waits for runs of other threads and frees buffers and the engine; harmless when called again."""
         self._finalizer()
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def budget_of(metadata: Metadata) -> Budget:

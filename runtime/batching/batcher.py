@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy.typing as npt
+from padfree.contract.closing import Closing
 from padfree.runtime.errors import SessionError
 from padfree.runtime.request import RaggedBatch, read_packed, read_request
 
@@ -58,7 +59,7 @@ class Stats:
     cache_bytes: int
 
 
-class Batcher:
+class Batcher(Closing):
     """Collects single requests into runs of a session.
 
     Requests wait in a bounded queue. Threads of the batcher ask the policy for the next run and hand each request its
@@ -284,14 +285,6 @@ class Batcher:
         self._threads.end(
             None if drain else ClosedError("the batcher was closed before the request ran; send it again")
         )
-
-    def __enter__(self) -> Batcher:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     async def __aenter__(self) -> Batcher:
         return self

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
+
+from padfree.contract.closing import Closing
 
 from ..errors import SessionError
 from .cuda import Graph, current_device
@@ -13,7 +14,7 @@ from .lane import Lane
 from .staging import DeviceFeeds
 
 
-class PreparedRun:
+class PreparedRun(Closing):
     """Inputs on the device and a context bound to them, in memory of their own.
 
         with session.backend.prepare(session.feeds(batch)) as prepared:
@@ -93,11 +94,3 @@ class PreparedRun:
                 graph.close()
             self._lane.close()
             self._lane.arena.close()
-
-    def __enter__(self) -> PreparedRun:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

@@ -9,11 +9,11 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from padfree.contract.closing import Closing
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import ONNX_SUFFIX
 
@@ -32,7 +32,7 @@ from .members import DeviceStats, Members, PoolSession
 Array = npt.NDArray[Any]
 
 
-class DevicePool:
+class DevicePool(Closing):
     """Sessions of one model on several devices, which answer as one.
 
     Work is dealt by what it costs, by tokens and squared lengths, not by rows: a run goes to the device that has least
@@ -218,14 +218,6 @@ class DevicePool:
             with self._ending:
                 self._under_way -= 1
                 self._ending.notify_all()
-
-    def __enter__(self) -> DevicePool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _run_feeds(ragged: RaggedBatch, session: PoolSession) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..attention import Heads, Projections, Scoring, mask, split_heads
 from ..blocks import LayerSizes, PostNormLayer
-from ..distances import by_distance, log_buckets
+from ..distances import Integers, by_distance, log_buckets
 from ..errors import NotDefinedError
 from ..graph import MASK, EncoderGraph
 from ..heads import LOGITS, first_token, heads
@@ -39,6 +39,14 @@ class Distances:
     offsets: str
     ahead: str
     scale: float
+
+    @staticmethod
+    def of(graph: EncoderGraph, rows: str, buckets: Integers, span: int, scale: float) -> Distances:
+        """Those for distances from -N to N, whose buckets are given; the table has 2 * `span` rows."""
+        after, ahead = (
+            by_distance(graph, np.clip(sign * buckets + span, 0, 2 * span - 1), len(buckets) // 2) for sign in (1, -1)
+        )
+        return Distances(rows, after, ahead, scale)
 
 
 def _encode(writing: Writing) -> EncoderRows:
@@ -113,9 +121,7 @@ def _distances(writing: Writing, tensors: Tensors, sizes: LayerSizes, terms: tup
         reach = 2 * max(furthest, span)
         offsets = np.arange(-reach, reach + 1)
         bucket = log_buckets(offsets, span, furthest) if has_buckets else offsets
-        index, across = (np.clip(sign * bucket + span, 0, 2 * span - 1) for sign in (1, -1))
-        scale = (sizes.heads.size * (1 + len(terms))) ** -0.5
-        return Distances(table, by_distance(graph, index, reach), by_distance(graph, across, reach), scale)
+        return Distances.of(graph, table, bucket, span, (sizes.heads.size * (1 + len(terms))) ** -0.5)
 
 
 def _projections(keys: Keys, parts: Tensors, sizes: LayerSizes, terms: tuple[str, ...]) -> dict[str, Linear]:

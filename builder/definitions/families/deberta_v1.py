@@ -7,7 +7,6 @@ import numpy as np
 
 from ..attention import Scoring, mask
 from ..blocks import LayerSizes, PostNormLayer
-from ..distances import by_distance
 from ..graph import MASK
 from ..heads import heads
 from ..layers import Linear
@@ -52,9 +51,7 @@ def _distances(writing: Writing, tensors: Tensors, sizes: LayerSizes, terms: tup
     with graph.scope("distances"):
         table = graph.weight(tensors.take("encoder.rel_embeddings.weight", 2 * furthest, sizes.width))
         offsets = np.arange(-furthest, furthest + 1)
-        index, across = (np.clip(sign * offsets + furthest, 0, 2 * furthest - 1) for sign in (1, -1))
-        scale = (sizes.heads.size * (1 + len(terms))) ** -0.5
-        return Distances(table, by_distance(graph, index, furthest), by_distance(graph, across, furthest), scale)
+        return Distances.of(graph, table, offsets, furthest, (sizes.heads.size * (1 + len(terms))) ** -0.5)
 
 
 def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:

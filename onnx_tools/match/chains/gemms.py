@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
@@ -50,13 +51,18 @@ def check(analysis: Analysis, node: gs.Node, precision: str) -> None:
         )
 
 
-def added_bias(graph: gs.Graph, analysis: Analysis, y: gs.Tensor) -> GemmStep:
-    """The bias [N] that the only reader of y [T,N], an Add, adds to it."""
+def addition(graph: gs.Graph, y: gs.Tensor, fits: Callable[[gs.Tensor], bool]) -> GemmStep:
+    """What the only reader of y, an Add, adds to it, if that fits."""
     reader = y.outputs[0] if used_once(graph, y) else None
     if reader is None or not is_standard(reader, "Add"):
         return GemmStep(y)
     other = reader.inputs[1] if reader.inputs[0] is y else reader.inputs[0]
-    return GemmStep(reader.outputs[0], other, (reader,)) if is_bias(analysis, other, y) else GemmStep(y)
+    return GemmStep(reader.outputs[0], other, (reader,)) if fits(other) else GemmStep(y)
+
+
+def added_bias(graph: gs.Graph, analysis: Analysis, y: gs.Tensor) -> GemmStep:
+    """The bias [N] that the only reader of y [T,N], an Add, adds to it."""
+    return addition(graph, y, lambda other: is_bias(analysis, other, y))
 
 
 def is_bias(analysis: Analysis, bias: gs.Tensor, y: gs.Tensor) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, is_padfree, is_standard, node_name, used_once
+from ...analysis.graph import Editor, is_padfree, node_name, used_once
 from ...analysis.symbolic import Analysis
 from ...match import Miss, NoMatch
 from ...match.chains.activation import find_activation
-from ...match.chains.gemms import GemmStep, added_bias, check, is_bias, is_candidate
+from ...match.chains.gemms import GemmStep, added_bias, addition, check, is_bias, is_candidate
 from ..base import PassResult
 from .linear_node import padfree_linear
 
@@ -85,9 +85,7 @@ def _bias(graph: gs.Graph, analysis: Analysis, y: gs.Tensor) -> GemmStep:
 
 def _residual(graph: gs.Graph, analysis: Analysis, y: gs.Tensor) -> GemmStep:
     """The tensor [T,N] that the only reader of y adds to it."""
-    reader = y.outputs[0] if used_once(graph, y) else None
-    if reader is None or not is_standard(reader, "Add"):
-        return GemmStep(y)
-    other = reader.inputs[1] if reader.inputs[0] is y else reader.inputs[0]
-    same = analysis[other].shape == analysis[y].shape and analysis[other].dtype == analysis[y].dtype
-    return GemmStep(reader.outputs[0], other, (reader,)) if same and analysis[y].shape is not None else GemmStep(y)
+    shape, dtype = analysis[y].shape, analysis[y].dtype
+    return addition(
+        graph, y, lambda other: shape is not None and (analysis[other].shape, analysis[other].dtype) == (shape, dtype)
+    )
