@@ -35,13 +35,15 @@ def biased_positions(kind: str, heads: int) -> Positions:
 
 
 def make_operands(
-    tokens: int, heads: int, kv_heads: int, head_size: int, dtype: torch.dtype, *, separate: bool = False
+    tokens: int, heads: int, kv_heads: int, head_size: int, dtype: torch.dtype, qkv_layout: str
 ) -> list[torch.Tensor]:
-    """Views of q [T, H, D], k and v [T, KVH, D] in one tensor, or three tensors, followed by filler."""
+    """Views of q [T, H, D], k and v [T, KVH, D] in one tensor, or in two or three, followed by filler."""
     counts = [heads, kv_heads, kv_heads]
     qkv = torch.randn(tokens, sum(counts), head_size, device=DEVICE, generator=generator())
     parts = with_filler(qkv.to(dtype), FILLER).split(counts, dim=1)
-    return [part.contiguous() for part in parts] if separate else list(parts)
+    if qkv_layout == "2HD":
+        return [*torch.cat(parts[:2], dim=1).split(counts[:2], dim=1), parts[2]]
+    return [part.contiguous() for part in parts] if qkv_layout == "separate" else list(parts)
 
 
 def check(
@@ -52,14 +54,14 @@ def check(
     kv_heads: int = 0,
     head_size: int = 64,
     dtype: torch.dtype = torch.float16,
-    separate: bool = False,
+    qkv_layout: str = "3HD",
     with_bias: bool = False,
     kernel: str = "auto",
     key_spread: float = 1.0,
 ) -> torch.Tensor:
     """Compares attention with the truth; kv_heads 0 means as many as heads."""
     tokens, counts = sum(lengths), [heads, kv_heads or heads, kv_heads or heads]
-    operands = make_operands(tokens, heads, counts[1], head_size, dtype, separate=separate)
+    operands = make_operands(tokens, heads, counts[1], head_size, dtype, qkv_layout)
     operands[1][:tokens] *= key_spread
     whole, biases = [operand[:tokens].double() for operand in operands], None
     if with_bias:
@@ -103,9 +105,9 @@ def test_biases(kind: str, window: tuple[int, int], dtype: torch.dtype, kernel: 
 
 @pytest.mark.parametrize("ratio", [1, 2, 4, 8])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("qkv_layout", ["3HD", "separate", "2HD"])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_heads_that_share_keys(ratio: int, dtype: torch.dtype, separate: bool, kernel: str) -> None:
+def test_heads_that_share_keys(ratio: int, dtype: torch.dtype, qkv_layout: str, kernel: str) -> None:
     for positions in (
         Positions(),
         Positions((-1, 0)),
@@ -113,8 +115,8 @@ def test_heads_that_share_keys(ratio: int, dtype: torch.dtype, separate: bool, k
         biased_positions("distance 32", 8),
     ):
         check(
-            LENGTHS["mixed"], positions, heads=8, kv_heads=8 // ratio, dtype=dtype, separate=separate,
-            with_bias=separate, kernel=kernel,
+            LENGTHS["mixed"], positions, heads=8, kv_heads=8 // ratio, dtype=dtype, qkv_layout=qkv_layout,
+            with_bias=qkv_layout == "separate", kernel=kernel,
         )  # fmt: skip
 
 
@@ -125,6 +127,16 @@ def test_head_sizes(head_size: int, dtype: torch.dtype, kernel: str) -> None:
     for positions in (Positions(), Positions((64, 64)), replace(biased_positions("distance 20", 3), window=(-1, 0))):
         check(
             LENGTHS["mixed"], positions, head_size=head_size, dtype=dtype, kernel=kernel, with_bias=head_size % 32 == 0
+        )
+
+
+@pytest.mark.parametrize("head_size", [64, 128, 256])
+@pytest.mark.parametrize("window", [(-1, 0), (256, 256)], ids=str)
+def test_decoders_read_values_beside_queries_and_keys(head_size: int, window: tuple[int, int]) -> None:
+    """As models with norms of Q and K do, behind PadfreeQkNormRotary."""
+    for lengths in (EDGES, [1024, 77, 512]):
+        check(
+            lengths, Positions(window), heads=4, kv_heads=2, head_size=head_size, dtype=torch.bfloat16, qkv_layout="2HD"
         )
 
 
