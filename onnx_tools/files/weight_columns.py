@@ -21,13 +21,13 @@ Shapes = Sequence[tuple[int, ...]]
 
 def join_columns(name: str, constants: Sequence[gs.Constant]) -> gs.Constant:
     """A constant of that name with the columns [...,N] of constants of one type; deferred where all of these are."""
-    stored = [item._values for item in constants if isinstance(item._values, HeldValues)]
-    sources = [item.source for item in stored if isinstance(item.source, DeferredData)]
+    lazy_values = [item._values for item in constants if isinstance(item._values, HeldValues)]
+    sources = [item.source for item in lazy_values if isinstance(item.source, DeferredData)]
     if len(sources) != len(constants):
         return gs.Constant(name, np.concatenate([item.values for item in constants], axis=-1))
     shapes = [tuple(int(size) for size in item.shape) for item in constants]
     width = sum(shape[-1] for shape in shapes)
-    message = TensorProto(data_type=stored[0].message.data_type, dims=[*shapes[0][:-1], width])
+    message = TensorProto(data_type=lazy_values[0].message.data_type, dims=[*shapes[0][:-1], width])
     return gs.Constant(name, HeldValues(message, _join(sources, shapes)))
 
 
