@@ -93,8 +93,9 @@ def padded_feeds(ragged: RaggedBatch, metadata: Metadata, width: int | None = No
 def split_outputs(outputs: Mapping[str, Any], ragged: RaggedBatch, metadata: Metadata) -> dict[str, list[Any]]:
     """One result per sequence, without its padding: [len, ...] of [T, ...] and [B, S, ...], [...] of [B, ...].
 
-    Of other axes likewise, [H, len, len] of [B, H, S, S]; constant outputs are the same for every sequence. Results are
-    views, also of single numbers ([] of [B]): a run that is under way may still write them.
+    Of other axes likewise, [H, len, len] of [B, H, S, S]; constant outputs are the same for every sequence. Sizes that
+    follow from values are taken as they come, of a sequence that ran alone. Results are views, also of single numbers
+    ([] of [B]): a run that is under way may still write them.
 
     Raises:
         SessionError: an output's shape does not fit its layout.
@@ -105,11 +106,12 @@ def split_outputs(outputs: Mapping[str, Any], ragged: RaggedBatch, metadata: Met
     results: dict[str, list[Any]] = {}
     for item in metadata.outputs:
         array = outputs[item.name]
-        if item.unknown_size is not None:
+        if item.unknown_size is not None and not (len(seq_lens) == 1 and item.sizes[0] == "B"):
             raise SessionError(
                 f"output '{item.name}' is [{', '.join(str(size) for size in item.sizes)}]: which of its numbers are a "
-                f"sequence's cannot be known where a size is {item.unknown_size}; export the model without this "
-                "output, or run the padded file in onnxruntime or TensorRT itself"
+                f"sequence's cannot be known where a size is {item.unknown_size}; "
+                + ("pass one sequence at a time" if item.sizes[0] == "B" else "export the model without this output")
+                + ", or run the padded file in onnxruntime or TensorRT itself"
             )
         if item.layout == "packed":
             fits = array.shape[0] >= tokens

@@ -247,7 +247,9 @@ def budget_of(metadata: Metadata) -> Budget:
     """What one run of a model takes."""
     padded = metadata.interface == "padded"
     if metadata.engine is None:
-        return Budget(CPU_TOKENS_A_RUN, None, padded)
+        # Sizes that follow from the values of all sequences are a sequence's own only where it runs alone.
+        alone = any(item.unknown_size is not None for item in metadata.outputs)
+        return Budget(CPU_TOKENS_A_RUN, 1 if alone else None, padded)
     profile = metadata.engine.profile
     # A padded profile is a rectangle: max_batch sequences of max_seq_len fit by construction.
     return Budget(None if padded else profile.max_tokens, profile.max_batch, padded)

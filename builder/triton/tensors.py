@@ -48,6 +48,12 @@ def output_dims(output: OutputInfo) -> list[int]:
             "along the first axis, which has to be the batch; export the model without this output, or with that axis "
             "first"
         )
+    if output.unknown_size is not None:
+        raise BuildError(
+            f"output '{output.name}' is [{', '.join(str(size) for size in output.sizes)}]: {output.unknown_size} "
+            "follows from values, so that sequences of one batch have answers of different shapes; run the model with "
+            "padfree run or padfree.runtime.Session, which take its sequences one by one"
+        )
     own = [VARIABLE if size is None else size for size in output.shape[1:]]
     if output.layout == "packed" and VARIABLE in own:
         raise BuildError(

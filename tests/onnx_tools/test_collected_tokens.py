@@ -23,6 +23,7 @@ from padfree.runtime import Session
 from tests.support.encoder import HIDDEN, EncoderBuilder, one_layer
 from tests.support.exports import metadata_of
 
+Capture = pytest.CaptureFixture[str]
 MARKER, TOLERANCE = 7, 1e-4
 
 
@@ -133,6 +134,24 @@ def test_the_packed_interface_names_the_rows_to_keep(tmp_path: Path) -> None:
     with Session(tmp_path / "cut.onnx") as session:
         (rows,) = session.run({"input_ids": [[MARKER, 9, 5, 11], [5, 12]]}).values()
     assert [row.shape for row in rows] == [(4, HIDDEN), (2, HIDDEN)]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0)])
+def test_sequences_get_answers_of_their_own_shape(order: tuple[int, ...], tmp_path: Path, capsys: Capture) -> None:
+    """As many words and classes as each has: sizes that follow from values, so every sequence runs alone."""
+    padded = tmp_path / "padded.onnx"
+    save_model(rewrite(gliner(), interface="padded").model, padded)
+    batch = texts((2, 1, 3))
+    lengths = batch["attention_mask"].sum(1)
+    rows = [{name: value[i : i + 1, : lengths[i]] for name, value in batch.items()} for i in order]
+    request = {name: [row[name][0] for row in rows] for name in ("input_ids", "words_mask", "text_lengths")}
+    with Session(padded) as session:
+        actual = session.run(request)["scores"]
+    assert [one.shape for one in actual] == [((3, 1, 2)[i], (2, 1, 3)[i]) for i in order]
+    for row, one in zip(rows, actual, strict=True):
+        np.testing.assert_allclose(one, run(gliner(), row)[0], atol=TOLERANCE)
+    assert main(["triton", str(padded), "-o", str(tmp_path / "models"), "--name", "model"]) == 1
+    assert "which take its sequences one by one" in " ".join(capsys.readouterr().err.split())
 
 
 def test_lengths_of_an_axis_of_their_own_are_one_number_per_sequence() -> None:

@@ -42,6 +42,8 @@ def infer(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> Results:
         return gather_nd(node, input_facts, lookup)
     if node.op == "ScatterND":
         return scatter_nd(node, input_facts, lookup)
+    if node.op == "ConstantOfShape":
+        return _constant_of_shape(node, input_facts, lookup)
     if node.op == "LayerNormalization":
         return _layer_norm(node, input_facts)
     record = OPERATORS.get(node.op)
@@ -250,11 +252,12 @@ def _cum_sum(node: gs.Node, input_facts: InputFacts) -> Results:
     return [replace(facts, expr=Index(ahead * number_, x.dtype or "int64"))]
 
 
-def _constant_of_shape(node: gs.Node, input_facts: InputFacts) -> Results:
+def _constant_of_shape(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> Results:
     value = node.attrs.get("value")
     array = np.zeros(1, np.float32) if value is None else np.asarray(value.values)
     dtype = array.dtype.name
     sizes = input_facts[0].integers()
+    sizes = _sizes_of_parts(node, lookup) if sizes is None else sizes
     expr = number(array.reshape(-1)[0], dtype)
     if sizes is None:
         return [Facts(None, dtype, expr)]
@@ -263,6 +266,21 @@ def _constant_of_shape(node: gs.Node, input_facts: InputFacts) -> Results:
     if all(size is not None for size in plain) and 0 <= math.prod(size or 0 for size in plain) <= MAX_ELEMENTS:
         elements = np.full([size or 0 for size in plain], expr, dtype=object)
     return [Facts(tuple(sizes), dtype, expr, elements, input_facts[0].constant)]
+
+
+def _sizes_of_parts(node: gs.Node, lookup: Lookup) -> list[Poly] | None:
+    """Sizes that a Concat joins, some of them unknown, such as the largest number in an input: those get names."""
+    makers = node.inputs[0].inputs
+    if not makers or makers[0].op != "Concat":
+        return None
+    sizes: list[Poly] = []
+    for part in makers[0].inputs:
+        facts = lookup(part)
+        known = facts.integers()
+        if known is None and facts.static_shape() != (1,):
+            return None
+        sizes += known or [Poly.atom(f"{node.outputs[0].name}:{len(sizes)}")]
+    return sizes
 
 
 def _reduce(node: gs.Node, input_facts: InputFacts) -> Facts:
@@ -304,7 +322,6 @@ _RULES: Mapping[str, Callable[[gs.Node, InputFacts], Results]] = MappingProxyTyp
         "CastLike": _cast_like,
         "Concat": _concat,
         "Conv": conv,
-        "ConstantOfShape": _constant_of_shape,
         "CumSum": _cum_sum,
         "Dropout": _same,
         "EyeLike": lambda node, facts: [eye_like(node, facts[0])],
