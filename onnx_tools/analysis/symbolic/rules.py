@@ -276,10 +276,10 @@ def _sizes_of_parts(node: gs.Node, lookup: Lookup) -> list[Poly] | None:
     sizes: list[Poly] = []
     for part in makers[0].inputs:
         facts = lookup(part)
-        known = facts.integers()
-        if known is None and facts.static_shape() != (1,):
+        integers = facts.integers()
+        if integers is None and facts.static_shape() != (1,):
             return None
-        sizes += known or [Poly.atom(f"{node.outputs[0].name}:{len(sizes)}")]
+        sizes += [Poly.atom(f"{node.outputs[0].name}:{len(sizes)}")] if integers is None else integers
     return sizes
 
 
