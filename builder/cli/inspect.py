@@ -155,6 +155,8 @@ def _measure(arguments: argparse.Namespace, path: Path, inspected: Inspection) -
 
 def _summary(arguments: argparse.Namespace, inspected: Inspection, report: Mapping[str, Any]) -> list[Line]:
     """What it is in a few lines, and what can be done with it next."""
+    from padfree.builder.gpu_files import no_gpu
+
     model, engine, original = arguments.model, report.get("engine"), inspected.kind == "original"
     outputs = ", ".join(f"{item['name']} {_sizes(item)}" for item in report["outputs"])
     inputs = ", ".join(item["name"] for item in report["inputs"])
@@ -172,7 +174,8 @@ def _summary(arguments: argparse.Namespace, inspected: Inspection, report: Mappi
             next_command("padfree", "optimize", str(model), "-o", "packed.onnx", *repeated_options(arguments)),
         ]
     build = next_command("padfree", "build", str(model), "-o", str(model.with_suffix(PLAN_SUFFIX)))
-    usual = build if engine is None else next_command("padfree", "costs", str(model), "-o", "costs.json")
+    only_runs = engine is not None or no_gpu() != ""
+    usual = next_command("padfree", "costs", str(model), "-o", "costs.json") if only_runs else build
     return [*lines, run_command(model, report) or usual]
 
 

@@ -276,7 +276,8 @@ def check_machine(device: int, *, operators: Collection[str]) -> None:
         messages += [problem for problem in map(fp8_problem, gpus) if problem]
     if messages:
         if not gpus and no_gpu():
-            messages = [f"{no_gpu()}; make a file that runs on the CPU with: padfree optimize MODEL -o packed.onnx"]
+            advice = "rewritten models run on the CPU, too, and this makes one: padfree optimize MODEL -o packed.onnx"
+            messages = [f"{no_gpu()}; {advice}"]
         raise BuildError("engines cannot be built here: " + "; also: ".join(messages))
 
 

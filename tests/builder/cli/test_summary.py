@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from padfree.builder import gpu_files
 from padfree.builder.cli import main
 from padfree.builder.cli.summary import rewriting_lines
 from padfree.builder.demo.demo import DEMO_DATA
@@ -118,6 +119,19 @@ def test_a_folder_runs_on_a_text_next(capsys: Capture, modules: list[Any]) -> No
         assert np.isfinite(results[name]).all()
     capsys.readouterr()
     run_as_printed(lines_of(capsys, "inspect", "packed.onnx")["next"])
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_a_model_without_texts_goes_where_this_machine_can(
+    has_gpu: bool, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_files, "DEVICE_FILES", (Path("nvidiactl"),))
+    if has_gpu:
+        Path("nvidiactl").touch()
+    assert main(["optimize", "model.onnx", "-o", "packed.onnx", "--no-verify"]) == 0
+    capsys.readouterr()
+    wanted = "padfree build packed.onnx -o packed.plan" if has_gpu else "padfree costs packed.onnx -o costs.json"
+    assert lines_of(capsys, "inspect", "packed.onnx")["next"] == wanted
 
 
 def test_build(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
