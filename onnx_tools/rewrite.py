@@ -157,7 +157,7 @@ def rewrite_model(
     if precision != "fp32":
         with request.phases.measure(HALVING):
             sample = sample_of(original.model.proto, metadata, seed=options.seed) if options.verify else None
-            half = convert_and_check(result, precision, sample)
+            half = convert_and_check(rewriting.graph, result, precision, sample)
         result, precision = half.model, half.precision
         metadata |= {"precision": precision, "kept_float32": dict(half.kept_float32)}
         if half.against_fp16:
@@ -195,9 +195,10 @@ class _Request:
 
 @dataclass(frozen=True)
 class _Rewriting:
-    """A rewritten model in float32, with its metadata and report."""
+    """A rewritten model in float32, with its graph, metadata and report."""
 
     model: Model
+    graph: gs.Graph
     metadata: dict[str, Any]
     report: CoverageReport
 
@@ -301,7 +302,7 @@ def _with_padding(original: Model, request: _Request, padding_id: int | None) ->
             metadata["verification"]["parts"] = verification.parts
     if rules:
         metadata["id_rules"] = {name: rule.to_dict() for name, rule in rules.items()}
-    return _Rewriting(result, metadata, report)
+    return _Rewriting(result, result_graph.graph, metadata, report)
 
 
 def _verify(

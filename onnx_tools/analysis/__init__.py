@@ -12,6 +12,7 @@ from .graph import (
     padfree_inputs,
     producer,
     remove_nodes,
+    replace_node,
 )
 from .node_builder import NodeBuilder
 from .special_ids import IdRule, with_rules
@@ -49,6 +50,7 @@ __all__ = [
     "padfree_inputs",
     "producer",
     "remove_nodes",
+    "replace_node",
     "token_elements",
     "token_numbers",
     "with_rules",

@@ -257,6 +257,14 @@ def remove_nodes(graph: gs.Graph, nodes: Sequence[gs.Node]) -> None:
         list.clear(node.outputs)
 
 
+def replace_node(graph: gs.Graph, node: gs.Node, count: int) -> None:
+    """Puts the nodes that were added after the first `count` where a node is, which goes unless it is among them."""
+    others, new_nodes = graph.nodes[:count], graph.nodes[count:]
+    if all(new is not node for new in new_nodes):
+        remove_nodes(graph, [node])
+    graph.nodes = [new for other in others for new in (new_nodes if other is node else [other])]
+
+
 def sorted_nodes(outputs: Sequence[gs.Tensor]) -> list[gs.Node]:
     """The nodes that lead to the tensors, each after those whose results it reads. Raises RewriteError for a cycle."""
     order: list[gs.Node] = []

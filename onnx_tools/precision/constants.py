@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import NodeProto, TensorProto
+import onnx_graphsurgeon as gs
+from onnx import TensorProto
+from onnx_graphsurgeon.ir.tensor import LazyValues
 
+from ..analysis.graph import dtype_name, node_name
 from ..errors import RewriteError
 from ..files.deferred_data import DeferredData
-from ..files.model import Model
-from ..files.weights import LARGE_BYTES, bytes_of_array
+from ..files.weights import HeldValues, bytes_of_array
 from ..operators.functions import ACT_TYPES
 from .blocks import largest_of, on_all_cores
 from .halves import to_float
@@ -23,48 +25,47 @@ from .rounded_weights import round_values, survives
 Floats = npt.NDArray[np.float32]
 
 
+def float_values(constant: gs.Constant) -> Floats:
+    """The values of a constant, which stay where they are; not to be written to."""
+    values = constant._values  # its property `values` would keep what it reads
+    return to_float(values.load() if isinstance(values, LazyValues) else values)
+
+
 class HalfConstants:
-    """The float32 constants of one model; its initializers get data when all nodes have said how they read them.
+    """The float32 constants of one graph; those in the new type get their names when all nodes have said how they read.
 
     Args:
-        model: gets the data of its initializers from `store`.
-        original: the model that has their values.
+        graph: has the constants.
         precision: the new type, "fp16" or "bf16".
     """
 
-    def __init__(self, model: Model, original: Model, precision: str) -> None:
-        self._model, self._original, self._precision = model, original, precision
-        self._originals = {tensor.name: tensor for tensor in original.proto.graph.initializer}
-        self._tensors = {
-            tensor.name: self._originals.get(tensor.name, tensor)
-            for tensor in model.proto.graph.initializer
-            if tensor.data_type == TensorProto.FLOAT
+    def __init__(self, graph: gs.Graph, precision: str) -> None:
+        self._precision = precision
+        self._constants = {
+            name: tensor
+            for name, tensor in graph.tensors().items()
+            if isinstance(tensor, gs.Constant) and dtype_name(tensor.dtype) == "float32"
         }
         self._trials: dict[str, npt.NDArray[Any]] = {}  # what constants become if they are read in the new type
-        self._rounded: dict[str, npt.NDArray[Any] | DeferredData] = {}  # constants that are read in the new type
+        self._rounded: dict[str, gs.Constant] = {}  # constants that are read in the new type
         self._read_as_float32: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
-        return name in self._tensors
-
-    def values(self, name: str) -> Floats:
-        """The values of a constant."""
-        return to_float(self._original.array(self._tensors[name]))
+        return name in self._constants
 
     def survives(self, name: str) -> bool:
         """Whether a constant can be rounded (rounded_weights.py)."""
-        return self._exact(name) is not None or survives(self.values(name), self._precision)
+        return self._exact(name) is not None or survives(float_values(self._constants[name]), self._precision)
 
-    def add(self, tensor: TensorProto) -> None:
-        """Adds a constant, which holds its values itself."""
-        self._model.proto.graph.initializer.append(tensor)
-        self._tensors[tensor.name] = tensor
+    def add(self, constant: gs.Constant) -> None:
+        """Adds a constant."""
+        self._constants[constant.name] = constant
 
     def find_unfit(self, names: Iterable[str]) -> dict[str, str]:
         """The constants of these names that the new type cannot hold, with the reasons."""
 
         def trial(name: str) -> tuple[npt.NDArray[Any], str]:
-            values = self.values(name)
+            values = float_values(self._constants[name])
             content = round_values(values, self._precision)
             return content, unfit_reason(values, self._precision, rounded=content)
 
@@ -81,55 +82,42 @@ class HalfConstants:
         """Notes that a constant is read as float32."""
         self._read_as_float32.add(name)
 
-    def rounded_name(self, name: str, reader: NodeProto) -> str:
-        """The name under which a node reads a constant in the new type. Raises RewriteError where it overflows."""
-        exact = self._exact(name)
-        if exact is not None:
-            self._rounded[name] = exact
-        elif name not in self._rounded:
-            trial = self._trials.pop(name, None)
-            if trial is None or self._precision != "fp16":  # otherwise it was found to fit
-                self._refuse_overflow(name, self.values(name), reader)
-            self._rounded[name] = round_values(self.values(name), self._precision) if trial is None else trial
-        return f"{name}.{self._precision}"
+    def in_half(self, name: str, reader: gs.Node) -> gs.Constant:
+        """A constant in the new type, as a node reads it. Raises RewriteError where it overflows."""
+        if name not in self._rounded:
+            content: npt.NDArray[Any] | DeferredData | None = self._exact(name)
+            if content is None:
+                content = self._trials.pop(name, None)
+                if content is None or self._precision != "fp16":  # otherwise it was found to fit
+                    values = float_values(self._constants[name])
+                    self._refuse_overflow(name, values, reader)
+                    content = round_values(values, self._precision) if content is None else content
+            self._rounded[name] = self._constant(name, content)
+        return self._rounded[name]
+
+    def _constant(self, name: str, content: npt.NDArray[Any] | DeferredData) -> gs.Constant:
+        """A constant in the new type, for which numpy may have no name."""
+        message = TensorProto(data_type=ACT_TYPES[self._precision], dims=tuple(self._constants[name].shape))
+        data = content if isinstance(content, DeferredData) else bytes_of_array(content)
+        return gs.Constant(f"{name}.{self._precision}", HeldValues(message, data))
 
     def _exact(self, name: str) -> DeferredData | None:
         """A constant's numbers in the new type, where the file that they come from has them in that type."""
-        data = self._original.weights.held_for(self._tensors[name])
+        values = self._constants[name]._values
+        data = values.source if isinstance(values, HeldValues) else None
         return data.narrow.get(ACT_TYPES[self._precision]) if isinstance(data, DeferredData) else None
 
-    def _refuse_overflow(self, name: str, values: Floats, reader: NodeProto) -> None:
+    def _refuse_overflow(self, name: str, values: Floats, reader: gs.Node) -> None:
         largest = largest_of(values)
         if largest > LARGEST[self._precision]:
             advice = "bf16 or fp32" if self._precision == "fp16" else "fp32"
             raise RewriteError(
-                f"weight '{name}' of {reader.op_type} '{reader.name or reader.output[0]}' holds {largest:g}, "
-                f"{self._precision} holds at most {LARGEST[self._precision]:g}; choose precision {advice}"
+                f"weight '{name}' of {reader.op} '{node_name(reader)}' holds {largest:g}, {self._precision} holds at "
+                f"most {LARGEST[self._precision]:g}; choose precision {advice}"
             )
 
-    def store(self) -> None:
-        """Puts the constants in; those in the new type keep their names, unless they are read as float32 too."""
-        graph = self._model.proto.graph
-        new_names = {f"{name}.{self._precision}": name for name in self._rounded if name not in self._read_as_float32}
-        for node in graph.node:
-            for position, name in enumerate(node.input):
-                if name in new_names:
-                    node.input[position] = new_names[name]
-        new_values = set(new_names.values())
-        initializers = [
-            self._originals.get(tensor.name, tensor) for tensor in graph.initializer if tensor.name not in new_values
-        ]
-        del graph.initializer[:]
-        graph.initializer.extend(initializers)
-        for name in list(self._rounded):
-            copy, dims = f"{name}.{self._precision}", self._tensors[name].dims
-            content = self._rounded.pop(name)  # so that it is not there twice
-            tensor = graph.initializer.add(
-                name=new_names.get(copy, copy), data_type=ACT_TYPES[self._precision], dims=dims
-            )
-            if isinstance(content, DeferredData):
-                self._model.weights.hold(tensor, content)
-            elif content.nbytes >= LARGE_BYTES:
-                self._model.weights.hold(tensor, bytes_of_array(content))
-            else:
-                tensor.raw_data = content.tobytes()
+    def name_rounded(self) -> None:
+        """Gives those in the new type the names of the constants, unless these are read as float32 too."""
+        for name, constant in self._rounded.items():
+            if name not in self._read_as_float32:
+                constant.name = name

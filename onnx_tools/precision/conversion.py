@@ -4,140 +4,155 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+import onnx_graphsurgeon as gs
+from onnx import TensorProto
+from onnx_graphsurgeon.ir.tensor import LazyValues
 
-from ..operators import DOMAIN, OPERATORS, node_attributes, opset_of
+from ..analysis.graph import dtype_name, is_output, is_standard, opset, remove_nodes
+from ..operators import DOMAIN, OPERATORS
 from ..operators.functions import ACT_TYPES
-from .constants import HalfConstants
-from .element_types import infer_element_types
-from .output_casts import cast_output
-from .rounded_weights import round_to, to_float32
+from .constants import HalfConstants, float_values
+from .rounded_weights import round_to
 from .type_choice import TypeChoice
 
 _FLOAT = TensorProto.FLOAT
 
 
 class Conversion:
-    """Rewrites one model's graph in place.
+    """Rewrites one graph in place.
 
     Args:
-        model: a float32 model without function bodies.
-        constants: its constants, which are put in at the end.
+        graph: of a float32 model.
+        types: the TensorProto types of its tensors, by name.
+        constants: its constants.
         precision: the new type, "fp16" or "bf16".
         unfit: tensors that the new type cannot hold, with the reasons.
     """
 
-    def __init__(self, model: ModelProto, constants: HalfConstants, precision: str, unfit: Mapping[str, str]) -> None:
-        self._graph, self._constants, self._precision = model.graph, constants, precision
+    def __init__(
+        self,
+        graph: gs.Graph,
+        types: Mapping[str, int],
+        constants: HalfConstants,
+        precision: str,
+        unfit: Mapping[str, str],
+    ) -> None:
+        self._graph, self._constants, self._precision = graph, constants, precision
         self._act = ACT_TYPES[precision]
-        self._types = infer_element_types(model, "fp32")
-        self._choice = TypeChoice(precision, opset_of(model), constants, self._types, unfit)
-        self._nodes: list[NodeProto] = []
-        self._casts: set[str] = set()
-        self._outputs = {item.name: item.type.tensor_type.elem_type for item in self._graph.output}
+        self._types = dict(types)
+        self._choice = TypeChoice(precision, opset(graph), constants, self._types, unfit)
+        self._nodes: list[gs.Node] = []
+        self._casts: dict[str, gs.Tensor] = {}
 
     def run(self) -> None:
         """Rewrites all nodes."""
-        for node in list(self._graph.node):
-            if node.op_type == "Constant" and node.domain == "" and self._types[node.output[0]] == _FLOAT:
+        for node in list(self._graph.nodes):
+            if is_standard(node, "Constant") and self._is_lifted(node.outputs[0]):
                 self._lift_constant(node)
             else:
                 self._convert(node)
         self._finish_outputs()
-        del self._graph.node[:]
-        self._graph.node.extend(self._nodes)
-        self._constants.store()
-        for item in list(self._graph.value_info):
-            if item.name in self._types:
-                item.type.tensor_type.elem_type = self._types[item.name]
+        self._graph.nodes = self._nodes
+        self._constants.name_rounded()
+        kind: Any = np.dtype(np.float16) if self._precision == "fp16" else self._act  # numpy has no bfloat16
+        for tensor in [tensor for node in self._nodes for tensor in node.outputs]:
+            if tensor.dtype is not None and self._types.get(tensor.name) == self._act:
+                tensor.dtype = kind
 
-    def _lift_constant(self, node: NodeProto) -> None:
-        """A Constant node of floats becomes an initializer, which is converted like all others."""
-        value = helper.get_attribute_value(node.attribute[0])
-        tensor = TensorProto()
-        if isinstance(value, TensorProto):
-            tensor.CopyFrom(value)
-        else:
-            tensor.CopyFrom(numpy_helper.from_array(np.asarray(value, np.float32)))
-        tensor.name = node.output[0]
-        if tensor.name in self._outputs:
-            self._nodes.append(node)
-        else:
-            self._constants.add(tensor)
+    def _is_lifted(self, tensor: gs.Tensor) -> bool:
+        return self._types[tensor.name] == _FLOAT and not is_output(self._graph, tensor)
 
-    def _convert(self, node: NodeProto) -> None:
-        floats = [name for name in node.input if name and self._is_float(name)]
-        makes_float = any(name and self._types[name] == _FLOAT for name in node.output)
+    def _lift_constant(self, node: gs.Node) -> None:
+        """A Constant node of floats becomes a constant, which is converted like all others."""
+        tensor, (value,) = node.outputs[0], node.attrs.values()
+        remove_nodes(self._graph, [node])
+        values = value.values if isinstance(value, gs.Constant) else value
+        tensor.to_constant(np.asarray(values, np.float32))
+        self._constants.add(tensor)
+
+    def _convert(self, node: gs.Node) -> None:
+        floats = [tensor.name for tensor in node.inputs if tensor.name and self._is_float(tensor.name)]
+        makes_float = any(tensor.name and self._types[tensor.name] == _FLOAT for tensor in node.outputs)
         if not floats and not makes_float:
             self._nodes.append(node)
             return
         target = self._choice.of(node, floats)
         self._choice.follow_counts(node, floats, target)
-        if node.op_type == "Cast" and node.domain == "":
+        if is_standard(node, "Cast"):
             self._convert_cast(node, target)
         else:
             self._convert_operands(node, target)
-        for name in node.output:
-            if name and self._types[name] == _FLOAT:
-                self._types[name] = target
+        for tensor in node.outputs:
+            if tensor.name and self._types[tensor.name] == _FLOAT:
+                self._types[tensor.name] = target
         self._nodes.append(node)
 
-    def _convert_cast(self, node: NodeProto, target: int) -> None:
+    def _convert_cast(self, node: gs.Node, target: int) -> None:
         """Changes the type that a cast makes; what it reads keeps its type."""
-        for attribute in node.attribute:
-            if attribute.name == "to" and attribute.i == _FLOAT:
-                attribute.i = target
-        if node.input[0] in self._constants:
-            self._constants.keep(node.input[0])
+        if node.attrs["to"] == _FLOAT:
+            node.attrs["to"] = target
+        if node.inputs[0].name in self._constants:
+            self._constants.keep(node.inputs[0].name)
 
-    def _convert_operands(self, node: NodeProto, target: int) -> None:
+    def _convert_operands(self, node: gs.Node, target: int) -> None:
         """Lets a node read and make floats of one type, except for inputs that are float32 by their description."""
         in_float32 = _float32_inputs(node)
-        for position, name in enumerate(node.input):
-            if name and self._is_float(name):
-                node.input[position] = self._as_type(name, _FLOAT if position in in_float32 else target, node)
-        for attribute in node.attribute:
-            if attribute.name == "dtype" and attribute.i == _FLOAT:
-                attribute.i = target
-            if attribute.name == "value" and attribute.t.data_type == _FLOAT and target != _FLOAT:
-                attribute.t.CopyFrom(round_to(to_float32(attribute.t), self._precision))
+        for position, tensor in enumerate(list(node.inputs)):
+            if tensor.name and self._is_float(tensor.name):
+                operand = self._as_type(tensor, _FLOAT if position in in_float32 else target, node)
+                if operand is not tensor:
+                    node.inputs[position] = operand
+        if node.attrs.get("dtype") == _FLOAT:
+            node.attrs["dtype"] = target
+        value = node.attrs.get("value")
+        if isinstance(value, gs.Constant) and dtype_name(value.dtype) == "float32" and target != _FLOAT:
+            node.attrs["value"] = gs.Constant(value.name, LazyValues(round_to(float_values(value), self._precision)))
 
     def _is_float(self, name: str) -> bool:
         return name in self._constants or self._types[name] in (_FLOAT, self._act)
 
-    def _as_type(self, name: str, target: int, reader: NodeProto) -> str:
-        """The name under which a tensor can be read as `target`, after a Cast where needed."""
+    def _as_type(self, tensor: gs.Tensor, target: int, reader: gs.Node) -> gs.Tensor:
+        """The tensor as `target`, after a Cast where needed."""
+        name = tensor.name
         if name in self._constants:
             if target != _FLOAT:
-                return self._constants.rounded_name(name, reader)
+                return self._constants.in_half(name, reader)
             self._constants.keep(name)
-            return name
+            return tensor
         if self._types[name] == target:
-            return name
+            return tensor
         cast = f"{name}.to_{TensorProto.DataType.Name(target).lower()}"
         if cast not in self._casts:
-            self._casts.add(cast)
-            self._nodes.append(helper.make_node("Cast", [name], [cast], name=cast, to=target))
-            self._types[cast] = target
-        return cast
+            self._casts[cast] = self._cast(tensor, gs.Variable(cast), cast, target)
+        return self._casts[cast]
+
+    def _cast(self, tensor: gs.Tensor, result: gs.Tensor, name: str, target: int) -> gs.Tensor:
+        """Adds a Cast; returns its result."""
+        self._nodes.append(gs.Node("Cast", name, {"to": target}, [tensor], [result]))
+        self._types[result.name] = target
+        return result
 
     def _finish_outputs(self) -> None:
         """Outputs keep their type: a cast makes them, under their names, from tensors in the new type."""
-        for name, element_type in self._outputs.items():
-            if element_type != _FLOAT or self._types[name] == _FLOAT:
+        for index, tensor in enumerate(self._graph.outputs):
+            name = tensor.name
+            if dtype_name(tensor.dtype) != "float32" or self._types[name] == _FLOAT:
                 continue
-            inner, cast = f"{name}.{self._precision}", f"{name}.to_float"
+            cast = f"{name}.to_float"
             node_name = f"{name}.output" if cast in self._casts else cast  # one made for readers of the output
-            cast_output(self._nodes, name, inner, node_name, _FLOAT)
-            self._types[inner] = self._types[name]
-            self._types[name] = _FLOAT
+            tensor.name = f"{name}.{self._precision}"
+            self._types[tensor.name] = self._types[name]
+            output = gs.Variable(name, dtype=tensor.dtype, shape=tensor.shape)
+            self._graph.outputs[index] = self._cast(tensor, output, node_name, _FLOAT)
 
 
-def _float32_inputs(node: NodeProto) -> set[int]:
+def _float32_inputs(node: gs.Node) -> set[int]:
     """Positions of a padfree node's inputs that are float32 whatever the activations' type."""
     if node.domain != DOMAIN:
         return set()
-    specs = OPERATORS[node.op_type].inputs_for(node_attributes(node))
-    return {position for position, spec in enumerate(specs) if spec.type == "float32"}
+    return {
+        position for position, spec in enumerate(OPERATORS[node.op].inputs_for(node.attrs)) if spec.type == "float32"
+    }

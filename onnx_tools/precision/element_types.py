@@ -44,13 +44,13 @@ def infer_element_types(model: ModelProto, precision: str) -> dict[str, int]:
     return types
 
 
-def takes(node: NodeProto, kind: int, opset: int) -> bool:
+def takes(op: str, kind: int, opset: int) -> bool:
     """Whether a standard operator may have inputs of a TensorProto type wherever it may have float32 ones.
 
     Convolutions and many activations have no bfloat16 before opset 22; Einsum and TopK have none at all.
     """
     try:
-        schema = onnx.defs.get_schema(node.op_type, opset, "")
+        schema = onnx.defs.get_schema(op, opset, "")
     except onnx.defs.SchemaError:
         return False
     type_names = {formal.type_str for formal in schema.inputs}

@@ -3,63 +3,51 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+import onnx_graphsurgeon as gs
 
+from ..analysis.graph import Editor, node_name, opset, padfree_attributes
+from ..analysis.node_builder import NodeBuilder
 from ..errors import RewriteError
-from ..operators import node_attributes, opset_of
 
 LAYER_NORM_OPSET = 17
 AXES_INPUT_OPSET = 18  # from here on ReduceMean takes its axes as an input
 
 
-def standard_norm(model: ModelProto, node: NodeProto) -> tuple[list[NodeProto], list[TensorProto]]:
-    """Nodes and constants that compute what a PadfreeLayerNorm node of the model does.
+def add_standard_norm(editor: Editor, node: gs.Node) -> None:
+    """Adds nodes that compute what a PadfreeLayerNorm node does, and make its outputs.
 
     Raises RewriteError for opsets without LayerNormalization.
     """
-    attributes, opset = node_attributes(node), opset_of(model)
-    if opset < LAYER_NORM_OPSET:
+    attributes, version = padfree_attributes(node), opset(editor.graph)
+    if version < LAYER_NORM_OPSET:
         raise RewriteError(
-            f"PadfreeLayerNorm '{node.name}' has to stay float32, which opset {opset} has no operator for; export the "
-            f"model with opset {LAYER_NORM_OPSET}, or choose precision bf16 or fp32"
+            f"PadfreeLayerNorm '{node.name}' has to stay float32, which opset {version} has no operator for; export "
+            f"the model with opset {LAYER_NORM_OPSET}, or choose precision bf16 or fp32"
         )
-    inputs = list(node.input)
-    stem = node.name or node.output[0]
-    nodes: list[NodeProto] = []
-    total = inputs.pop(0)
-    summands = [inputs.pop(0) for name in ("has_bias", "has_residual") if attributes[name]]
-    for position, name in enumerate(summands):
-        last = position == len(summands) - 1 and attributes["has_sum"]
-        result = node.output[1] if last else f"{stem}.sum_{position}"
-        nodes.append(helper.make_node("Add", [total, name], [result], name=f"{stem}.add_{position}"))
-        total = result
-    if attributes["has_sum"] and not summands:
-        nodes.append(helper.make_node("Identity", [total], [node.output[1]], name=f"{stem}.sum"))
-    epsilon = float(attributes["epsilon"])
-    if not attributes["rms"]:
-        norm = helper.make_node(
-            "LayerNormalization", [total, *inputs], [node.output[0]], name=f"{stem}.norm", axis=-1, epsilon=epsilon
-        )
-        return [*nodes, norm], []
-    constants = [numpy_helper.from_array(np.asarray(epsilon, np.float32), f"{stem}.epsilon")]
-    mean_inputs: list[str] = [f"{stem}.square"]
-    mean_attributes: dict[str, Any] = {"axes": [-1]}
-    if opset >= AXES_INPUT_OPSET:
-        constants.append(numpy_helper.from_array(np.asarray([-1], np.int64), f"{stem}.axes"))
-        mean_inputs, mean_attributes = [*mean_inputs, f"{stem}.axes"], {}
-    steps: list[tuple[str, list[str], str, dict[str, Any]]] = [
-        ("Mul", [total, total], "square", {}),
-        ("ReduceMean", mean_inputs, "mean", mean_attributes),
-        ("Add", [f"{stem}.mean", f"{stem}.epsilon"], "variance", {}),
-        ("Sqrt", [f"{stem}.variance"], "root", {}),
-        ("Div", [total, f"{stem}.root"], "normal", {}),
-        ("Mul", [f"{stem}.normal", inputs[0]], "scaled", {}),
-    ]
-    steps += [("Add", [f"{stem}.scaled", inputs[1]], "shifted", {})] if attributes["has_beta"] else []
-    for op, operands, result, extra in steps:
-        nodes.append(helper.make_node(op, operands, [f"{stem}.{result}"], name=f"{stem}.{result}", **extra))
-    nodes[-1].output[0] = node.output[0]
-    return nodes, constants
+    new, stem = NodeBuilder(editor, node_name(node), np.float32), node_name(node)
+    (total, *inputs), (result, *sums) = node.inputs, node.outputs
+    for _ in range(int(attributes["has_bias"]) + int(attributes["has_residual"])):
+        total = new.op("Add", total, inputs.pop(0))
+    if attributes["has_sum"]:
+        editor.node("Identity", [total], stem=f"{stem}_sum", output=sums[0])
+    if attributes["rms"]:
+        _add_rms_norm(editor, new, total, inputs, result, float(attributes["epsilon"]))
+    else:
+        attrs = {"axis": -1, "epsilon": float(attributes["epsilon"])}
+        editor.node("LayerNormalization", [total, *inputs], stem=f"{stem}_norm", attrs=attrs, output=result)
+
+
+def _add_rms_norm(
+    editor: Editor, new: NodeBuilder, total: gs.Tensor, factors: list[gs.Tensor], result: gs.Tensor, epsilon: float
+) -> None:
+    """The root mean square norm of rows, times gamma, plus beta where there is one."""
+    square = new.op("Mul", total, total)
+    takes_axes = opset(editor.graph) >= AXES_INPUT_OPSET
+    mean = new.op("ReduceMean", square, new.integers(-1)) if takes_axes else new.op("ReduceMean", square, axes=[-1])
+    root = new.op("Sqrt", new.op("Add", mean, new.number(epsilon)))
+    normal, gamma, beta = new.op("Div", total, root), factors[0], factors[1:]
+    if beta:
+        editor.node("Add", [new.op("Mul", normal, gamma), *beta], stem=f"{result.name}_shifted", output=result)
+    else:
+        editor.node("Mul", [normal, gamma], stem=f"{result.name}_scaled", output=result)

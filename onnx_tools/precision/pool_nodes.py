@@ -3,50 +3,34 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+import onnx_graphsurgeon as gs
+from onnx import TensorProto
 
-from ..operators import node_attributes
+from ..analysis.graph import Editor, node_name, padfree_attributes
+from ..analysis.node_builder import NodeBuilder
 
 
-def takes_rows(node: NodeProto) -> bool:
+def takes_rows(node: gs.Node) -> bool:
     """Whether a PadfreePool gives rows as they are: first or last tokens', or the one of each sequence."""
-    attributes = node_attributes(node)
+    attributes = padfree_attributes(node)
     return attributes["mode"] in ("first", "last", "each") and not attributes["normalize"]
 
 
-def standard_pool(node: NodeProto) -> tuple[list[NodeProto], list[TensorProto]]:
-    """Nodes and constants that take such rows, zeros for an empty sequence, as a PadfreePool does."""
-    stem, (x, cu_seqlens) = node.name or node.output[0], node.input
-    constants, new_nodes = list[TensorProto](), list[NodeProto]()
-
-    def constant(name: str, value: npt.ArrayLike, dtype: npt.DTypeLike) -> str:
-        constants.append(numpy_helper.from_array(np.asarray(value, dtype), f"{stem}.{name}"))
-        return constants[-1].name
-
-    def op(kind: str, result: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        name = f"{stem}.{result}"
-        new_nodes.append(helper.make_node(kind, inputs, [output or name], name=name, **attributes))
-        return output or name
-
-    zero, one = (constant(name, value, np.int32) for name, value in (("zero", 0), ("one", 1)))
-    begin, second, last = (
-        constant(name, [value], np.int64) for name, value in (("begin", 0), ("second", 1), ("last", -1))
-    )
-    end = constant("end", [np.iinfo(np.int64).max], np.int64)
-    starts = op("Slice", "starts", cu_seqlens, begin, last, begin)
-    ends, mode = op("Slice", "ends", cu_seqlens, second, end, begin), node_attributes(node)["mode"]
-    lengths = op("Sub", "lengths", ends, starts)
+def add_standard_pool(editor: Editor, node: gs.Node) -> None:
+    """Adds nodes that take such rows, zeros for an empty sequence, as a PadfreePool does, and make its output."""
+    new, (x, cu_seqlens), mode = NodeBuilder(editor, node_name(node), np.int32), node.inputs, node.attrs["mode"]
+    zero, one, begin, second = new.number(0), new.number(1), new.integers(0), new.integers(1)
+    starts = new.op("Slice", cu_seqlens, begin, new.integers(-1), begin)
+    ends = new.op("Slice", cu_seqlens, second, new.integers(np.iinfo(np.int64).max), begin)
+    lengths = new.op("Sub", ends, starts)
     rows = x
     if mode != "each":
-        tokens = op("Slice", "tokens", op("Shape", "shape", x), begin, second, begin)
-        last_token = op("Sub", "last_token", op("Cast", "token_count", tokens, to=TensorProto.INT32), one)
-        slots = starts if mode == "first" else op("Max", "whole", op("Sub", "last_tokens", ends, one), zero)
-        indices = op("Min", "places", slots, last_token)  # empty sequences may begin after all tokens
-        rows = op("Gather", "rows", x, indices, axis=0)
-    some = op("Unsqueeze", "some", op("Greater", "longer", lengths, zero), second)
-    op("Where", "result", some, rows, constant("nothing", 0.0, np.float32), output=node.output[0])
-    return new_nodes, constants
+        tokens = new.op("Slice", new.op("Shape", x, dtype=np.int64), begin, second, begin, dtype=np.int64)
+        last_token = new.op("Sub", new.op("Cast", tokens, to=TensorProto.INT32), one)
+        slots = starts if mode == "first" else new.op("Max", new.op("Sub", ends, one), zero)
+        indices = new.op("Min", slots, last_token)  # empty sequences may begin after all tokens
+        rows = new.op("Gather", x, indices, dtype=np.float32, axis=0)
+    some = new.op("Unsqueeze", new.op("Greater", lengths, zero, dtype=np.bool_), second, dtype=np.bool_)
+    nothing = new.number(0.0, np.float32)
+    editor.node("Where", [some, rows, nothing], stem=f"{node_name(node)}_rows", output=node.outputs[0])

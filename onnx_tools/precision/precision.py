@@ -19,51 +19,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from onnx import ModelProto
+import onnx_graphsurgeon as gs
 
 from ..errors import RewriteError
-from ..files.model import Model, without_initializers
+from ..files.graph_io import export_model
+from ..files.model import Model
 from ..operators.functions import ACT_TYPES
 from .constants import HalfConstants
 from .conversion import Conversion
-from .element_types import check_element_types
+from .element_types import check_element_types, infer_element_types
 from .rounded_weights import check_weights
 from .type_choice import GEMM_OPERATORS
 from .unfit_nodes import expand_unfit_nodes
 
 
-def convert(model: Model, precision: str, unfit: Mapping[str, str] | None = None) -> Model:
+def convert(graph: gs.Graph, model: Model, precision: str, unfit: Mapping[str, str] | None = None) -> Model:
     """A rewritten float32 model with activations and weights of type `precision`.
 
-    The model has no function bodies, and stays as it is. Precision is "fp32" (nothing changes), "fp16" or "bf16".
-    `unfit` are activations that it cannot hold, with the reasons. The result is checked: every weight against the
-    original, and every node's types. Raises RewriteError for numbers that the type cannot hold and for subgraphs,
-    VerificationError when the result is not consistent.
+    The graph is that of the model, and becomes that of the result; the model has no function bodies, and stays as it
+    is. Precision is "fp32" (nothing changes), "fp16" or "bf16". `unfit` are activations that it cannot hold, with the
+    reasons. The result is checked: every weight against the original, and every node's types. Raises RewriteError for
+    numbers that the type cannot hold and for subgraphs, VerificationError when the result is not consistent.
     """
     if precision not in ACT_TYPES:
         raise RewriteError(f"precision is {precision!r}, allowed are {', '.join(ACT_TYPES)}; choose one of them")
     if precision == "fp32":
         return model
-    result = Model(_skeleton(model.proto), model.weights.copy())
-    for node in result.proto.graph.node:
-        if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+    for node in graph.nodes:
+        if any(isinstance(value, gs.Graph) for value in node.attrs.values()):
             raise RewriteError(
-                f"{node.op_type} '{node.name}' holds a subgraph, which precision {precision} does not allow; "
+                f"{node.op} '{node.name}' holds a subgraph, which precision {precision} does not allow; "
                 f"choose precision fp32"
             )
-    expand_unfit_nodes(result.proto, unfit or {})
-    constants = HalfConstants(result, model, precision)
-    multiplied = {name for node in result.proto.graph.node if node.op_type in GEMM_OPERATORS for name in node.input}
+    is_expanded = expand_unfit_nodes(graph, unfit or {})
+    types = infer_element_types((export_model(graph, model) if is_expanded else model).proto, "fp32")
+    constants = HalfConstants(graph, precision)
+    multiplied = {tensor.name for node in graph.nodes if node.op in GEMM_OPERATORS for tensor in node.inputs}
     all_unfit = {**(unfit or {}), **constants.find_unfit(multiplied)}
-    Conversion(result.proto, constants, precision, all_unfit).run()
+    Conversion(graph, types, constants, precision, all_unfit).run()
+    result = export_model(graph, model)
     check_element_types(result.proto, precision)
     check_weights(model, result, precision)
-    return result
-
-
-def _skeleton(model: ModelProto) -> ModelProto:
-    """A copy whose initializers have only name, type and shape."""
-    result = without_initializers(model)
-    for tensor in model.graph.initializer:
-        result.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
     return result

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from onnx import NodeProto, TensorProto
+import onnx_graphsurgeon as gs
+from onnx import TensorProto
 
+from ..analysis.graph import is_standard, node_name
 from ..errors import RewriteError
 from ..operators import DOMAIN
 from ..operators.functions import ACT_TYPES
-from .constants import HalfConstants
+from .constants import HalfConstants, float_values
 from .element_types import takes
-from .rounded_weights import survives, to_float32
+from .rounded_weights import survives
 
 _FLOAT = TensorProto.FLOAT
 GEMM_OPERATORS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Attention"})
@@ -49,23 +51,23 @@ class TypeChoice:
         self._act = ACT_TYPES[precision]
         self._counts: set[str] = set()  # float32 tensors that were whole numbers, and those made of them alone
 
-    def of(self, node: NodeProto, floats: Iterable[str]) -> int:
+    def of(self, node: gs.Node, floats: Iterable[str]) -> int:
         """The type that a node computes in, given the tensors of floats that it reads."""
-        if any(name in self._unfit for name in (*node.input, *node.output)):
+        if any(tensor.name in self._unfit for tensor in (*node.inputs, *node.outputs)):
             self._refuse_unfit(node)
             return _FLOAT
         if node.domain == DOMAIN:
             return self._act
-        if node.domain != "" or node.op_type in _FLOAT32_ONLY or not takes(node, self._act, self._opset):
+        if not is_standard(node, node.op) or node.op in _FLOAT32_ONLY or not takes(node.op, self._act, self._opset):
             return _FLOAT
-        if node.op_type in GEMM_OPERATORS:
+        if node.op in GEMM_OPERATORS:
             return _FLOAT if self._reads_counts_alone(floats) else self._act
-        if node.op_type == "Cast":
+        if node.op == "Cast":
             # Whole numbers may be too large for the new type; floats keep their type.
-            return self._act if self._types[node.input[0]] in (TensorProto.BOOL, self._act) else _FLOAT
-        if node.op_type == "ConstantOfShape":
-            value = [to_float32(attribute.t) for attribute in node.attribute if attribute.name == "value"]
-            return self._act if all(survives(item, self._precision) for item in value) else _FLOAT
+            return self._act if self._types[node.inputs[0].name] in (TensorProto.BOOL, self._act) else _FLOAT
+        if node.op == "ConstantOfShape":
+            value = node.attrs.get("value")
+            return self._act if value is None or survives(float_values(value), self._precision) else _FLOAT
         return self._act if all(self._is_half(name) for name in floats) else _FLOAT
 
     def _is_half(self, name: str) -> bool:
@@ -79,21 +81,21 @@ class TypeChoice:
         float_names = [name for name in floats if name not in self._constants]
         return bool(float_names) and all(name in self._counts for name in float_names)
 
-    def follow_counts(self, node: NodeProto, floats: Iterable[str], target: int) -> None:
+    def follow_counts(self, node: gs.Node, floats: Iterable[str], target: int) -> None:
         """Notes what a node that computes in `target` makes of whole numbers; before its outputs get that type."""
-        if node.op_type == "Cast" and node.domain == "":
-            source = self._types.get(node.input[0], _FLOAT)
+        if is_standard(node, "Cast"):
+            source = self._types.get(node.inputs[0].name, _FLOAT)
             became_float = source not in (_FLOAT, self._act, TensorProto.BOOL) and target == _FLOAT
-            is_count = became_float or node.input[0] in self._counts
+            is_count = became_float or node.inputs[0].name in self._counts
         else:
             is_count = target == _FLOAT and self._reads_counts_alone(floats)
         if is_count:
-            self._counts.update(node.output)
+            self._counts.update(tensor.name for tensor in node.outputs)
 
-    def _refuse_unfit(self, node: NodeProto) -> None:
-        name = next(item for item in (*node.input, *node.output) if item in self._unfit)
+    def _refuse_unfit(self, node: gs.Node) -> None:
+        name = next(item.name for item in (*node.inputs, *node.outputs) if item.name in self._unfit)
         if node.domain == DOMAIN:
             raise RewriteError(
-                f"'{name}' of {node.op_type} '{node.name or node.output[0]}' {self._unfit[name]}, and this operator is "
+                f"'{name}' of {node.op} '{node_name(node)}' {self._unfit[name]}, and this operator is "
                 f"not kept in float32 by itself; choose precision bf16 or fp32"
             )

@@ -5,26 +5,28 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from onnx import ModelProto, NodeProto, TensorProto
+import onnx_graphsurgeon as gs
 
-from .norm_nodes import standard_norm
-from .pool_nodes import standard_pool, takes_rows
-
-
-def expand_unfit_nodes(model: ModelProto, unfit: Container[str]) -> None:
-    """Expands, in place, norms that make or read unfit tensors, and pools that take single rows of them."""
-    nodes = list(model.graph.node)
-    del model.graph.node[:]
-    for node in nodes:
-        new_nodes, constants = _expand(model, node, unfit)
-        model.graph.node.extend(new_nodes)
-        model.graph.initializer.extend(constants)
+from ..analysis.graph import Editor, is_padfree, replace_node
+from .norm_nodes import add_standard_norm
+from .pool_nodes import add_standard_pool, takes_rows
 
 
-def _expand(model: ModelProto, node: NodeProto, unfit: Container[str]) -> tuple[list[NodeProto], list[TensorProto]]:
-    """The nodes and constants in place of a node; the node itself where it may stay."""
-    if node.op_type == "PadfreeLayerNorm" and any(name in unfit for name in (*node.input, *node.output)):
-        return standard_norm(model, node)
-    if node.op_type == "PadfreePool" and takes_rows(node) and node.input[0] in unfit:
-        return standard_pool(node)
-    return [node], []
+def expand_unfit_nodes(graph: gs.Graph, unfit: Container[str]) -> bool:
+    """Expands, in place, norms that make or read unfit tensors, and pools that take single rows of them.
+
+    Returns whether there were any.
+    """
+    unfit_nodes = [node for node in graph.nodes if _is_unfit(node, unfit)]
+    editor = Editor(graph)
+    for node in unfit_nodes:
+        count = len(graph.nodes)
+        (add_standard_norm if node.op == "PadfreeLayerNorm" else add_standard_pool)(editor, node)
+        replace_node(graph, node, count)
+    return bool(unfit_nodes)
+
+
+def _is_unfit(node: gs.Node, unfit: Container[str]) -> bool:
+    if is_padfree(node, "PadfreeLayerNorm"):
+        return any(tensor.name in unfit for tensor in (*node.inputs, *node.outputs))
+    return is_padfree(node, "PadfreePool") and takes_rows(node) and node.inputs[0].name in unfit

@@ -8,14 +8,13 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from ..files.external_data import model_tensors
 from ..files.model import Model
 from ..files.weights import Weights, array_of
 from .blocks import on_all_cores
 from .halves import to_float
-from .output_casts import cast_output
 
 HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 # Exporters write out norms of half precision models in double.
@@ -61,7 +60,12 @@ def narrow_outputs(model: ModelProto, original: ModelProto) -> None:
         if kind not in _WIDE_TYPES or output.type.tensor_type.elem_type == kind:
             continue
         inner = f"{output.name}_wide"
-        cast_output(model.graph.node, output.name, inner, f"{inner}_cast", kind)
+        for node in model.graph.node:
+            for names in (node.input, node.output):
+                for position, name in enumerate(names):
+                    if name == output.name:
+                        names[position] = inner
+        model.graph.node.append(helper.make_node("Cast", [inner], [output.name], name=f"{inner}_cast", to=kind))
         output.type.tensor_type.elem_type = kind
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
+import onnx_graphsurgeon as gs
 from onnx import ModelProto, ValueInfoProto
 from padfree.contract.names import HALF
 
@@ -48,10 +49,11 @@ class HalfPrecision:
     typical: Mapping[str, float] = field(default_factory=dict)
 
 
-def convert_and_check(model: Model, precision: str, sample: Sample | None) -> HalfPrecision:
+def convert_and_check(graph: gs.Graph, model: Model, precision: str, sample: Sample | None) -> HalfPrecision:
     """A rewritten float32 model in half precision.
 
     Args:
+        graph: the model's; it becomes that of the result.
         model: without function bodies.
         precision: "fp16", "bf16", or "half": fp16, unless GEMMs of tokens would then have to stay float32, whose
             kernels are several times slower.
@@ -63,7 +65,7 @@ def convert_and_check(model: Model, precision: str, sample: Sample | None) -> Ha
     """
     if sample is None:
         precision = "fp16" if precision == HALF else precision
-        return HalfPrecision(convert(model, precision), precision, {})
+        return HalfPrecision(convert(graph, model, precision), precision, {})
     unfit, against_fp16 = dict[str, str](), ""
     if precision != "bf16":
         unfit = find_unfit(model, sample.feeds, "fp16")
@@ -71,7 +73,7 @@ def convert_and_check(model: Model, precision: str, sample: Sample | None) -> Ha
         precision, unfit = ("bf16", {}) if against_fp16 else ("fp16", unfit)
     for name, reason in unfit.items():
         logger.info("'%s' stays float32: it %s", name, reason)
-    converted = convert(model, precision, unfit)
+    converted = convert(graph, model, precision, unfit)
     costs = check_outputs(model, converted, precision, sample)
     worst, typical = ({name: cost[at] for name, cost in costs.items()} for at in (0, 1))
     return HalfPrecision(converted, precision, unfit, against_fp16, worst, typical)

@@ -14,7 +14,7 @@ from padfree.onnx_tools.analysis.special_ids import IdRule, SpecialIds
 from padfree.onnx_tools.files.metadata import read_metadata
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.precision import precision as conversion
-from padfree.onnx_tools.precision import ranges, rounding
+from padfree.onnx_tools.precision import ranges, rounded_weights, rounding
 from padfree.onnx_tools.precision import widen as widened
 from padfree.onnx_tools.rewrite import finish
 from padfree.onnx_tools.verification import half_precision
@@ -27,7 +27,7 @@ def widen(model: ModelProto) -> ModelProto:
 
 
 def convert(model: ModelProto, precision: str, unfit: Mapping[str, str] | None = None) -> ModelProto:
-    return conversion.convert(Model(model), precision, unfit).whole()
+    return conversion.convert(GraphModel.of(Model(model)).graph, Model(model), precision, unfit).whole()
 
 
 def with_rounding(model: ModelProto, precision: str) -> ModelProto:
@@ -35,7 +35,7 @@ def with_rounding(model: ModelProto, precision: str) -> ModelProto:
 
 
 def check_weights(original: ModelProto, converted: ModelProto, precision: str) -> None:
-    conversion.check_weights(Model(original), Model(converted), precision)
+    rounded_weights.check_weights(Model(original), Model(converted), precision)
 
 
 def check_outputs(model: ModelProto, converted: ModelProto, precision: str, sample: Sample) -> None:

@@ -6,9 +6,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import TensorProto, helper
-from padfree.onnx_tools.analysis import Editor, NodeBuilder, is_standard
-
-from .readers import replace_node
+from padfree.onnx_tools.analysis import Editor, NodeBuilder, is_standard, replace_node
 
 
 def spell_for_parser(graph: gs.Graph) -> None:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who reads a tensor, for steps that merge a node with the one after it, and new nodes in the place of one."""
+"""Who reads a tensor, for steps that merge a node with the one after it."""
 
 from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
-from padfree.onnx_tools.analysis import dtype_name, is_output, remove_nodes
+from padfree.onnx_tools.analysis import dtype_name, is_output
 
 _HALVES = ("float16", "bfloat16")
 
@@ -27,11 +27,3 @@ def is_to_float(cast: gs.Node) -> bool:
 def is_half_constant(tensor: gs.Tensor) -> bool:
     """Whether a tensor is a constant in half precision."""
     return isinstance(tensor, gs.Constant) and dtype_name(tensor.dtype) in _HALVES
-
-
-def replace_node(graph: gs.Graph, node: gs.Node, count: int) -> None:
-    """Puts the nodes that were added after the first `count` where a node is, which goes unless it is among them."""
-    others, new_nodes = graph.nodes[:count], graph.nodes[count:]
-    if all(new is not node for new in new_nodes):
-        remove_nodes(graph, [node])
-    graph.nodes = [new for other in others for new in (new_nodes if other is node else [other])]

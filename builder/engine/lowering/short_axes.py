@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import onnx_graphsurgeon as gs
-from padfree.onnx_tools.analysis import Editor, NodeBuilder, is_standard, made_by
-
-from .readers import replace_node
+from padfree.onnx_tools.analysis import Editor, NodeBuilder, is_standard, made_by, replace_node
 
 LEAST = 2  # slots
 

@@ -14,7 +14,7 @@ from padfree.builder.folders.folder import read_folder
 from padfree.onnx_tools import quantize_gemms
 from padfree.onnx_tools.files import Model, Storage, graph_io, read_metadata, staged_session
 from padfree.onnx_tools.options import RewriteOptions
-from padfree.onnx_tools.precision import constants, rounding
+from padfree.onnx_tools.precision import rounding
 from padfree.onnx_tools.quantization import losses
 from padfree.onnx_tools.rewrite import rewrite_model
 
@@ -25,7 +25,7 @@ def make_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes every model count as large, in parts of a few weights each."""
     for module in (graph, rounding):
         monkeypatch.setattr(module, "LARGE_MODEL_BYTES", 0)
-    for module in (graph, graph_io, constants):
+    for module in (graph, graph_io):
         monkeypatch.setattr(module, "LARGE_BYTES", 1)
     monkeypatch.setattr(staged_session, "PART_BYTES", 1 << 9)
     monkeypatch.setattr(staged_session, "KEPT_BYTES", 0)

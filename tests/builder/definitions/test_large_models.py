@@ -26,7 +26,7 @@ from padfree.onnx_tools.files.ort_session import open_session, parts_of
 from padfree.onnx_tools.files.weights import Storage
 from padfree.onnx_tools.operators import with_functions
 from padfree.onnx_tools.options import RewriteOptions
-from padfree.onnx_tools.precision import constants, rounding
+from padfree.onnx_tools.precision import rounding
 from padfree.onnx_tools.rewrite import finish, rewrite_model
 from padfree.onnx_tools.verification.verify import verify
 
@@ -57,7 +57,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes every model count as large, in parts of a few weights each."""
     for module in (graph, rounding):
         monkeypatch.setattr(module, "LARGE_MODEL_BYTES", 0)
-    for module in (graph, graph_io, constants):
+    for module in (graph, graph_io):
         monkeypatch.setattr(module, "LARGE_BYTES", 1)
     monkeypatch.setattr(staged_session, "PART_BYTES", 1 << 9)
     monkeypatch.setattr(staged_session, "KEPT_BYTES", 0)

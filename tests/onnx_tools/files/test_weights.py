@@ -161,7 +161,7 @@ def test_exports_are_rewritten_alike_whatever_is_held(path: Path, monkeypatch: p
     interface = "packed" if path.stem.endswith("_dynamo") else "padded"
     options: dict[str, Any] = {"interface": interface, "precision": "fp16", "strict": False, "verify": True}
     wanted = rewrite(path, **options).model
-    for module in ("files.graph_io", "files.external_data", "files.model", "precision.constants", "files.wire"):
+    for module in ("files.graph_io", "files.external_data", "files.model", "files.wire"):
         monkeypatch.setattr(f"padfree.onnx_tools.{module}.LARGE_BYTES", 1 << 10)
     actual = rewrite_model(open_model(path), RewriteOptions.of_keywords(**options)).model
     assert names_in_memory(actual)

@@ -8,9 +8,12 @@ import json
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from padfree.onnx_tools import RewriteError, VerificationError, rewrite
+from padfree.onnx_tools import GraphModel, RewriteError, VerificationError, rewrite
+from padfree.onnx_tools.analysis.graph import Editor, remove_nodes
+from padfree.onnx_tools.files.graph_io import export_model
+from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.operators import with_functions
-from padfree.onnx_tools.precision.norm_nodes import standard_norm
+from padfree.onnx_tools.precision.norm_nodes import add_standard_norm
 from padfree.onnx_tools.precision.ranges import FP16_LOSS, unfit_reason
 from padfree.onnx_tools.synthetic import bert_model
 from padfree.onnx_tools.verification.sample_batches import sample_of
@@ -174,12 +177,10 @@ def test_norms_as_standard_operators(opset: int, flags: str) -> None:
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     rng = np.random.default_rng(0)
     feeds = {name: rng.standard_normal(shapes.get(name, [E])).astype(np.float32) * 300 for name in inputs}
-    standard = ModelProto()
-    standard.CopyFrom(model)
-    nodes, constants = standard_norm(model, node)
-    del standard.graph.node[:]
-    standard.graph.node.extend(nodes)
-    standard.graph.initializer.extend(constants)
+    plain = GraphModel.of(Model(model)).graph
+    add_standard_norm(Editor(plain), plain.nodes[0])
+    remove_nodes(plain, plain.nodes[:1])
+    standard = export_model(plain, Model(model)).whole()
     for wanted, actual in zip(run(with_functions(model), feeds, outputs), run(standard, feeds, outputs), strict=True):
         np.testing.assert_allclose(actual, wanted, rtol=2e-5, atol=1e-3)
 
