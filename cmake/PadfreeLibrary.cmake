@@ -79,8 +79,8 @@ endfunction()
 # it has not built them before, and no core is left with a long file at the end.
 function(padfree_longest_first variable)
   set(sorted "")
-  foreach(pattern "/linear/sm90/(half|e4m3)/" "/attention/(sm90/short_|mma_|disentangled)" "/linear/sm90/resident/e4m3"
-                  "/(embedding|layer_norm)/|/attention/sm90/ring_" "")
+  foreach(pattern "/linear/(sm90/half|sm90/e4m3|mma)/" "/attention/(sm90/short_|mma_|disentangled)"
+                  "/linear/sm90/resident/e4m3" "/(embedding|layer_norm)/|/attention/sm90/ring_" "")
     set(matches "${${variable}}")
     list(FILTER matches INCLUDE REGEX "(${pattern}).*\\.cu$")
     list(APPEND sorted ${matches})
@@ -93,21 +93,26 @@ endfunction()
 # padfree_add_kernel_objects(<variable>): object libraries of all kernels, and of what launches them. A file in a folder
 # sm90 is compiled for that one architecture, and not at all where the list has none of its number; PADFREE_ARCH_<number>
 # is defined for each number in the list, so that a dispatcher knows what was compiled. A library for Hopper alone lacks
-# shapes of general attention kernels that Hopper does not use (PADFREE_HOPPER_ALONE), except for the kernel tests, which
-# run them there. Files in folders sm90 are compiled without these defines: so their objects are the same whatever else is
-# compiled, and the object cache needs one of each. What multiplies e4m3 or converts to it is compiled for 8.9 as well
-# where the list has 8.0 or 8.6, whose code would run on 8.9 otherwise.
+# the general GEMM kernels and shapes of general attention kernels that Hopper does not use (PADFREE_HOPPER_ALONE), except
+# for the kernel tests, which run them there. Files in folders sm90 are compiled without these defines: so their objects
+# are the same whatever else is compiled, and the object cache needs one of each. What multiplies e4m3 or converts to it
+# is compiled for 8.9 as well where the list has 8.0 or 8.6, whose code would run on 8.9 otherwise.
 function(padfree_add_kernel_objects variable)
   file(GLOB sources CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/*/*.cu" "${PADFREE_PLUGIN_ROOT}/*/sm*/*.cu"
-       "${PADFREE_PLUGIN_ROOT}/*/sm*/*/*.cu"
+       "${PADFREE_PLUGIN_ROOT}/*/sm*/*/*.cu" "${PADFREE_PLUGIN_ROOT}/linear/mma/*.cu"
        "${PADFREE_PLUGIN_ROOT}/*/dispatch.cpp" "${PADFREE_PLUGIN_ROOT}/linear/tiling.cpp"
-       "${PADFREE_PLUGIN_ROOT}/linear/cost_model.cpp")
+       "${PADFREE_PLUGIN_ROOT}/linear/cost_model.cpp" "${PADFREE_PLUGIN_ROOT}/linear/mma/menu.cpp")
   set(numbers "")
   foreach(architecture ${PADFREE_ARCHITECTURES})
     string(REGEX MATCH "^[0-9]+" number "${architecture}")
     list(APPEND numbers ${number})
     set(architecture_${number} "${architecture}")
   endforeach()
+  set(hopper_alone OFF)
+  if(numbers STREQUAL "90" AND NOT PADFREE_KERNEL_TESTS)
+    set(hopper_alone ON)
+    list(FILTER sources EXCLUDE REGEX "/linear/mma/.*\\.cu$")
+  endif()
   padfree_longest_first(sources)
   set(libraries "")
   foreach(number ${numbers})
@@ -121,13 +126,13 @@ function(padfree_add_kernel_objects variable)
   set(general "${sources}")
   list(FILTER general EXCLUDE REGEX "/sm[0-9]+/.*\\.cu$")
   set(e4m3 "${general}")
-  list(FILTER e4m3 INCLUDE REGEX "/(linear/mma|layer_norm/e4m3|embedding/e4m3)_kernel\\.cu$")
+  list(FILTER e4m3 INCLUDE REGEX "/(linear/mma/e4m3_.*|(layer_norm|embedding)/e4m3_kernel)\\.cu$")
   list(REMOVE_ITEM general ${e4m3})
   padfree_kernel_object_library(padfree_kernel_objects "${PADFREE_ARCHITECTURES}" "${general}")
   foreach(number ${numbers})
     target_compile_definitions(padfree_kernel_objects PRIVATE PADFREE_ARCH_${number}=1)
   endforeach()
-  if(numbers STREQUAL "90" AND NOT PADFREE_KERNEL_TESTS)
+  if(hopper_alone)
     target_compile_definitions(padfree_kernel_objects PRIVATE PADFREE_HOPPER_ALONE=1)
   endif()
   set(e4m3_architectures "${PADFREE_ARCHITECTURES}")

@@ -3,7 +3,8 @@
 
 #include "common/launch.h"
 #include "linear/cost_model.h"
-#include "linear/mma_kernel.h"
+#include "linear/mma/launch.h"
+#include "linear/mma/menu.h"
 #include "linear/sm90/launch.h"
 
 namespace padfree {
@@ -74,9 +75,25 @@ cudaError_t launchLinear(const LinearParams& params, LinearChoice choice, cudaSt
 }
 
 cudaError_t launchLinearMma(const LinearParams& params, cudaStream_t stream) {
+  int multiprocessors = 0, shared_bytes = 0;
+  cudaError_t status = countMultiprocessors(multiprocessors);
+  if (status == cudaSuccess) status = deviceAttribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, shared_bytes);
+  if (status != cudaSuccess) return status;
+  return launchLinearMma(params, cheapestMmaShape(params, multiprocessors, shared_bytes), stream);
+}
+
+cudaError_t launchLinearMma(const LinearParams& params, [[maybe_unused]] int shape,
+                            [[maybe_unused]] cudaStream_t stream) {
   if (isEmpty(params)) return cudaSuccess;
   const cudaError_t status = check(params);
-  return status == cudaSuccess ? launchMmaKernel(params, stream) : status;
+  if (status != cudaSuccess) return status;
+#ifdef PADFREE_HOPPER_ALONE
+  return cudaErrorNoKernelImageForDevice;
+#else
+  const bool is_half = params.type == DataType::kFloat16;
+  if (params.scale) return (is_half ? launchMmaE4m3Fp16 : launchMmaE4m3Bf16)(params, shape, stream);
+  return (is_half ? launchMmaFp16 : launchMmaBf16)(params, shape, stream);
+#endif
 }
 
 #ifdef PADFREE_ARCH_90

@@ -46,7 +46,11 @@ struct LinearParams {
 cudaError_t launchLinear(const LinearParams& params, cudaStream_t stream);
 
 // The same by mma.sync, which launchLinear takes where there is no Hopper: compute capability 8.0 and newer, with scale
-// 8.9 and newer; elsewhere cudaErrorNoKernelImageForDevice. It runs on Hopper too.
+// 8.9 and newer; elsewhere cudaErrorNoKernelImageForDevice. It runs on Hopper too, unless the library is for Hopper
+// alone.
 cudaError_t launchLinearMma(const LinearParams& params, cudaStream_t stream);
+
+// The same with the tile of this number (linear/mma/menu.h).
+cudaError_t launchLinearMma(const LinearParams& params, int shape, cudaStream_t stream);
 
 }  // namespace padfree

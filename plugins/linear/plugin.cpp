@@ -32,7 +32,7 @@ void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) throw std::invalid_argument(text(what, ": ", reasonOf(status), kNextStep));
 }
 
-// Whether there are tilings to measure, which only Hopper's kernel has. Throws where no kernel runs.
+// Whether tilings are measured: those of Hopper's kernel are. Throws where no kernel runs.
 bool hasTilings(bool e4m3) {
   const int version = e4m3 ? checkCapability(kMinE4m3Version, kE4m3NextStep) : checkCapability(kMinVersion, kNextStep);
   return version / 10 == 9;

@@ -209,12 +209,13 @@ static padfree::LinearParams paramsOf(const LinearCall& call) {
   return params;
 }
 
-// The tiling: tokens of a tile, 0 as the plugin chooses, -1 for the kernel without tilings (mma.sync); parts 0 for
-// resident input.
+// The tiling: tokens of a tile, 0 as the plugin chooses; parts 0 for resident input. -1: the kernel on mma.sync with
+// the tile that it chooses; -2 and less: with tile 0 and the following ones.
 PADFREE_TEST_EXPORT int padfreeLinear(const LinearCall* call, int tokens, int cluster_features, int cluster_tokens,
                                       int parts, cudaStream_t stream) {
   const padfree::LinearParams params = paramsOf(*call);
-  if (tokens < 0) return padfree::launchLinearMma(params, stream);
+  if (tokens == -1) return padfree::launchLinearMma(params, stream);
+  if (tokens < 0) return padfree::launchLinearMma(params, -2 - tokens, stream);
   if (tokens == 0) return padfree::launchLinear(params, stream);
   return padfree::launchLinear(params, padfree::LinearTiling{tokens, cluster_features, cluster_tokens, parts}, stream);
 }

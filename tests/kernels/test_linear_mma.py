@@ -1,16 +1,16 @@
-"""PadfreeLinear's kernel for GPUs other than Hopper (mma.sync) against float64 truth; it also runs on Hopper."""
+"""PadfreeLinear's kernels for GPUs other than Hopper (mma.sync) against float64 truth; they also run on Hopper."""
 
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
+
+from tests.support.launchers import MMA, MMA_TILES
 
 from . import test_linear, test_linear_e4m3, test_linear_norms, test_linear_pairs
 from .test_linear import ACTIVATIONS, TYPES
 from .test_linear_e4m3 import KINDS
 from .test_linear_norms import NORMS
 
-MMA = (-1, 0, 0, 0)
-"""Selects the kernel without tilings."""
 TOKENS = [1, 7, 31, 33, 127, 128, 129, 1403]
 
 needs_e4m3 = pytest.mark.skipif(
@@ -24,6 +24,38 @@ needs_e4m3 = pytest.mark.skipif(
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_tokens(tokens: int, depth: int, features: int, dtype: torch.dtype) -> None:
     test_linear.check(tokens, depth, features, dtype=dtype, tiling=MMA)
+
+
+@pytest.mark.parametrize("tile", MMA_TILES, ids=str)
+@pytest.mark.parametrize("tokens", [1, 257, 1403])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_tiles(tile: tuple[int, int, int, int], tokens: int, dtype: torch.dtype) -> None:
+    test_linear.check(tokens, 768, 1536, dtype=dtype, tiling=tile)
+    test_linear.check(tokens, 8, 8, dtype=dtype, tiling=tile)
+    test_linear.check(tokens, 1000, 328, dtype=dtype, activation="gelu", with_residual=True, tiling=tile)
+    test_linear_norms.check(tokens, 768, 768, norms="residual and y", dtype=dtype, tiling=tile)
+    test_linear_pairs.check(tokens, 320, 2 * 336, activation="silu", dtype=dtype, norm="layer", tiling=tile)
+    test_linear_pairs.check(tokens, 320, 784, rotary_features=256, dtype=dtype, norm="", tiling=tile)
+
+
+def test_no_tile_is_left_out() -> None:
+    with pytest.raises(RuntimeError):
+        test_linear.check(64, 64, 64, tiling=(-2 - len(MMA_TILES), 0, 0, 0))
+
+
+@needs_e4m3
+@pytest.mark.parametrize("tile", MMA_TILES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("tokens", [1, 257])
+def test_tiles_of_e4m3(tile: tuple[int, int, int, int], kind: str, tokens: int) -> None:
+    test_linear_e4m3.check(tokens, 832, 768, tiling=tile, **KINDS[kind])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tile", MMA_TILES, ids=str)
+def test_same_bits_again_with_every_tile(tile: tuple[int, int, int, int]) -> None:
+    first = test_linear.check(1403, 768, 768, tiling=tile)
+    for _ in range(3):
+        assert torch.equal(test_linear.check(1403, 768, 768, tiling=tile), first)
 
 
 @pytest.mark.parametrize("depth", [8, 24, 32, 40, 64, 72, 96, 104, 1000])

@@ -14,6 +14,10 @@ ATTENTION_KERNELS = {"auto": 0, "mma": 1, "sm90": 2, "short": 3, "window": 4, "d
 ACTIVATIONS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "silu": 4, "sigmoid": 5}
 ATTENTION_BIASES = {"none": 0, "slope": 1, "distance": 2, "disentangled": 3}
 POOL_MODES = {"first": 0, "last": 1, "mean": 2, "max": 3}
+MMA = (-1, 0, 0, 0)
+"""The tiling that selects the GEMM kernels for GPUs other than Hopper, with the tile that they choose."""
+MMA_TILES = [(-2 - number, 0, 0, 0) for number in range(8)]
+"""Those that select one of their tiles (plugins/linear/mma/menu.h)."""
 POOL_EACH = 4
 """The mode in which x has one row per sequence."""
 

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "linear/launch.h"
+
+namespace padfree {
+
+// A GEMM with operands of this kind and one of kMmaShapes, after launchLinear's checks.
+cudaError_t launchMmaFp16(const LinearParams& params, int shape, cudaStream_t stream);
+cudaError_t launchMmaBf16(const LinearParams& params, int shape, cudaStream_t stream);
+cudaError_t launchMmaE4m3Fp16(const LinearParams& params, int shape, cudaStream_t stream);
+cudaError_t launchMmaE4m3Bf16(const LinearParams& params, int shape, cudaStream_t stream);
+
+}  // namespace padfree
