@@ -35,7 +35,7 @@ def biased_positions(kind: str, heads: int) -> Positions:
 
 
 def make_operands(
-    tokens: int, heads: int, kv_heads: int, head_size: int, dtype: torch.dtype, qkv_layout: str
+    tokens: int, heads: int, kv_heads: int, head_size: int, dtype: torch.dtype, qkv_layout: str = "3HD"
 ) -> list[torch.Tensor]:
     """Views of q [T, H, D], k and v [T, KVH, D] in one tensor, or in two or three, followed by filler."""
     counts = [heads, kv_heads, kv_heads]
