@@ -62,8 +62,8 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--backend",
         choices=BACKENDS,
-        help="tensorrt: Triton's own, for packed plans (their default); python: padfree runs plans and .onnx files; "
-        "padfree: its own without Python, for packed plans, not tried on a GPU yet",
+        help="padfree: its own without Python, for packed plans (their default, if the server has their TensorRT); "
+        "python: padfree runs plans and .onnx files; tensorrt: Triton's own, for packed plans",
     )
     group.add_argument("--server", metavar="RELEASE", help="NGC release of the server, such as 25.08")
     group.add_argument(
@@ -156,6 +156,8 @@ def run(arguments: argparse.Namespace) -> int:
     console = output_console()
     console.print(make_table("models", ("model", "takes", "gives"), _rows(repository)))
     print_line(console, f"wrote {repository.folder} for {repository.server.image or 'a server of your own'}")
+    if line := _backend_line(repository):
+        print_line(console, line)
     if line := _tokenizer_line(repository):
         print_line(console, line)
     if repository.server.has_known_holes:
@@ -186,6 +188,16 @@ def _rows(repository: Repository) -> list[tuple[str, str, str]]:
     takes = f"{tokens} [n, L]{either}{beside}"
     kinds = [(takes, outputs), ("text [n, 1]", tokens), (f"text [{rows}, 1]{beside}", outputs)]
     return [(name, takes, gives) for name, (takes, gives) in zip(repository.models, kinds, strict=False)]
+
+
+def _backend_line(repository: Repository) -> str:
+    """Which backend was chosen for a plan, where the user named none."""
+    model, name = repository.served, repository.models[0]
+    if model.options.backend is not None or not model.is_plan:
+        return ""
+    if model.why:
+        return f"{name} runs in Python, because {model.why}"
+    return f"{name} runs in padfree's native backend; --backend python runs it in Python"
 
 
 def _tokenizer_line(repository: Repository) -> str:

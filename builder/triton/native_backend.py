@@ -18,7 +18,7 @@ from padfree.runtime.triton import EncoderParameters
 from . import config as configs
 from .compiled_tokenizer import COMPILED_FILE
 from .folder import ENCODER, Files, ModelFolder, copy_of
-from .serving import NATIVE, ServedModel
+from .serving import NATIVE, ServedModel, has_rows
 from .tensors import VARIABLE, data_type, output_dims
 from .text import TokenizerChoice, add_text_inputs, add_text_outputs, text_inputs, tokenizer_parameters
 from .warmup import add_warmup
@@ -69,7 +69,7 @@ def model_folder(served_model: ServedModel, tokenizer: TokenizerChoice | None) -
 
 def check_output(output: OutputInfo) -> None:
     """Raises BuildError unless it has a row of one size for every token, or for every sequence."""
-    if output.rows_of is None or output.shape is None or None in output.shape[1:]:
+    if not has_rows(output):
         sizes = ", ".join(str(size) for size in (output.shape or output.sizes))
         raise BuildError(
             f"output '{output.name}' [{sizes}] has no row of one size for every token or every sequence, which "

@@ -118,6 +118,26 @@ def server_for_plan(release: str | None, tensorrt: str | None, plan_tensorrt: st
     return Server(release or (fitting[-1] if fitting else None), _patch(server))
 
 
+def newest_with(tensorrt: str) -> str | None:
+    """The newest NGC release whose server has this TensorRT; None: none is known."""
+    fitting = releases_with(tensorrt)
+    return fitting[-1] if fitting else None
+
+
+def misfit(release: str | None, plan_tensorrt: str) -> str:
+    """Why a plan would not load in the server of an NGC release; "" if it would, or if no release is named."""
+    if release is None:
+        return (
+            "" if newest_with(plan_tensorrt) else f"no NGC release is known to have the plan's TensorRT {plan_tensorrt}"
+        )
+    server = RELEASES.get(release)
+    if server is None:
+        return f"padfree does not know the TensorRT of server {release}"
+    if _same(server, plan_tensorrt):
+        return ""
+    return f"the plan was built with TensorRT {plan_tensorrt}, and server {release} has {server}"
+
+
 def server_for_python(release: str | None, tensorrt: str | None, plan_tensorrt: str | None) -> Server:
     """The server of the python backend, which brings its own TensorRT.
 

@@ -11,8 +11,8 @@ from . import native_backend, python_backend, tensorrt_backend
 from .folder import ModelFolder
 from .image import Needs, check_together, image_files, needs_of, server_arguments
 from .publishing import check_repository, check_texts, manifests, open_repository, publish
-from .releases import Server, server_for_plan, server_for_python
-from .serving import NATIVE, ServedModel, ServingOptions, choose
+from .releases import Server, misfit, newest_with, server_for_plan, server_for_python
+from .serving import NATIVE, ServedModel, ServingOptions, check_widths, choose
 from .text import (
     TokenizerChoice,
     choose_tokenizer,
@@ -84,7 +84,7 @@ def write_repository(
             for name, item in earlier.items()
             if item.needs is not None and name != options.name
         ]
-        server = _server(served_model, others)
+        served_model, server = _server(served_model, others)
         file = served_model.options.tokenizer  # the user's, or the model's own
         tokenizer = None if file is None else choose_tokenizer(served_model, file)
         needs = needs_of(served_model, server, native_texts=tokenizer is not None and tokenizer.compiled is not None)
@@ -106,12 +106,27 @@ def write_repository(
     )
 
 
-def _server(served_model: ServedModel, others: Sequence[Needs]) -> Server:
-    """The server that the user names, else that of the other models."""
+def _server(served_model: ServedModel, others: Sequence[Needs]) -> tuple[ServedModel, Server]:
+    """The server that the user names, else that of the other models, and the model as that serves it.
+
+    Where the user named no backend, one whose server has another TensorRT than the plan gets the python backend; where
+    the user named no server either, the newest that has the plan's TensorRT is taken.
+    """
     options, engine = served_model.options, served_model.metadata.engine
     release = options.server
     if release is None and options.server_tensorrt is None and others:
         release = others[0].release
+    if options.backend is None and served_model.backend == NATIVE and engine is not None:
+        if options.server_tensorrt is None and (why := misfit(release, engine.tensorrt)):
+            check_widths(served_model.path, served_model.metadata)
+            served_model = replace(served_model, backend="python", why=why)
+        elif release is None and options.server_tensorrt is None:
+            release = newest_with(engine.tensorrt)
+    return served_model, _server_of(served_model, release)
+
+
+def _server_of(served_model: ServedModel, release: str | None) -> Server:
+    options, engine = served_model.options, served_model.metadata.engine
     if served_model.backend in ("tensorrt", NATIVE) and engine is not None:
         return server_for_plan(release, options.server_tensorrt, engine.tensorrt)
     return server_for_python(release, options.server_tensorrt, engine.tensorrt if engine else None)

@@ -9,11 +9,14 @@ from pathlib import Path
 
 from padfree.builder.engine.preparation import metadata_of
 from padfree.builder.errors import BuildError
+from padfree.contract.metadata import OutputInfo
 from padfree.contract.names import ONNX_SUFFIX
 from padfree.onnx_tools import load_model
 from padfree.onnx_tools.files import is_rewritten
-from padfree.runtime import Metadata, open_plan, parse_metadata
+from padfree.runtime import Metadata, SessionError, open_plan, parse_metadata
 from padfree.runtime.texts import tokenizer_path
+
+from . import libraries
 
 NATIVE = "padfree"
 BACKENDS = ("tensorrt", "python", NATIVE)
@@ -32,7 +35,8 @@ class ServingOptions:
 
     Attributes:
         name: the model's name in the server; the tokenizer is NAME_tokenizer, the ensemble NAME_text.
-        backend: "tensorrt", "python" or NATIVE, which is padfree's own; by default tensorrt for packed plans.
+        backend: "tensorrt", "python" or NATIVE, which is padfree's own; by default NATIVE where it serves the model,
+            else python.
         max_batch: most sequences in one batch, and in one request.
         max_queue_delay_us: how long a request may wait for others, microseconds.
         max_queue_size: requests that may wait; more are refused. 0: no limit.
@@ -106,6 +110,7 @@ class ServedModel:
         backend: one of BACKENDS.
         max_batch: sequences in one batch.
         options: what the user asked for.
+        why: why it is the python backend, where the user named none; otherwise "".
     """
 
     path: Path
@@ -113,6 +118,7 @@ class ServedModel:
     backend: str
     max_batch: int
     options: ServingOptions
+    why: str = ""
 
     @property
     def is_plan(self) -> bool:
@@ -133,15 +139,10 @@ def choose(path: Path, options: ServingOptions) -> ServedModel:
         padfree.runtime.SessionError: the plan or its metadata is damaged.
     """
     metadata = _read(path)
-    is_multiple = next((item.name for item in metadata.token_inputs() if item.width is not None), None)
-    if is_multiple is not None and options.backend != NATIVE:
-        raise BuildError(
-            f"{path}: the input '{is_multiple}' has several numbers a token, which only --backend {NATIVE} serves; "
-            "pass that, or serve the model with padfree's Session"
-        )
-    ragged = metadata.engine is not None and metadata.interface == "packed" and not metadata.shared_inputs
-    default = "tensorrt" if ragged else "python"
-    backend = options.backend or default
+    why = "" if options.backend else _why_python(metadata, options)
+    backend = options.backend or ("python" if why else NATIVE)
+    if backend != NATIVE:
+        check_widths(path, metadata)
     if backend != "python":
         _check_packed(path, metadata, backend, options)
     if options.gpus is not None and metadata.engine is None:
@@ -150,7 +151,42 @@ def choose(path: Path, options: ServingOptions) -> ServedModel:
             "leave it out, or build an engine"
         )
     max_batch = _max_batch(metadata, backend, options.max_batch)
-    return ServedModel(path, metadata, backend, max_batch, _with_kept_tokenizer(path, metadata, options))
+    return ServedModel(path, metadata, backend, max_batch, _with_kept_tokenizer(path, metadata, options), why)
+
+
+def check_widths(path: Path, metadata: Metadata) -> None:
+    """Raises BuildError for inputs that only the native backend fills."""
+    is_multiple = next((item.name for item in metadata.token_inputs() if item.width is not None), None)
+    if is_multiple is not None:
+        raise BuildError(
+            f"{path}: the input '{is_multiple}' has several numbers a token, which only --backend {NATIVE} serves; "
+            "pass that, or serve the model with padfree's Session"
+        )
+
+
+def has_rows(output: OutputInfo) -> bool:
+    """Whether an output has a row of one size for every token, or for every sequence, as the native backend needs."""
+    return output.rows_of is not None and output.shape is not None and None not in output.shape[1:]
+
+
+def _why_python(metadata: Metadata, options: ServingOptions) -> str:
+    """Why the native backend does not serve a model, whatever the server; "" if it does."""
+    if metadata.engine is None:
+        return "an .onnx file runs in onnxruntime"
+    if metadata.interface != "packed":
+        return f"the plan has the {metadata.interface} interface"
+    if metadata.shared_inputs:
+        return f"the model has '{metadata.shared_inputs[0]}' once for a whole batch"
+    if options.costs is not None or options.fair_share:
+        return f"{'--costs' if options.costs is not None else '--fair-share'} is for it"
+    for output in metadata.outputs:
+        if not has_rows(output):
+            return f"output '{output.name}' has no row of one size for every token or every sequence"
+    try:
+        libraries.find_needed([NATIVE])
+    except (BuildError, SessionError) as error:
+        return f"padfree's libraries are not all here ({error})"
+    return ""
 
 
 def _check_packed(path: Path, metadata: Metadata, backend: str, options: ServingOptions) -> None:

@@ -45,7 +45,7 @@ def test_a_batch_of_requests(name: str, tmp_path: Path, monkeypatch: pytest.Monk
         for library in LIBRARIES:  # what the image would hold; the session has the real ones
             (tmp_path / library).touch()
         monkeypatch.setenv("PADFREE_LIBRARY", str(tmp_path / LIBRARIES[0]))
-        options = ServingOptions("bert", server_tensorrt=metadata["engine"]["tensorrt"])
+        options = ServingOptions("bert", "tensorrt", server_tensorrt=metadata["engine"]["tensorrt"])
         folder = write_repository(plan, tmp_path / "models", options).folder
         config = read_text(folder / "bert" / "config.pbtxt")
         requests = make_requests(config)

@@ -67,7 +67,7 @@ def model(write_plan: PlanWriter, packed_metadata: dict[str, Any], served: Path,
         coverage={"excluded_ids": {"input_ids": [0]}},
     )
     name = f"bert{sum(1 for _ in served.iterdir())}"
-    options = ServingOptions(name, server="24.11", max_queue_delay_us=100, max_queue_size=7, instances=2)
+    options = ServingOptions(name, "tensorrt", server="24.11", max_queue_delay_us=100, max_queue_size=7, instances=2)
     written = write_repository(plan, tmp_path / "models", options).folder / name
     return written.rename(served / name)
 

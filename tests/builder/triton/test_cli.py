@@ -6,10 +6,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from padfree.builder.cli import main
 from padfree.builder.demo.demo import DEMO_DATA
+from padfree.builder.triton.config import read_text
 from padfree.contract.installation import install_command
 
 from tests.support.folders import write_folder
@@ -19,6 +21,8 @@ pytest.importorskip("tritonclient.grpc")
 ModelWriter = Callable[..., Path]
 PlanWriter = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]
+
+PADDED = {"name": "weights", "layout": "padded", "dtype": "float32", "shape": [None, None, 3]}
 
 
 def refusal(capsys: Capture, folder: Path, *arguments: object) -> str:
@@ -56,7 +60,7 @@ def test_an_onnx_file_with_texts(packed_model: ModelWriter, tmp_path: Path, caps
 
 def test_a_server_of_ones_own(write_plan: PlanWriter, tmp_path: Path, capsys: Capture) -> None:
     command = ["triton", str(write_plan(tensorrt="10.12.0")), "-o", str(tmp_path / "models"), "--name", "bert"]
-    assert main([*command, "--server-tensorrt", "10.12.0"]) == 0
+    assert main([*command, "--server-tensorrt", "10.12.0", "--backend", "tensorrt"]) == 0
     shown = capsys.readouterr().out
     assert "for a server of your own" in shown
     assert "has holes" not in shown
@@ -64,9 +68,52 @@ def test_a_server_of_ones_own(write_plan: PlanWriter, tmp_path: Path, capsys: Ca
 
 
 def test_a_plan_of_another_tensorrt(write_plan: PlanWriter, tmp_path: Path, capsys: Capture) -> None:
-    error = refusal(capsys, tmp_path / "models", write_plan(), "--name", "bert", "--server", "25.03")
+    named = [tmp_path / "models", write_plan(), "--name", "bert", "--backend", "padfree"]
+    error = refusal(capsys, *named, "--server", "25.03")
     assert "built with TensorRT 10.6.0, the server (NGC 25.03) has 10.9.0" in error
-    assert "say which server" in refusal(capsys, tmp_path / "models", write_plan(), "--name", "bert")
+    assert "say which server" in refusal(capsys, *named)
+    error = refusal(capsys, tmp_path / "models", write_plan(), "--name", "bert", "--server-tensorrt", "10.9.0")
+    assert "or use --backend python, whose image gets TensorRT 10.6.0 of its own" in error
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "backend", "line"),
+    [
+        ({}, ["--server", "24.11"], "padfree", "bert runs in padfree's native backend; --backend python runs it in"),
+        ({}, [], "padfree", "wrote {folder} for nvcr.io/nvidia/tritonserver:24.11-py3"),
+        ({}, ["--server-tensorrt", "10.6.0"], "padfree", "runs in padfree's native backend"),
+        ({}, ["--server", "25.03"], "python", "the plan was built with TensorRT 10.6.0, and server 25.03 has 10.9.0"),
+        ({}, ["--server", "29.01"], "python", "padfree does not know the TensorRT of server 29.01"),
+        ({"tensorrt": "10.12.0"}, [], "python", "no NGC release is known to have the plan's TensorRT 10.12.0"),
+        ({"interface": "padded"}, [], "python", "bert runs in Python, because the plan has the padded interface"),
+        ({}, ["--fair-share"], "python", "bert runs in Python, because --fair-share is for it"),
+        ({"outputs": [PADDED]}, [], "python", "output 'weights' has no row of one size for every token"),
+    ],
+)
+def test_the_backend_of_a_plan_and_why(
+    write_plan: PlanWriter,
+    tmp_path: Path,
+    capsys: Capture,
+    changes: dict[str, Any],
+    options: list[str],
+    backend: str,
+    line: str,
+) -> None:
+    folder = tmp_path / "models"
+    assert main(["triton", str(write_plan(**changes)), "-o", str(folder), "--name", "bert", *options]) == 0
+    assert line.format(folder=folder) in " ".join(capsys.readouterr().out.split())
+    assert read_text(folder / "bert" / "config.pbtxt").backend == backend
+
+
+def test_a_plan_runs_in_python_without_the_native_libraries(
+    write_plan: PlanWriter, libraries: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    (libraries / "libtriton_padfree.so").unlink()
+    folder = tmp_path / "models"
+    assert main(["triton", str(write_plan()), "-o", str(folder), "--name", "bert"]) == 0
+    why = "bert runs in Python, because padfree's libraries are not all here"
+    assert why in " ".join(capsys.readouterr().out.split())
+    assert read_text(folder / "bert" / "config.pbtxt").backend == "python"
 
 
 def test_damaged_plans_are_not_served(write_plan: PlanWriter, tmp_path: Path, capsys: Capture) -> None:

@@ -53,7 +53,9 @@ def install_line(dockerfile: str) -> str:
 
 
 def test_the_tensorrt_backend(write_plan: PlanWriter, libraries: Path, tmp_path: Path) -> None:
-    folder = write_repository(write_plan(), tmp_path / "models", ServingOptions("bert", server="24.11")).folder
+    folder = write_repository(
+        write_plan(), tmp_path / "models", ServingOptions("bert", "tensorrt", server="24.11")
+    ).folder
     assert (folder / "Dockerfile").read_text() == TENSORRT
     assert (folder / ".dockerignore").read_text() == "*\n!padfree.tar\n"
     *names, probe = archived_names(folder)
@@ -126,7 +128,7 @@ def test_a_library_without_code_for_the_plans_gpu_is_not_packed(
 
 
 def test_a_server_of_ones_own_gets_no_image(write_plan: PlanWriter, tmp_path: Path) -> None:
-    options = ServingOptions("bert", server_tensorrt="10.12.0")
+    options = ServingOptions("bert", "tensorrt", server_tensorrt="10.12.0")
     repository = write_repository(write_plan(tensorrt="10.12.0"), tmp_path / "models", options)
     assert sorted(path.name for path in repository.folder.iterdir()) == ["bert"]
     assert repository.arguments == ("--backend-config=tensorrt,plugins=/opt/padfree/lib/libpadfree_register.so",)

@@ -178,7 +178,7 @@ def test_clients_share_the_model_where_that_is_asked_for(
     folder = write_repository(packed_model(), tmp_path / "models", options).folder
     assert EncoderParameters.from_config(parameters(configuration(folder, "bert"))).fair_share
     with pytest.raises(BuildError, match="--fair-share is for --backend python"):
-        write_repository(write_plan(), tmp_path / "plans", options)
+        write_repository(write_plan(), tmp_path / "plans", replace(options, backend="tensorrt"))
     with pytest.raises(BuildError, match="--fair-share cuts runs by whose turn it is, --costs by what they cost"):
         ServingOptions("bert", fair_share=True, costs=tmp_path / "costs.json")
 
@@ -191,9 +191,9 @@ def test_batches_cut_by_measured_costs(write_plan: PlanWriter, tmp_path: Path) -
     assert EncoderParameters.from_config(parameters(configuration(folder, "bert"))).costs == "costs.json"
     assert read_costs(folder / "bert" / "1" / "costs.json") == read_costs(costs)
     with pytest.raises(BuildError, match="is for --backend python"):
-        write_repository(write_plan(), tmp_path / "other", options)
+        write_repository(write_plan(), tmp_path / "other", replace(options, backend="tensorrt"))
     with pytest.raises(BuildError, match=r"measured\.json: costs of a padded model, this one is packed"):
-        write_repository(write_plan(), tmp_path / "other", replace(options, backend="python"))
+        write_repository(write_plan(), tmp_path / "other", options)
     costs.write_text("{}")
     with pytest.raises(SessionError, match=r"measured\.json"):
         write_repository(write_plan(interface="padded"), tmp_path / "other", options)
@@ -202,7 +202,7 @@ def test_batches_cut_by_measured_costs(write_plan: PlanWriter, tmp_path: Path) -
 def test_texts_of_the_tensorrt_backend_come_one_a_request(
     write_plan: PlanWriter, tmp_path: Path, tokenizer: Path
 ) -> None:
-    options = ServingOptions("bert", tokenizer=tokenizer, server="24.11")
+    options = ServingOptions("bert", "tensorrt", tokenizer=tokenizer, server="24.11")
     folder = write_repository(write_plan(), tmp_path / "models", options).folder
     ensemble = configuration(folder, "bert_text")
     assert ensemble.max_batch_size == 1

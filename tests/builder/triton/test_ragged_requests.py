@@ -45,7 +45,7 @@ def served(request: pytest.FixtureRequest, write_plan: PlanWriter, tmp_path: Pat
     save_model(model, file)
     raw = json.loads(next(item.value for item in model.metadata_props if item.key == "padfree"))
     plan = write_plan(profile={"max_seq_len": LONGEST}, **raw)
-    folder = write_repository(plan, tmp_path / "models", ServingOptions("bert", server="24.11")).folder
+    folder = write_repository(plan, tmp_path / "models", ServingOptions("bert", "tensorrt", server="24.11")).folder
     lower(bound_max_seqlen, model, LONGEST)
     onnx.checker.check_model(model)
     engine = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])

@@ -40,7 +40,7 @@ def write(write_plan: PlanWriter, tmp_path: Path) -> Callable[..., Repository]:
     def write(name: str = "bert", *, tokens: int = 100, **changes: Any) -> Repository:
         arguments = {key: changes.pop(key) for key in ("version", "overwrite") if key in changes}
         plan = write_plan(tensorrt=changes.pop("tensorrt", "10.6.0"), profile={"max_tokens": tokens})
-        options = ServingOptions(name, **{"server": "24.11", **changes})
+        options = ServingOptions(name, **{"server": "24.11", "backend": "tensorrt", **changes})
         return write_repository(plan, tmp_path / "models", options, **arguments)
 
     return write
@@ -318,7 +318,7 @@ def test_a_model_from_its_own_repository(write: Write) -> None:
     folder = write().folder
     plan = folder / "bert" / "1" / "model.plan"
     before = content(folder)
-    write_repository(plan, folder, ServingOptions("bert", server="24.11"), version=1, overwrite=True)
+    write_repository(plan, folder, ServingOptions("bert", "tensorrt", server="24.11"), version=1, overwrite=True)
     assert content(folder) == before
 
 

@@ -59,7 +59,7 @@ def test_the_server_takes_an_axis_away_where_the_engine_has_none(
         {"name": "features", "role": "per_sequence", "limit": None, "dtype": "float32", "width": 3},
     ]
     plan = write_plan(inputs=[*packed_metadata["inputs"], *rows])
-    write_repository(plan, tmp_path / "models", ServingOptions("m", server="24.11"))
+    write_repository(plan, tmp_path / "models", ServingOptions("m", "tensorrt", server="24.11"))
     config = read_text(tmp_path / "models" / "m" / "config.pbtxt")
     results = {item.name: (list(item.dims), item.HasField("reshape")) for item in config.input}
     assert (results["language"], results["features"]) == (([1], True), ([3], False))

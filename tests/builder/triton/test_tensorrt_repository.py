@@ -48,7 +48,7 @@ model_warmup {
 
 
 def configuration(model: Path, folder: Path, **options: Any) -> Any:
-    write_repository(model, folder, ServingOptions("bert", server="24.11", **options))
+    write_repository(model, folder, ServingOptions("bert", **{"backend": "tensorrt", "server": "24.11", **options}))
     return read_text(folder / "bert" / "config.pbtxt")
 
 
@@ -190,4 +190,4 @@ def test_a_padded_plan(write_plan: PlanWriter, tmp_path: Path) -> None:
     model = write_plan(interface="padded")
     with pytest.raises(BuildError, match="has the padded interface, --backend tensorrt serves packed ones"):
         configuration(model, tmp_path / "models", backend="tensorrt")
-    assert configuration(model, tmp_path / "models").backend == "python"
+    assert configuration(model, tmp_path / "models", backend=None).backend == "python"
