@@ -55,13 +55,23 @@ def inputs(setup: Setup) -> dict[str, Any]:
 
 
 def answers_of(setup: Setup, result: Mapping[str, Any]) -> Answers:
-    """Those outputs of a model that the original has, too, by name."""
+    """Those outputs of a model that the original has, too, by name.
+
+    Raises:
+        UnavailableError: it has none of them.
+    """
     answers = {}
     for item in setup.model.original_metadata.outputs:
         if item.name in result:
             rows = result[item.name].float().cpu().numpy()
             padded = item.layout == "padded"
             answers[item.name] = [row[:n] if padded else row for row, n in zip(rows, setup.batch.seq_lens, strict=True)]
+    if not answers:
+        outputs = ", ".join(item.name for item in setup.model.original_metadata.outputs)
+        raise UnavailableError(
+            f"PyTorch's model gives {', '.join(result)}, and not {outputs}; leave out --pooling to measure the model's "
+            "own outputs"
+        )
     return answers
 
 

@@ -185,6 +185,11 @@ def _output(metadata: Metadata, choices: Choices) -> OutputInfo:
     output = outputs[choices.output or answer_names[0]]
     if output.layout == "per_sequence" or (output.has_token_rows and _takes_token_rows(output, metadata, choices)):
         return output
+    if output.unknown_size is not None:
+        raise SessionError(
+            f"'{output.name}' has no row per text, its size {output.unknown_size} follows from values; texts get "
+            "vectors, scores or labels, and `padfree run` gives this output as it is"
+        )
     tags = output.has_token_rows and output.name in ANSWERS and choices.tags
     raise SessionError(
         f"'{output.name}' has no row per text, its layout is '{output.layout}'; make the model with --pooling mean, "

@@ -18,7 +18,8 @@ from padfree.onnx_tools import RewriteError, rewrite, save_model
 from padfree.onnx_tools.analysis.special_ids import IdRule, SpecialIds, special_ids
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.importing.importing import import_model
-from padfree.runtime import Session
+from padfree.runtime import Session, SessionError
+from padfree.runtime.text.tasks import Choices, describe
 
 from tests.support.encoder import HIDDEN, EncoderBuilder, one_layer
 from tests.support.exports import metadata_of
@@ -146,12 +147,16 @@ def test_sequences_get_answers_of_their_own_shape(order: tuple[int, ...], tmp_pa
     rows = [{name: value[i : i + 1, : lengths[i]] for name, value in batch.items()} for i in order]
     request = {name: [row[name][0] for row in rows] for name in ("input_ids", "words_mask", "text_lengths")}
     with Session(padded) as session:
-        actual = session.run(request)["scores"]
+        actual, metadata = session.run(request)["scores"], session.metadata
     assert [one.shape for one in actual] == [((3, 1, 2)[i], (2, 1, 3)[i]) for i in order]
     for row, one in zip(rows, actual, strict=True):
         np.testing.assert_allclose(one, run(gliner(), row)[0], atol=TOLERANCE)
     assert main(["triton", str(padded), "-o", str(tmp_path / "models"), "--name", "model"]) == 1
     assert "which take its sequences one by one" in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(
+        SessionError, match=r"^'scores' has no row per text, its size .* follows .* `padfree run` gives"
+    ):
+        describe(padded, metadata, Choices(output="scores"))
 
 
 def test_lengths_of_an_axis_of_their_own_are_one_number_per_sequence() -> None:
