@@ -138,7 +138,7 @@ def test_the_packed_interface_names_the_rows_to_keep(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0)])
-def test_sequences_get_answers_of_their_own_shape(order: tuple[int, ...], tmp_path: Path, capsys: Capture) -> None:
+def test_sequences_get_answers_of_their_own_shape(order: tuple[int, ...], tmp_path: Path) -> None:
     """As many words and classes as each has: sizes that follow from values, so every sequence runs alone."""
     padded = tmp_path / "padded.onnx"
     save_model(rewrite(gliner(), interface="padded").model, padded)
@@ -151,12 +151,18 @@ def test_sequences_get_answers_of_their_own_shape(order: tuple[int, ...], tmp_pa
     assert [one.shape for one in actual] == [((3, 1, 2)[i], (2, 1, 3)[i]) for i in order]
     for row, one in zip(rows, actual, strict=True):
         np.testing.assert_allclose(one, run(gliner(), row)[0], atol=TOLERANCE)
-    assert main(["triton", str(padded), "-o", str(tmp_path / "models"), "--name", "model"]) == 1
-    assert "which take its sequences one by one" in " ".join(capsys.readouterr().err.split())
     with pytest.raises(
         SessionError, match=r"^'scores' has no row per text, its size .* follows .* `padfree run` gives"
     ):
         describe(padded, metadata, Choices(output="scores"))
+
+
+def test_a_batch_in_triton_needs_answers_of_one_shape(tmp_path: Path, capsys: Capture) -> None:
+    pytest.importorskip("tritonclient.grpc", reason="needs tritonclient: pip install '.[triton]'")
+    padded = tmp_path / "padded.onnx"
+    save_model(rewrite(gliner(), interface="padded").model, padded)
+    assert main(["triton", str(padded), "-o", str(tmp_path / "models"), "--name", "model"]) == 1
+    assert "which take its sequences one by one" in " ".join(capsys.readouterr().err.split())
 
 
 def test_lengths_of_an_axis_of_their_own_are_one_number_per_sequence() -> None:

@@ -65,8 +65,9 @@ def test_long_stages_say_how_far_they_are(tmp_path: Path, capsys: Capture, monke
     monkeypatch.setattr(progress, "LINE_S", 0.0)
     assert main(["optimize", EXPORTED, "-o", str(tmp_path / "out.onnx")]) == 0
     lines = capsys.readouterr().err.splitlines()
-    passes = [f"rewriting the graph: {done} of 15" for done in range(1, 16)]
-    assert lines[1:16] == passes
+    count = int(lines[1].rpartition(" of ")[2])
+    assert count > 10
+    assert lines[1 : count + 1] == [f"rewriting the graph: {done} of {count}" for done in range(1, count + 1)]
     batches = [line for line in lines if re.fullmatch(r"comparing it .*: \d+ of \d+", line)]
     assert len(batches) >= 3
 
