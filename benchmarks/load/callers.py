@@ -76,7 +76,8 @@ def measure(
     for thread in threads:
         thread.join()
     p50, p99 = np.percentile(times, [50, 99])
-    return {"callers": callers, "answers": len(times), "wrong": len(wrong), "p50_ms": float(p50), "p99_ms": float(p99)}
+    counts = {"callers": callers, "seconds": seconds, "answers": len(times)}
+    return {**counts, "wrong": len(wrong), "p50_ms": float(p50), "p99_ms": float(p99)}
 
 
 def texts_of(pool: int) -> list[Array]:

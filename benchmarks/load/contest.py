@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,10 +42,12 @@ from .client import Target
 from .fleet import Fleet
 from .limit import find_limit
 from .reference import references
+from .session_rate import session_rate
 from .soak import soak
-from .traffic import Traffic
+from .traffic import Request, Traffic
 
 MODEL, OUTPUT = "bert", "pooler_output"
+SESSION = "session"
 NATIVE = "padfree"
 COSTS = "costs.json"
 MAX_SEQ_LEN = 512
@@ -81,19 +83,37 @@ CONTENDERS = {
 }
 
 
-def build(folder: Path, timing_cache: str, instances: int) -> None:
-    """Builds both engines, measures the padded one's costs, and writes the repositories."""
+def build(folder: Path, timing_cache: str, instances: int, names: Collection[str]) -> None:
+    """Builds engines that the folder lacks, measures costs if a contender needs them, and writes repositories.
+
+    Args:
+        folder: where everything is written; engines that it has are kept.
+        timing_cache: TensorRT's.
+        instances: of every server's model.
+        names: the contenders.
+    """
     model = encoder()
-    build_packed(model, folder, timing_cache)
-    build_padded_engine(model, folder / "padded.plan", timing_cache=timing_cache, **PADDED)
-    print("padded engine built", flush=True)
+    contenders = {name: CONTENDERS[name] for name in names}
+    plans = {contender.plan for contender in contenders.values()}
+    if "packed.plan" in plans and not (folder / "packed.plan").exists():
+        build_packed(model, folder, timing_cache)
+    if "padded.plan" in plans and not (folder / "padded.plan").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        build_padded_engine(model, folder / "padded.plan", timing_cache=timing_cache, **PADDED)
+        print("padded engine built", flush=True)
+    if any(contender.sorted for contender in contenders.values()):
+        measure_padded(folder)
+    for name, contender in contenders.items():
+        write(folder, name, contender, instances)
+
+
+def measure_padded(folder: Path) -> None:
+    """Measures what runs of the padded engine cost, for the contender that chooses them by it."""
     with Session(folder / "padded.plan") as session:
         costs = measure_costs(session, lengths=COST_LENGTHS, batches=COST_BATCHES, repeats=5)
     (folder / COSTS).write_text(costs.to_json(), encoding="utf-8")
     for row, length in zip(costs.cost_ms, costs.lengths, strict=True):
         print(f"padded, {length} tokens: " + " ".join(f"{cost:.2f}" for cost in row if cost is not None), flush=True)
-    for name, contender in CONTENDERS.items():
-        write(folder, name, contender, instances)
 
 
 def encoder() -> ModelProto:
@@ -148,7 +168,10 @@ def run(arguments: argparse.Namespace) -> None:
     expected: list[np.ndarray[Any, Any]] | None = None
     setting = {"mode": "contest", "protocol": arguments.protocol, **vars(traffic), **environment()}
     limits: dict[str, float] = {}
-    for name in arguments.only or CONTENDERS:
+    names = arguments.only or tuple(CONTENDERS)
+    if any(CONTENDERS[name].plan == "packed.plan" for name in names):
+        limits[SESSION] = run_session(arguments, requests, setting)
+    for name in names:
         with serve(arguments.folder / name) as server:
             target = Target(arguments.protocol, server.url(arguments.protocol), MODEL, OUTPUT, arguments.connections)
             expected = expected or references(target, requests)
@@ -168,6 +191,19 @@ def run(arguments: argparse.Namespace) -> None:
     for name in ("packed", "native"):
         if name in limits and peers and max(peers):
             print(f"{name} over the better padded server: {limits[name] / max(peers):.2f}", flush=True)
+        if name in limits:
+            print(f"{name} over a Session without a server: {limits[name] / limits[SESSION]:.2f}", flush=True)
+
+
+def run_session(arguments: argparse.Namespace, requests: Sequence[Request], setting: Mapping[str, Any]) -> float:
+    """Measures the packed engine's Session on the same texts; returns tokens per second."""
+    sizes = {"max_tokens": PACKED["opt_tokens"], "max_sequences": PACKED["max_batch"]}
+    plan = arguments.folder / "packed.plan"
+    found = session_rate(plan, requests, OUTPUT, seconds=2 * arguments.seconds, **sizes)
+    print(f"{SESSION}: " + " ".join(f"{name} {value:,}" for name, value in found.items()), flush=True)
+    if arguments.json:
+        append_record(arguments.json, {**setting, "mode": "session rate", "label": SESSION, **sizes, **found})
+    return float(found["tokens_per_s"])
 
 
 def soak_packed(arguments: argparse.Namespace) -> None:
@@ -211,6 +247,7 @@ def main() -> None:
     result = modes.add_parser("build", parents=[common], help="engines, costs, repositories")
     result.add_argument("--timing-cache", default="default", help="TensorRT's timing cache")
     result.add_argument("--instances", type=int, default=2, help="instances of every server's model")
+    result.add_argument("--only", nargs="+", choices=CONTENDERS, default=list(CONTENDERS), help="not all contenders")
     contest = modes.add_parser("run", parents=[load], help="every contender's limit")
     contest.add_argument("--only", nargs="+", choices=CONTENDERS, help="not all contenders")
     contest.add_argument("--p99-ms", type=float, default=50.0)
@@ -221,7 +258,7 @@ def main() -> None:
     long.add_argument("--minutes", type=float, default=6.0)
     arguments = parser.parse_args()
     if arguments.mode == "build":
-        build(arguments.folder, arguments.timing_cache, arguments.instances)
+        build(arguments.folder, arguments.timing_cache, arguments.instances, arguments.only)
     elif arguments.mode == "run":
         run(arguments)
     else:

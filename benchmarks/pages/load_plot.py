@@ -12,13 +12,14 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.load.report import OWN, read
+from benchmarks.load.report import read
 from benchmarks.records import Record
 
 from .style import GREY, MARKERS, OTHER_COLOURS, OURS, PEER_COLOURS, STYLE, machine, save
 
 LABELS = {
-    OWN: "padfree",
+    "packed": "padfree",
+    "native": "padfree, its own backend",
     "padded": "TensorRT, padded",
     "padded-sorted": "TensorRT, padded, similar lengths together",
 }
@@ -34,9 +35,10 @@ def plot(servers: Mapping[str, Sequence[Record]], path: Path) -> None:
     with mpl.rc_context(STYLE):
         figure, axes = pyplot.subplots(figsize=(6.4, 3.4))
         colours = iter((PEER_COLOURS[0], *OTHER_COLOURS))  # TensorRT's own colour, and others that no peer has
+        main = "native" if "native" in servers else "packed"
         for marker, (name, records) in zip(MARKERS, servers.items(), strict=False):
             steps = sorted((r for r in records if r["latency_ms"]["p99"]), key=lambda r: r["offered_per_s"])
-            colour = OURS if name == OWN else next(colours)
+            colour = OURS if name == main else next(colours)
             across = [step["tokens_per_s"] / 1e6 for step in steps]
             axes.plot(
                 across,

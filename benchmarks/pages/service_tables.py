@@ -45,6 +45,16 @@ def http(records: Sequence[Record]) -> Table:
     return HTTP_HEAD, rows
 
 
+def callers(records: Sequence[Record]) -> Table:
+    """A row per server and number of callers: how long a text of theirs takes."""
+    rows = []
+    for name, count in dict.fromkeys((record["label"], record["callers"]) for record in records):
+        last = [record for record in records if (record["label"], record["callers"]) == (name, count)][-1]
+        rate = last["answers"] / last["seconds"]
+        rows.append([name, str(count), f"{last['p50_ms']:.2f}", f"{last['p99_ms']:.2f}", f"{rate:,.0f}"])
+    return ("server", "callers", "p50 ms", "p99 ms", "texts/s"), rows
+
+
 def cores(records: Sequence[Record]) -> Table:
     """A row per command from texts to vectors without a GPU: seconds on the clock, and of all cores."""
     head = ["command", "seconds", "seconds of all cores"]

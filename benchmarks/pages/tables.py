@@ -119,8 +119,10 @@ def of_cases(source: str, make: Callable[[Sequence[Record]], str]) -> Table:
 
 def contest(results: Path) -> str:
     """A row per server: its best step within the limit of latency."""
-    servers = load_report.read(results / "load.jsonl")
-    return f"{load_report.table(servers)}\n{made_with([step for steps in servers.values() for step in steps])}\n"
+    path = results / "load.jsonl"
+    servers = load_report.read(path)
+    rows = load_report.table(servers, load_report.session_rate(path))
+    return f"{rows}\n{made_with([step for steps in servers.values() for step in steps])}\n"
 
 
 def service(source: str, make: Callable[[Sequence[Record]], service_tables.Table]) -> Table:
@@ -198,6 +200,7 @@ TABLES: Mapping[str, Table] = {
     "trained_layers": of_cases("trained", with_training(trained_report.errors)),
     "pretrained": pretrained_models,
     "contest": contest,
+    "callers": service("callers", service_tables.callers),
     "http": http,
     "integrations": service("integrations", service_tables.integrations),
     "devices": past_one_gpu("h200/devices", scale_tables.devices),

@@ -29,6 +29,7 @@ from benchmarks.load.fleet import Fleet, percentiles, summary
 from benchmarks.load.limit import find_limit
 from benchmarks.load.memory import family, host_mib
 from benchmarks.load.reference import check_apart
+from benchmarks.load.session_rate import batches
 from benchmarks.load.soak import total
 from benchmarks.load.texts import TextTraffic
 from benchmarks.load.traffic import SHORTEST, Request, Traffic, arrivals
@@ -221,17 +222,31 @@ def test_the_report(tmp_path: Path) -> None:
             ("packed", 100, 40.0),
             ("packed", 120, 80.0),
             ("padded", 40, 30.0),
+            ("native", 150, 45.0),
         ]
     ]
+    lines.insert(0, {**shared, "label": "packed", **step(500, 9.0), "commit": "an earlier one"})
+    lines.append({"mode": "session rate", "label": "session", "tokens_per_s": 20000})
     file = tmp_path / "load.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     servers = report.read(file)
-    text = report.table(servers)
+    text = report.table(servers, report.session_rate(file))
     assert "| packed | 100 | 100 | 10,000 | 1.0 | 40.0 |" in text
     assert "packed over the better padded server: 2.50" in text
+    assert "native over the better padded server: 3.75" in text
+    assert "native over a Session without a server (20,000 tokens/s): 0.75" in text
     pytest.importorskip("matplotlib")
     load_plot.plot(servers, tmp_path / "load.svg")
     assert "million tokens answered per second" in (tmp_path / "load.svg").read_text("utf-8")
+
+
+def test_batches_of_a_session_hold_every_text_in_order() -> None:
+    requests = Traffic(longest=64, texts=3).requests(40)
+    found = batches(requests, max_tokens=100, max_sequences=5)
+    texts = [ids[:n] for request in requests for ids, n in zip(request.ids, request.seq_lens[:, 0], strict=True)]
+    assert [list(ids) for batch in found for ids in batch] == [list(ids) for ids in texts]
+    assert all(sum(map(len, batch)) <= 100 and len(batch) <= 5 for batch in found)
+    assert max(map(len, found)) == 5
 
 
 def test_texts_are_as_long_as_the_ids_of_the_same_traffic() -> None:
