@@ -46,9 +46,22 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096, "type_vocab_size": 1,
             "max_position_embeddings": 8194,
         },
+        "qwen3-0.6b": {
+            "model_type": "qwen3", "vocab_size": 151_669, "hidden_size": 1024, "num_hidden_layers": 28,
+            "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0}, "tie_word_embeddings": True,
+        },
+        "embedding-gemma": {
+            "model_type": "gemma3_text", "vocab_size": 262_144, "hidden_size": 768, "num_hidden_layers": 24,
+            "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 256, "intermediate_size": 1152,
+            "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256, "sliding_window": 512,
+            "layer_types": [*["sliding_attention"] * 5, "full_attention"] * 4, "use_bidirectional_attention": True,
+            "max_position_embeddings": 2048,
+        },
     }
 )  # fmt: skip
-"""Sizes of the hub's nomic-embed-text-v1.5, gte-base-en-v1.5 and jina-embeddings-v3 (the latter with fewer words)."""
+"""Sizes of the hub's nomic-embed-text-v1.5, gte-base-en-v1.5, jina-embeddings-v3 (with fewer words),
+Qwen3-Embedding-0.6B and embeddinggemma-300m."""
 _FAMILIES = ("mlp.fc11.weight", "attn.Wqkv.weight", "attention.qkv_proj.weight", "mixer.Wqkv.weight")
 """Names by which definitions recognise files."""
 
@@ -89,7 +102,7 @@ def draw(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     if len(shape) == 1:
         numbers *= np.float32(0.2 if name.endswith("weight") else 0.1)
         numbers += np.float32(name.endswith("weight"))
-    elif "embeddings" in name:
+    elif "embed" in name:
         numbers *= np.float32(0.1)
     else:
         numbers *= np.float32(0.02 * (SCORE_GAIN if "qkv" in name.lower() else 1))

@@ -91,7 +91,7 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
             "cls",
         ),
         "gte-base": Shape(CONFIGS["gte-base"], "fp16", "cls", frozenset({"attention.qkv_proj.weight"})),
-        "qwen3-0.6b": _qwen3(1024, 3072, 28, 16),
+        "qwen3-0.6b": Shape(CONFIGS["qwen3-0.6b"], "bf16", "lasttoken"),
         "qwen3-4b": _qwen3(2560, 9728, 36, 32),
         "qwen3-8b": _qwen3(4096, 12_288, 36, 32),
     }

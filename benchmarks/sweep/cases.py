@@ -29,10 +29,11 @@ TENSORRT = ("tensorrt", "limit")
 VARLEN = "torch-varlen"
 PYTORCH = ("torch-eager", "torch-compile", VARLEN)
 FLEX, COMPILED = "torch-flex", "torch-compile"
+VARLEN_OF_ANY = "transformers-varlen"
 DEBERTA = ("flashdeberta", "disentangled-flash")
 OF_BERT = ("tensorrt", "padded-interface", "varseqlen", *PYTORCH, "limit")
 OF_FP8 = ("tensorrt-fp8", "tensorrt-fp8-attention", "packed-tensorrt-fp8", "limit")
-EVERYTHING = (*OF_BERT, FLEX, *DEBERTA, *OF_FP8[:-1])
+EVERYTHING = (*OF_BERT, VARLEN_OF_ANY, FLEX, *DEBERTA, *OF_FP8[:-1])
 """All peers but `tensorrt-strong`, which took within 0.5 % of `tensorrt`'s time wherever both were measured."""
 
 
@@ -170,6 +171,14 @@ def by_definition() -> Iterator[SweepCase]:
             yield SweepCase("folders", model, batch, seq_len, mean, TENSORRT)
 
 
+def decoders() -> Iterator[SweepCase]:
+    """Embedding models made of decoders, with rows of all tokens: a full batch, and one short text."""
+    for model in ("qwen3-0.6b", "embedding-gemma"):
+        for batch, seq_len in ((16, 512), (1, 32)):
+            mean = seq_len if batch == 1 else FILL * seq_len
+            yield SweepCase("decoders", model, batch, seq_len, mean, (VARLEN_OF_ANY, "limit"), precision="bf16")
+
+
 def precisions() -> Iterator[SweepCase]:
     """One batch in every precision, without peers."""
     for precision in ("fp32", "fp16", "bf16", "fp8"):
@@ -186,5 +195,6 @@ SETS: Mapping[str, tuple[SweepCase, ...]] = {
     "small": tuple(small()),
     "fp8": tuple(fp8()),
     "folders": tuple(by_definition()),
+    "decoders": tuple(decoders()),
     "precisions": tuple(precisions()),
 }

@@ -91,7 +91,7 @@ def model_reader(folder: Path) -> Callable[..., Any]:
     @functools.cache
     def read(name: str, precision: str = "fp16") -> PeerModel:
         if name in definitions.CONFIGS:
-            return PeerModel(definitions.make(name, folder), precision)
+            return PeerModel(definitions.make(name, folder), precision, folder / name)
         files = files_of(name)
         return PeerModel(files.onnx, precision, files.folder)
 

@@ -19,6 +19,7 @@ from tests.support import tiny_folders
 TINY: Mapping[str, Any] = {
     "n_embd": 32, "n_head": 2, "n_layer": 2, "n_inner": 48, "hidden_size": 32, "num_attention_heads": 2,
     "num_hidden_layers": 2, "intermediate_size": 48, "vocab_size": 64,
+    "num_key_value_heads": 1, "head_dim": 16, "layer_types": ["sliding_attention", "full_attention"],
 }  # fmt: skip
 
 
@@ -43,5 +44,5 @@ def test_a_sweep_reads_them_without_torch(name: str, tmp_path: Path, monkeypatch
 
 
 def test_every_model_has_cases() -> None:
-    cases = [(case.model, case.batch, case.seq_len) for case in SETS["folders"]]
+    cases = [(case.model, case.batch, case.seq_len) for case in (*SETS["folders"], *SETS["decoders"])]
     assert cases == [(name, *size) for name in measured.CONFIGS for size in ((16, 512), (1, 32))]
