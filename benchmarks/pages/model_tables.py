@@ -34,8 +34,14 @@ NAMES = {
     "t5": "T5, encoder",
     "modernbert": "ModernBERT",
     "nomic": "Nomic",
+    "nomic-v1.5": "nomic-embed-text v1.5",
+    "gte-base": "gte-base v1.5",
+    "jina-v3": "Jina v3",
+    "qwen3-0.6b": "Qwen3-0.6B",
+    "embedding-gemma": "EmbeddingGemma-300m",
 }
 VARLEN = "PyTorch varlen, compiled"
+VARLEN_OF_ANY = "transformers, varlen attention, packed, compiled"
 ERRORS = (("padfree", PADFREE), ("padded TensorRT", "TensorRT padded"), ("PyTorch fp16", "PyTorch eager"))
 """Labels of errors, and how the titles of those that made them start."""
 GOALS: Mapping[tuple[str, int, int], tuple[float, float | None, float]] = {
@@ -116,6 +122,10 @@ def summary(records: Sequence[Record]) -> str:
     return with_notes(head, rows, chosen)
 
 
+def _largest_first(record: Record) -> tuple[float, ...]:
+    return list(NAMES).index(record["model"]), -record["tokens"]
+
+
 Key = Callable[[Record], tuple[float, ...]]
 SWEEPS: tuple[tuple[str, str, str, Key, Callable[[Record], str]], ...] = (
     (
@@ -151,7 +161,21 @@ SWEEPS: tuple[tuple[str, str, str, Key, Callable[[Record], str]], ...] = (
         "Small encoders (E 384, heads of 32)",
         "model, batch",
         lambda record: (list(NAMES).index(record["model"]), record["tokens"]),
-        lambda record: f"{NAMES[record['model']]}, {record['batch']} x {record['seq_len']}",
+        batch_name,
+    ),
+    (
+        "folders",
+        "Folders that refer to code of their own",
+        "model, batch",
+        _largest_first,
+        batch_name,
+    ),
+    (
+        "decoders",
+        "Embedding models made of decoders (bf16, rows of all tokens)",
+        "model, batch",
+        _largest_first,
+        batch_name,
     ),
 )
 """Set, heading, the first column's head, order, and the first column's text."""
@@ -160,7 +184,11 @@ SWEEPS: tuple[tuple[str, str, str, Key, Callable[[Record], str]], ...] = (
 def sweep(records: Sequence[Record]) -> str:
     """The picture, and a heading and a table for every set that has records."""
     parts: list[str] = []
-    compared = {TENSORRT: "padded TensorRT / padfree", VARLEN: "PyTorch varlen / padfree"}
+    compared = {
+        TENSORRT: "padded TensorRT / padfree",
+        VARLEN: "PyTorch varlen / padfree",
+        VARLEN_OF_ANY: "varlen / padfree",
+    }
     for name, heading, first, order, text in SWEEPS:
         chosen = sorted(of_set(records, name), key=order)
         if not chosen:
