@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,6 +46,11 @@ class Projections:
     key: Linear
     value: Linear
     output: Linear
+
+    @classmethod
+    def of(cls, tensors: Tensors, names: Iterable[str], width: int) -> Projections:
+        """Layers of these names for queries, keys, values and the output, all of one width."""
+        return cls(*(Linear.of(tensors, name, width, width) for name in names))
 
     @classmethod
     def from_fused(

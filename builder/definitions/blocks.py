@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from .attention import Heads, Projections, Scoring, attention
 from .errors import NotDefinedError
 from .graph import EncoderGraph
-from .layers import Activation, FeedForward, Norm
+from .layers import Activation, FeedForward, Linear, Norm
+from .tensors import Tensors
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class LayerSizes:
     epsilon: float
 
 
-def even_heads(width: int, count: int, keys: int | None = None) -> Heads:
+def even_heads(width: int, count: int) -> Heads:
     """Heads that share the width evenly.
 
     Raises:
@@ -39,7 +41,7 @@ def even_heads(width: int, count: int, keys: int | None = None) -> Heads:
     """
     if width % count:
         raise NotDefinedError(f"the hidden size {width} is no multiple of its {count} heads")
-    return Heads(count, keys or count, width // count)
+    return Heads(count, count, width // count)
 
 
 class Network(Protocol):
@@ -64,6 +66,28 @@ class PostNormLayer:
         update = attention(graph, x, self.attention, heads, scoring)
         x = self.attention_norm.apply(graph, graph.op("Add", update, x))
         return self.norm.apply(graph, graph.op("Add", self.feed_forward.apply(graph, x), x))
+
+
+def post_norm_layer(
+    parts: Tensors, sizes: LayerSizes, attention: Projections, network: Network, norms: tuple[str, str]
+) -> PostNormLayer:
+    """A layer with norms of these names: one after the attention, one after the network."""
+    first, second = (Norm.of(parts, name, sizes.width, sizes.epsilon) for name in norms)
+    return PostNormLayer(attention, first, network, second)
+
+
+def plain_network(parts: Tensors, sizes: LayerSizes, up: str, down: str) -> FeedForward:
+    """A network of two linear layers of these names, without a gate."""
+    first = Linear.of(parts, up, sizes.inner, sizes.width)
+    return FeedForward(first, sizes.active, Linear.of(parts, down, sizes.width, sizes.inner))
+
+
+def apply_layers(graph: EncoderGraph, x: str, layers: Iterable[PostNormLayer], heads: Heads, scoring: Scoring) -> str:
+    """Layers of x [B, S, E], one after the other."""
+    for number, layer in enumerate(layers):
+        with graph.scope(f"layer.{number}"):
+            x = layer.apply(graph, x, heads, scoring)
+    return x
 
 
 @dataclass(frozen=True)

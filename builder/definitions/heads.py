@@ -10,7 +10,7 @@ import numpy as np
 from padfree.contract.texts import ANSWERS, CLASSES, FEATURES, MASKED, PAIRS, SENTENCES, SPARSE, TOKENS
 
 from .graph import EncoderGraph
-from .layers import Activation, Linear, Norm
+from .layers import Activation, Linear, Norm, activation_of
 from .model import EncoderRows, Outputs, WriteHead, Writing
 from .tensors import Tensors, Weight
 
@@ -27,14 +27,11 @@ def first_token(graph: EncoderGraph, x: str) -> str:
     return graph.op("Gather", x, graph.constant(0, np.int64), axis=1)
 
 
-def pooled_classes(pooler: str = "pooler.dense", classifier: str = "classifier") -> WriteHead:
+def pooled_classes(pooler: str = "pooler.dense") -> WriteHead:
     """BERT's: the first token through the pooler and tanh, then the classifier."""
 
     def write(writing: Writing, encoded: EncoderRows) -> Outputs:
-        dense = Linear.of(encoded.tensors, pooler, encoded.width, encoded.width)
-        last = Linear.of(writing.tensors, classifier, writing.labels, encoded.width)
-        vector = dense.apply(writing.graph, first_token(writing.graph, encoded.rows))
-        return {LOGITS: (last.apply(writing.graph, writing.graph.op("Tanh", vector)), (writing.labels,))}
+        return classify_first(writing, encoded, encoded.tensors, pooler, activation_of("tanh"))
 
     return write
 
@@ -43,12 +40,25 @@ def dense_classes(dense: str, classifier: str, active: Activation) -> WriteHead:
     """RoBERTa's: the first token through a layer, an activation and the classifier, all of the head's own."""
 
     def write(writing: Writing, encoded: EncoderRows) -> Outputs:
-        first = Linear.of(writing.tensors, dense, encoded.width, encoded.width)
-        last = Linear.of(writing.tensors, classifier, writing.labels, encoded.width)
-        vector = active(writing.graph, first.apply(writing.graph, first_token(writing.graph, encoded.rows)))
-        return {LOGITS: (last.apply(writing.graph, vector), (writing.labels,))}
+        return classify_first(writing, encoded, writing.tensors, dense, active, classifier)
 
     return write
+
+
+def classify_first(
+    writing: Writing,
+    encoded: EncoderRows,
+    tensors: Tensors,
+    dense: str,
+    active: Activation,
+    classifier: str = "classifier",
+) -> Outputs:
+    """The first token through a layer of these tensors, an activation and the classifier."""
+    graph, width = writing.graph, encoded.width
+    first = Linear.of(tensors, dense, width, width)
+    last = Linear.of(writing.tensors, classifier, writing.labels, width)
+    vector = active(graph, first.apply(graph, first_token(graph, encoded.rows)))
+    return {LOGITS: (last.apply(graph, vector), (writing.labels,))}
 
 
 def token_classes(writing: Writing, encoded: EncoderRows) -> Outputs:
@@ -84,11 +94,28 @@ def own_or_tied(
 
 
 def masked_words(
-    writing: Writing, encoded: EncoderRows, dense: Linear, active: Activation, norm: Norm, words: Linear
+    writing: Writing,
+    encoded: EncoderRows,
+    head: Tensors,
+    names: tuple[str, str],
+    active: Activation,
+    words: Linear,
+    epsilon: float,
 ) -> Outputs:
-    """A score for every word of the vocabulary at every token: words(norm(active(dense(x))))."""
-    graph = writing.graph
-    x = norm.apply(graph, active(graph, dense.apply(graph, encoded.rows)))
+    """A score for every word of the vocabulary at every token: words(norm(active(dense(x)))).
+
+    Args:
+        writing: the model.
+        encoded: x.
+        head: where dense and norm lie.
+        names: theirs.
+        active: the activation.
+        words: the last layer.
+        epsilon: of the norm.
+    """
+    graph, width = writing.graph, words.weight.shape[1]
+    x = Linear.of(head, names[0], width, encoded.width).apply(graph, encoded.rows)
+    x = Norm.of(head, names[1], width, epsilon).apply(graph, active(graph, x))
     return {LOGITS: (words.apply(graph, x), ("sequence", words.weight.shape[0]))}
 
 

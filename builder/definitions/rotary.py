@@ -6,6 +6,7 @@ The first half of a head is rotated with the second, element by element.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from .graph import EncoderGraph
 from .keys import Keys
 from .scalings import SCALINGS, Frequencies, plain_frequencies
 
-__all__ = ["Frequencies", "Rotary", "frequencies", "frequencies_of", "plain_frequencies"]
+__all__ = ["Frequencies", "Rotary", "frequencies", "frequencies_of", "parameters_by_kind", "plain_frequencies"]
 
 
 def frequencies(keys: Keys, size: int, base: float, positions: int) -> Frequencies:
@@ -49,6 +50,15 @@ def frequencies_of(parameters: Keys | None, size: int, base: float, positions: i
     frequencies = SCALINGS[kind](parameters.number("rope_theta", default=base), size, parameters, positions)
     parameters.check_all_read()
     return frequencies
+
+
+def parameters_by_kind(parameters: Keys | None, kinds: Iterable[str]) -> dict[str, Keys | None]:
+    """The objects of `rope_parameters` for kinds of attention; None for those that it does not have."""
+    if parameters is None:
+        return dict.fromkeys(kinds)
+    inner = {kind: parameters.inner(kind) for kind in kinds}
+    parameters.check_all_read()
+    return inner
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from ..attention import Projections, Scoring, mask
-from ..blocks import LayerSizes, PostNormLayer, even_heads
+from ..blocks import LayerSizes, PostNormLayer, apply_layers, even_heads, plain_network, post_norm_layer
+from ..graph import EncoderGraph
 from ..heads import heads, masked_words, own_or_tied, pooled_classes
 from ..keys import Keys
-from ..layers import FeedForward, Linear, Norm, activation, add, position_rows, types, words
+from ..layers import Linear, Norm, activation, add, position_rows, types, words
 from ..model import Definition, EncoderRows, Outputs, Writing
-from ..tensors import Tensors
+from ..tensors import Tensors, Weight
 
 _VOCABULARY = 30522
 WORDS = "embeddings.word_embeddings.weight"
@@ -18,14 +21,12 @@ WORDS = "embeddings.word_embeddings.weight"
 
 def encode(writing: Writing) -> EncoderRows:
     """Word, type and position embeddings, a norm, and the layers."""
-    keys, graph = writing.keys, writing.graph
+    keys = writing.keys
     check_keys(keys)
     sizes = sizes_of(keys)
-    tensors = writing.tensors.below("", "bert.", member="embeddings.word_embeddings.weight")
-    with graph.scope("embeddings"):
-        x = add(graph, *word_and_type(writing, tensors, sizes.width), _position_rows(writing, tensors, sizes.width))
-        x = Norm.of(tensors, "embeddings.LayerNorm", sizes.width, sizes.epsilon).apply(graph, x)
-    x = layers(writing, tensors, x, sizes)
+    tensors = encoder_tensors(writing, "bert.")
+    x = embed(writing, tensors, sizes, token_types(keys), positions=position_rows)
+    x = apply_layers(writing.graph, x, layers(keys, tensors, sizes), sizes.heads, plain_scoring(writing, sizes))
     tensors.ignore("position_ids", "pooler.", "cls.seq_relationship", "cls.predictions")
     return EncoderRows(x, sizes.width, tensors)
 
@@ -40,11 +41,11 @@ def check_keys(keys: Keys) -> None:
 def sizes_of(
     keys: Keys,
     *,
-    width: int = 768,
-    heads: int = 12,
-    inner: int = 3072,
-    active: str = "gelu",
-    epsilon: float = 1e-12,
+    width: int | None = 768,
+    heads: int | None = 12,
+    inner: int | None = 3072,
+    active: str | None = "gelu",
+    epsilon: float | None = 1e-12,
     active_key: str = "hidden_act",
     epsilon_key: str = "layer_norm_eps",
 ) -> LayerSizes:
@@ -59,45 +60,69 @@ def sizes_of(
     )
 
 
-def word_and_type(writing: Writing, tensors: Tensors, width: int, vocabulary: int = _VOCABULARY) -> tuple[str, str]:
-    """Embeddings of ids and of token types; `vocabulary` is the default of vocab_size."""
-    keys = writing.keys
-    table = tensors.take(WORDS, keys.size("vocab_size", default=vocabulary), width)
-    kinds = tensors.take("embeddings.token_type_embeddings.weight", token_types(keys), width)
-    return words(writing.graph, table), types(writing.graph, kinds)
+def encoder_tensors(writing: Writing, *prefixes: str) -> Tensors:
+    """The tensors of the encoder, whose names may have one of these prefixes."""
+    return writing.tensors.below("", *prefixes, member=WORDS)
 
 
-def _position_rows(writing: Writing, tensors: Tensors, width: int) -> str:
-    rows = writing.keys.size("max_position_embeddings", default=512)
-    return position_rows(writing.graph, tensors.take("embeddings.position_embeddings.weight", rows, width))
+def embed(
+    writing: Writing,
+    tensors: Tensors,
+    sizes: LayerSizes,
+    kinds: int,
+    *,
+    vocabulary: int | None = _VOCABULARY,
+    width: int | None = None,
+    positions: Callable[[EncoderGraph, Weight], str] | None = None,
+    rows: int | None = 512,
+    norm: str = "embeddings.LayerNorm",
+) -> str:
+    """The sum of embeddings of ids, token types and positions, through a norm: [B, S, E].
+
+    Args:
+        writing: the model.
+        tensors: those of the encoder.
+        sizes: those of its layers.
+        kinds: how many token types there are; 0 for none.
+        vocabulary: the default of vocab_size.
+        width: of the embeddings, where it is not that of the layers.
+        positions: chooses rows of a table of positions; None where the model has no table.
+        rows: the default of max_position_embeddings.
+        norm: its name.
+    """
+    keys, graph, width = writing.keys, writing.graph, width or sizes.width
+    with graph.scope("embeddings"):
+        terms = [words(graph, tensors.take(WORDS, keys.size("vocab_size", default=vocabulary), width))]
+        if kinds:
+            terms.append(types(graph, tensors.take("embeddings.token_type_embeddings.weight", kinds, width)))
+        if positions is not None:
+            count = keys.size("max_position_embeddings", default=rows)
+            terms.append(positions(graph, tensors.take("embeddings.position_embeddings.weight", count, width)))
+        return Norm.of(tensors, norm, width, sizes.epsilon).apply(graph, add(graph, *terms))
 
 
-def layers(writing: Writing, tensors: Tensors, x: str, sizes: LayerSizes) -> str:
-    """BERT's layers of x [B, S, E]."""
-    graph, scoring = writing.graph, Scoring(sizes.heads.size**-0.5, mask(writing.graph))
-    for number in range(writing.keys.size("num_hidden_layers", default=12)):
-        with graph.scope(f"layer.{number}"):
-            parts = tensors.below(f"encoder.layer.{number}.", member="attention.self.query.weight")
-            x = layer(parts, sizes).apply(graph, x, sizes.heads, scoring)
-    return x
+def plain_scoring(writing: Writing, sizes: LayerSizes) -> Scoring:
+    """Scores by queries and keys alone."""
+    return Scoring(sizes.heads.size**-0.5, mask(writing.graph))
 
 
-def layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
-    """One layer's tensors."""
-    width, inner = sizes.width, sizes.inner
-    up, down = Linear.of(parts, "intermediate.dense", inner, width), Linear.of(parts, "output.dense", width, inner)
-    return PostNormLayer(
-        projections(parts, width),
-        Norm.of(parts, "attention.output.LayerNorm", width, sizes.epsilon),
-        FeedForward(up, sizes.active, down),
-        Norm.of(parts, "output.LayerNorm", width, sizes.epsilon),
-    )
+def layers(keys: Keys, tensors: Tensors, sizes: LayerSizes) -> Iterator[PostNormLayer]:
+    """BERT's layers."""
+    for number in range(keys.size("num_hidden_layers", default=12)):
+        parts = tensors.below(f"encoder.layer.{number}.", member="attention.self.query.weight")
+        yield layer(parts, sizes, projections(parts, sizes.width))
+
+
+def layer(parts: Tensors, sizes: LayerSizes, attention: Projections) -> PostNormLayer:
+    """A layer with this attention."""
+    network = plain_network(parts, sizes, "intermediate.dense", "output.dense")
+    return post_norm_layer(parts, sizes, attention, network, ("attention.output.LayerNorm", "output.LayerNorm"))
 
 
 def projections(parts: Tensors, width: int) -> Projections:
     """The linear layers of an attention."""
     names = ("self.query", "self.key", "self.value", "output.dense")
-    return Projections(*(Linear.of(parts, f"attention.{name}", width, width) for name in names))
+    return Projections.of(parts, (f"attention.{name}" for name in names), width)
 
 
 def token_types(keys: Keys) -> int:
@@ -106,17 +131,22 @@ def token_types(keys: Keys) -> int:
 
 
 def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
-    keys, width = writing.keys, encoded.width
     head = writing.tensors.below("cls.predictions.", member="transform.dense.weight")
-    dense = Linear.of(head, "transform.dense", width, width)
-    norm = Norm.of(head, "transform.LayerNorm", width, keys.number("layer_norm_eps", default=1e-12))
-    active = activation(keys, "hidden_act", default="gelu")
-    return masked_words(writing, encoded, dense, active, norm, tied_words(writing, encoded, head, _VOCABULARY))
+    active, last = activation(writing.keys, "hidden_act", default="gelu"), tied_words(writing, encoded, head)
+    names = ("transform.dense", "transform.LayerNorm")
+    return masked_words(writing, encoded, head, names, active, last, head_epsilon(writing))
 
 
-def tied_words(writing: Writing, encoded: EncoderRows, head: Tensors, vocabulary: int) -> Linear:
+def head_epsilon(writing: Writing) -> float:
+    """Of the norm in the head for masked words."""
+    return writing.keys.number("layer_norm_eps", default=1e-12)
+
+
+def tied_words(
+    writing: Writing, encoded: EncoderRows, head: Tensors, vocabulary: int = _VOCABULARY, width: int | None = None
+) -> Linear:
     """The layer from rows to words: its own weights where the file has them, otherwise the embeddings'."""
-    keys, width = writing.keys, encoded.width
+    keys, width = writing.keys, width or encoded.width
     count, is_tied = keys.size("vocab_size", default=vocabulary), keys.boolean("tie_word_embeddings", default=True)
     table = own_or_tied(head, "decoder.weight", encoded.tensors, WORDS, (count, width), is_tied=is_tied)
     return Linear(table, head.take("decoder.bias" if "decoder.bias" in head else "bias", count))

@@ -13,9 +13,9 @@ from ..blocks import LayerSizes, PostNormLayer
 from ..distances import Integers, by_distance, log_buckets
 from ..errors import NotDefinedError
 from ..graph import MASK, EncoderGraph
-from ..heads import LOGITS, first_token, heads
+from ..heads import classify_first, heads
 from ..keys import Keys
-from ..layers import FeedForward, Linear, Norm, activation, activation_of, add, position_rows, types, words
+from ..layers import Linear, Norm, activation, activation_of, add, position_rows, types, words
 from ..model import Definition, EncoderRows, Outputs, Writing
 from ..tensors import Tensors
 from . import bert
@@ -55,9 +55,8 @@ def _encode(writing: Writing) -> EncoderRows:
     keys.only(is_decoder=False, conv_groups=1)
     sizes = bert.sizes_of(keys, width=1536, heads=24, inner=6144, epsilon=1e-7)
     keys.only(attention_head_size=sizes.heads.size, pooler_hidden_size=sizes.width)
-    tensors = writing.tensors.below("", "deberta.", member="embeddings.word_embeddings.weight")
-    is_token = graph.op("Cast", graph.op("Unsqueeze", MASK, graph.integers(2)), to=1)
-    x = embedded = graph.op("Mul", embed(writing, tensors, sizes), is_token)
+    tensors = bert.encoder_tensors(writing, "deberta.")
+    x = embedded = embed(writing, tensors, sizes)
     seen, terms = mask(graph), terms_of(keys)
     distances = _distances(writing, tensors, sizes, terms)
     for number in range(keys.size("num_hidden_layers", default=24)):
@@ -83,7 +82,7 @@ def terms_of(keys: Keys) -> tuple[str, ...]:
 
 
 def embed(writing: Writing, tensors: Tensors, sizes: LayerSizes, vocabulary: int = _VOCABULARY) -> str:
-    """Word embeddings and, where the model has them, those of positions and types, through a norm."""
+    """Word embeddings and, where the model has them, those of positions and types, through a norm; 0 in padding."""
     keys, graph = writing.keys, writing.graph
     narrow = keys.size("embedding_size", default=sizes.width)
     with graph.scope("embeddings"):
@@ -95,15 +94,21 @@ def embed(writing: Writing, tensors: Tensors, sizes: LayerSizes, vocabulary: int
             x = add(graph, x, types(graph, tensors.take("embeddings.token_type_embeddings.weight", kinds, narrow)))
         if narrow != sizes.width:
             x = Linear.of(tensors, "embeddings.embed_proj", sizes.width, narrow, bias=False).apply(graph, x)
-        return Norm.of(tensors, "embeddings.LayerNorm", sizes.width, sizes.epsilon).apply(graph, x)
+        x = Norm.of(tensors, "embeddings.LayerNorm", sizes.width, sizes.epsilon).apply(graph, x)
+    return graph.op("Mul", x, graph.op("Cast", graph.op("Unsqueeze", MASK, graph.integers(2)), to=1))
+
+
+def furthest_of(keys: Keys) -> int:
+    """The largest distance that has an embedding of its own."""
+    furthest = keys.raw.get("max_relative_positions", -1)
+    keys.ignore("max_relative_positions")
+    return furthest if isinstance(furthest, int) and furthest > 0 else keys.size("max_position_embeddings", default=512)
 
 
 def _distances(writing: Writing, tensors: Tensors, sizes: LayerSizes, terms: tuple[str, ...]) -> Distances:
     keys, graph = writing.keys, writing.graph
-    furthest = keys.raw.get("max_relative_positions", -1)
-    keys.ignore("max_relative_positions", "position_buckets")
-    if not isinstance(furthest, int) or furthest < 1:
-        furthest = keys.size("max_position_embeddings", default=512)
+    furthest = furthest_of(keys)
+    keys.ignore("position_buckets")
     buckets = keys.raw.get("position_buckets", -1)
     has_buckets = isinstance(buckets, int) and buckets > 0
     span = keys.size("position_buckets") if has_buckets else furthest
@@ -171,14 +176,8 @@ def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
 
 def layer_of(parts: Tensors, sizes: LayerSizes, query: Linear, key: Linear, value: Linear) -> PostNormLayer:
     """A layer with these projections."""
-    width, inner = sizes.width, sizes.inner
-    up, down = Linear.of(parts, "intermediate.dense", inner, width), Linear.of(parts, "output.dense", width, inner)
-    return PostNormLayer(
-        Projections(query, key, value, Linear.of(parts, "attention.output.dense", width, width)),
-        Norm.of(parts, "attention.output.LayerNorm", width, sizes.epsilon),
-        FeedForward(up, sizes.active, down),
-        Norm.of(parts, "output.LayerNorm", width, sizes.epsilon),
-    )
+    output = Linear.of(parts, "attention.output.dense", sizes.width, sizes.width)
+    return bert.layer(parts, sizes, Projections(query, key, value, output))
 
 
 def _convolve(writing: Writing, tensors: Tensors, sizes: LayerSizes, embedded: str, x: str) -> str:
@@ -203,11 +202,8 @@ def _convolve(writing: Writing, tensors: Tensors, sizes: LayerSizes, embedded: s
 
 def classes(writing: Writing, encoded: EncoderRows) -> Outputs:
     """The first token through the pooler, whose activation config.json names, and the classifier."""
-    graph, active = writing.graph, activation(writing.keys, "pooler_hidden_act", default="gelu")
-    dense = Linear.of(writing.tensors, "pooler.dense", encoded.width, encoded.width)
-    last = Linear.of(writing.tensors, "classifier", writing.labels, encoded.width)
-    vector = active(graph, dense.apply(graph, first_token(graph, encoded.rows)))
-    return {LOGITS: (last.apply(graph, vector), (writing.labels,))}
+    active = activation(writing.keys, "pooler_hidden_act", default="gelu")
+    return classify_first(writing, encoded, writing.tensors, "pooler.dense", active)
 
 
 def token_types(keys: Keys) -> int:

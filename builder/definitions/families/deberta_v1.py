@@ -7,13 +7,12 @@ import numpy as np
 
 from ..attention import Scoring, mask
 from ..blocks import LayerSizes, PostNormLayer
-from ..graph import MASK
 from ..heads import heads
 from ..layers import Linear
 from ..model import Definition, EncoderRows, Writing
 from ..tensors import Tensors
 from . import bert
-from .deberta import Distances, classes, embed, layer_of, terms_by_distance, terms_of, token_types
+from .deberta import Distances, classes, embed, furthest_of, layer_of, terms_by_distance, terms_of, token_types
 
 _VOCABULARY = 50265
 
@@ -22,9 +21,8 @@ def _encode(writing: Writing) -> EncoderRows:
     keys, graph, sizes = writing.keys, writing.graph, bert.sizes_of(writing.keys, epsilon=1e-7)
     keys.ignore("pooler_dropout", "pooler_hidden_act", "legacy", "tie_word_embeddings", "padding_idx")
     keys.only(is_decoder=False, talking_head=False, pooler_hidden_size=sizes.width)
-    tensors = writing.tensors.below("", "deberta.", member="embeddings.word_embeddings.weight")
-    is_token = graph.op("Cast", graph.op("Unsqueeze", MASK, graph.integers(2)), to=1)
-    x = graph.op("Mul", embed(writing, tensors, sizes, _VOCABULARY), is_token)
+    tensors = bert.encoder_tensors(writing, "deberta.")
+    x = embed(writing, tensors, sizes, _VOCABULARY)
     seen, terms = mask(graph), terms_of(keys)
     distances = _distances(writing, tensors, sizes, terms)
     for number in range(keys.size("num_hidden_layers", default=12)):
@@ -43,11 +41,7 @@ def _encode(writing: Writing) -> EncoderRows:
 
 
 def _distances(writing: Writing, tensors: Tensors, sizes: LayerSizes, terms: tuple[str, ...]) -> Distances:
-    keys, graph = writing.keys, writing.graph
-    furthest = keys.raw.get("max_relative_positions", -1)
-    keys.ignore("max_relative_positions")
-    if not isinstance(furthest, int) or furthest < 1:
-        furthest = keys.size("max_position_embeddings", default=512)
+    graph, furthest = writing.graph, furthest_of(writing.keys)
     with graph.scope("distances"):
         table = graph.weight(tensors.take("encoder.rel_embeddings.weight", 2 * furthest, sizes.width))
         offsets = np.arange(-furthest, furthest + 1)

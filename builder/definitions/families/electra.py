@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from ..blocks import apply_layers
 from ..heads import dense_classes, heads, masked_words, own_or_tied
-from ..layers import Linear, Norm, activation_of, add, position_rows
+from ..layers import Linear, activation_of, position_rows
 from ..model import Definition, EncoderRows, Outputs, Writing
 from . import bert
 
@@ -15,16 +16,13 @@ def _encode(writing: Writing) -> EncoderRows:
     keys, graph, sizes = writing.keys, writing.graph, bert.sizes_of(writing.keys, width=256, heads=4, inner=1024)
     bert.check_keys(keys)
     keys.ignore("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout")  # multiple choice
-    tensors = writing.tensors.below("", "electra.", member="embeddings.word_embeddings.weight")
+    tensors = bert.encoder_tensors(writing, "electra.")
     narrow = keys.size("embedding_size", default=128)
-    with graph.scope("embeddings"):
-        rows = keys.size("max_position_embeddings", default=512)
-        where = position_rows(graph, tensors.take("embeddings.position_embeddings.weight", rows, narrow))
-        x = add(graph, *bert.word_and_type(writing, tensors, narrow), where)
-        x = Norm.of(tensors, "embeddings.LayerNorm", narrow, sizes.epsilon).apply(graph, x)
-        if narrow != sizes.width:
+    x = bert.embed(writing, tensors, sizes, bert.token_types(keys), width=narrow, positions=position_rows)
+    if narrow != sizes.width:
+        with graph.scope("embeddings"):
             x = Linear.of(tensors, "embeddings_project", sizes.width, narrow).apply(graph, x)
-    x = bert.layers(writing, tensors, x, sizes)
+    x = apply_layers(graph, x, bert.layers(keys, tensors, sizes), sizes.heads, bert.plain_scoring(writing, sizes))
     tensors.ignore("position_ids", "discriminator_predictions.", "generator_")
     return EncoderRows(x, sizes.width, tensors)
 
@@ -35,10 +33,8 @@ def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
     is_tied, names = keys.boolean("tie_word_embeddings", default=True), ("generator_lm_head.weight", bert.WORDS)
     table = own_or_tied(tensors, names[0], encoded.tensors, names[1], (count, narrow), is_tied=is_tied)
     last = Linear(table, tensors.take("generator_lm_head.bias", count))
-    dense = Linear.of(tensors, "generator_predictions.dense", narrow, encoded.width)
-    epsilon = keys.number("layer_norm_eps", default=1e-12)
-    norm = Norm.of(tensors, "generator_predictions.LayerNorm", narrow, epsilon)
-    return masked_words(writing, encoded, dense, activation_of("gelu"), norm, last)
+    layers = ("generator_predictions.dense", "generator_predictions.LayerNorm")
+    return masked_words(writing, encoded, tensors, layers, activation_of("gelu"), last, bert.head_epsilon(writing))
 
 
 ELECTRA = Definition(

@@ -15,7 +15,7 @@ from ..heads import rows
 from ..keys import Keys
 from ..layers import Norm, activation, words
 from ..model import Definition, EncoderRows, Writing
-from ..rotary import Rotary, frequencies_of
+from ..rotary import Rotary, frequencies_of, parameters_by_kind
 from ..tensors import Tensors
 from .decoders import gated_network, heads_of, projections, rotations_of
 
@@ -68,9 +68,7 @@ def _rotary(keys: Keys, graph: EncoderGraph, size: int) -> dict[str, Rotary]:
     scaling, parameters = keys.inner("rope_scaling"), keys.inner("rope_parameters")
     if scaling is not None and parameters is not None:
         raise NotDefinedError("'rope_scaling' and 'rope_parameters' are both there")
-    inner = {kind: None if parameters is None else parameters.inner(kind) for kind in bases}
-    if parameters is not None:
-        parameters.check_all_read()
+    inner = parameters_by_kind(parameters, bases)
     if scaling is not None:
         inner[FULL] = scaling
     return {kind: Rotary.of(graph, frequencies_of(inner[kind], size, base, positions)) for kind, base in bases.items()}

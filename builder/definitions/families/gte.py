@@ -8,15 +8,16 @@ from typing import TypeVar
 import numpy as np
 
 from ..attention import Projections
-from ..blocks import LayerSizes, PostNormLayer, even_heads
+from ..blocks import LayerSizes, PostNormLayer, post_norm_layer
 from ..errors import NotDefinedError
 from ..heads import heads, pooled_classes
 from ..keys import Keys
-from ..layers import FeedForward, Linear, Norm, activation
+from ..layers import FeedForward, Linear
 from ..model import Definition, EncoderRows, Writing
 from ..rotary import Frequencies, frequencies, plain_frequencies
 from ..tensors import Tensors
-from .flash import embed, rotary_layers
+from . import bert
+from .flash import rotary_layers
 
 T = TypeVar("T")
 
@@ -26,29 +27,27 @@ _GTE, _NEW = "gte", "new"
 
 def _encode(writing: Writing) -> EncoderRows:
     keys = writing.keys
-    tensors = writing.tensors.below("", "new.", "gte.", member="embeddings.word_embeddings.weight")
+    tensors = bert.encoder_tensors(writing, "new.", "gte.")
     keys.only(position_embedding_type="rope", layer_norm_type="layer_norm", pack_qkv=True, logn_attention_scale=False)
     keys.only(logn_attention_clip1=False)
     # How the code computes, and under which licence: none of it changes results.
     keys.ignore("unpad_inputs", "use_memory_efficient_attention", "tie_word_embeddings")
-    width = keys.size("hidden_size", default=_default(keys, 768))
-    sizes = LayerSizes(
-        width,
-        even_heads(width, keys.size("num_attention_heads", default=_default(keys, 12))),
-        keys.size("intermediate_size", default=_default(keys, 3072)),
-        activation(keys, "hidden_act", default=_default(keys, "gelu")),
-        keys.number("layer_norm_eps", default=_default(keys, 1e-12)),
+    sizes = bert.sizes_of(
+        keys,
+        width=_default(keys, 768),
+        heads=_default(keys, 12),
+        inner=_default(keys, 3072),
+        active=_default(keys, "gelu"),
+        epsilon=_default(keys, 1e-12),
     )
-    vocabulary = keys.size("vocab_size", default=_default(keys, 250_048))
-    x = embed(writing, tensors, "embeddings.LayerNorm", sizes, vocabulary, _token_types(keys))
-
-    def layer(number: int) -> PostNormLayer:
-        return _layer(tensors.below(f"encoder.layer.{number}.", member="attention.qkv_proj.weight"), sizes)
-
-    count = keys.size("num_hidden_layers", default=_default(keys, 12))
-    x = rotary_layers(writing, x, sizes, _frequencies(keys, sizes.heads.size), count, layer)
+    x = bert.embed(writing, tensors, sizes, _token_types(keys), vocabulary=_default(keys, 250_048))
+    layers = (
+        _layer(tensors.below(f"encoder.layer.{number}.", member="attention.qkv_proj.weight"), sizes)
+        for number in range(keys.size("num_hidden_layers", default=_default(keys, 12)))
+    )
+    x = rotary_layers(writing, x, sizes, _frequencies(keys, sizes.heads.size), layers)
     tensors.ignore("pooler.", "lm_head.")
-    return EncoderRows(x, width, tensors)
+    return EncoderRows(x, sizes.width, tensors)
 
 
 def _frequencies(keys: Keys, size: int) -> Frequencies:
@@ -69,16 +68,11 @@ def _frequencies(keys: Keys, size: int) -> Frequencies:
 
 
 def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
-    width, inner, size = sizes.width, sizes.inner, sizes.heads.width
-    query, key, value = Linear.of(parts, "attention.qkv_proj", 3 * size, width).split(size, size, size)
+    width, inner = sizes.width, sizes.inner
+    fused = Projections.from_fused(parts, "attention.qkv_proj", "attention.o_proj", sizes.heads, width, bias=True)
     up, gate = Linear.of(parts, "mlp.up_gate_proj", 2 * inner, width, bias=False).split(inner, inner)
-    down = Linear.of(parts, "mlp.down_proj", width, inner)
-    return PostNormLayer(
-        Projections(query, key, value, Linear.of(parts, "attention.o_proj", width, size)),
-        Norm.of(parts, "attn_ln", width, sizes.epsilon),
-        FeedForward(up, sizes.active, down, gate),
-        Norm.of(parts, "mlp_ln", width, sizes.epsilon),
-    )
+    network = FeedForward(up, sizes.active, Linear.of(parts, "mlp.down_proj", width, inner), gate)
+    return post_norm_layer(parts, sizes, fused, network, ("attn_ln", "mlp_ln"))
 
 
 def _token_types(keys: Keys) -> int:

@@ -3,36 +3,36 @@
 
 from __future__ import annotations
 
-from ..attention import Scoring, mask
-from ..heads import dense_classes, heads
+from ..blocks import apply_layers
+from ..heads import heads
 from ..keys import Keys
-from ..layers import Norm, add, counted_positions
 from ..model import Definition, EncoderRows, Writing
 from . import bert
-from .jina_v3 import layer_of
-from .roberta import tanh
+from .jina_v3 import layers
+from .roberta import CLASSES, positions_of
 
 _VOCABULARY = 250_002
 _CODE = frozenset({"XLMRobertaModel"})
 
 
 def _encode(writing: Writing) -> EncoderRows:
-    keys, graph, sizes = writing.keys, writing.graph, bert.sizes_of(writing.keys)
+    keys, sizes = writing.keys, bert.sizes_of(writing.keys)
     bert.check_keys(keys)
     keys.only(emb_pooler=None)
     keys.ignore("use_flash_attn", "use_reentrant")
-    tensors = writing.tensors.below("", "roberta.", member="embeddings.word_embeddings.weight")
-    with graph.scope("embeddings"):
-        rows = keys.size("max_position_embeddings")
-        table = tensors.take("embeddings.position_embeddings.weight", rows, sizes.width)
-        where = counted_positions(graph, table, keys.size("pad_token_id", default=1, least=0))
-        x = add(graph, *bert.word_and_type(writing, tensors, sizes.width, _VOCABULARY), where)
-        x = Norm.of(tensors, "emb_ln", sizes.width, sizes.epsilon).apply(graph, x)
-    scoring = Scoring(sizes.heads.size**-0.5, mask(graph))
-    for number in range(keys.size("num_hidden_layers")):
-        with graph.scope(f"layer.{number}"):
-            parts = tensors.below(f"encoder.layers.{number}.", member="mixer.Wqkv.weight")
-            x = layer_of(parts, sizes).apply(graph, x, sizes.heads, scoring)
+    tensors = bert.encoder_tensors(writing, "roberta.")
+    x = bert.embed(
+        writing,
+        tensors,
+        sizes,
+        bert.token_types(keys),
+        vocabulary=_VOCABULARY,
+        positions=positions_of(keys),
+        rows=None,
+        norm="emb_ln",
+    )
+    all_layers = layers(tensors, sizes, keys.size("num_hidden_layers"))
+    x = apply_layers(writing.graph, x, all_layers, sizes.heads, bert.plain_scoring(writing, sizes))
     tensors.ignore("pooler.", "lm_head.")
     return EncoderRows(x, sizes.width, tensors)
 
@@ -50,6 +50,6 @@ JINA_RERANKER = Definition(
     _matches,
     _encode,
     bert.token_types,
-    heads(dense_classes("classifier.dense", "classifier.out_proj", tanh)),
+    heads(CLASSES),
     _CODE,
 )

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from ..attention import Scoring, mask
-from ..blocks import LayerSizes, PostNormLayer
+from ..blocks import LayerSizes, PostNormLayer, apply_layers, post_norm_layer
 from ..distances import alibi
 from ..heads import heads, pooled_classes
 from ..keys import Keys
-from ..layers import Activation, FeedForward, Linear, Norm, activation_of, add
+from ..layers import Activation, FeedForward, Linear, activation_of
 from ..model import Definition, EncoderRows, Writing
 from ..tensors import Tensors
 from . import bert
@@ -20,16 +20,15 @@ def _encode(writing: Writing) -> EncoderRows:
     keys, graph, sizes = writing.keys, writing.graph, bert.sizes_of(writing.keys)
     keys.only(position_embedding_type="alibi", is_decoder=False, add_cross_attention=False, pruned_heads={})
     keys.ignore("emb_pooler", "hidden_act", "tie_word_embeddings", "max_position_embeddings")
-    tensors = writing.tensors.below("", "bert.", member="embeddings.word_embeddings.weight")
-    with graph.scope("embeddings"):
-        x = add(graph, *bert.word_and_type(writing, tensors, sizes.width))
-        x = Norm.of(tensors, "embeddings.LayerNorm", sizes.width, sizes.epsilon).apply(graph, x)
+    tensors = bert.encoder_tensors(writing, "bert.")
+    x = bert.embed(writing, tensors, sizes, bert.token_types(keys))
     active = activation_of(_GATES[keys.text("feed_forward_type")])
     scoring = Scoring(sizes.heads.size**-0.5, mask(graph), alibi(graph, sizes.heads.queries))
-    for number in range(keys.size("num_hidden_layers", default=12)):
-        with graph.scope(f"layer.{number}"):
-            parts = tensors.below(f"encoder.layer.{number}.", member="attention.self.query.weight")
-            x = _layer(parts, sizes, active).apply(graph, x, sizes.heads, scoring)
+    layers = (
+        _layer(tensors.below(f"encoder.layer.{number}.", member="attention.self.query.weight"), sizes, active)
+        for number in range(keys.size("num_hidden_layers", default=12))
+    )
+    x = apply_layers(graph, x, layers, sizes.heads, scoring)
     tensors.ignore("pooler.", "cls.")
     return EncoderRows(x, sizes.width, tensors)
 
@@ -37,12 +36,9 @@ def _encode(writing: Writing) -> EncoderRows:
 def _layer(parts: Tensors, sizes: LayerSizes, active: Activation) -> PostNormLayer:
     width, inner = sizes.width, sizes.inner
     gate, up = Linear.of(parts, "mlp.gated_layers", 2 * inner, width, bias=False).split(inner, inner)
-    return PostNormLayer(
-        bert.projections(parts, width),
-        Norm.of(parts, "attention.output.LayerNorm", width, sizes.epsilon),
-        FeedForward(up, active, Linear.of(parts, "mlp.wo", width, inner), gate),
-        Norm.of(parts, "mlp.layernorm", width, sizes.epsilon),
-    )
+    network = FeedForward(up, active, Linear.of(parts, "mlp.wo", width, inner), gate)
+    norms = ("attention.output.LayerNorm", "mlp.layernorm")
+    return post_norm_layer(parts, sizes, bert.projections(parts, width), network, norms)
 
 
 def _matches(keys: Keys, names: frozenset[str]) -> bool:

@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from padfree.contract.texts import FEATURES, SENTENCES
 
 from ..adapters import AdaptedTensors, Adapters
 from ..attention import Projections
-from ..blocks import LayerSizes, PostNormLayer, even_heads
+from ..blocks import LayerSizes, PostNormLayer, plain_network, post_norm_layer
 from ..heads import rows
 from ..keys import Keys
-from ..layers import FeedForward, Linear, Norm, activation
 from ..model import Definition, EncoderRows, Writing
 from ..rotary import Frequencies, frequencies, plain_frequencies
 from ..tensors import Tensors
-from .flash import embed, rotary_layers
+from . import bert
+from .flash import rotary_layers
 
 _NATIVE = "jina_embeddings_v3"
 """The model_type of transformers; the hub's is that of XLM-RoBERTa."""
@@ -28,24 +30,13 @@ def _encode(writing: Writing) -> EncoderRows:
                 "task_instructions", "tie_word_embeddings", "use_flash_attn", "use_reentrant")  # fmt: skip
     adapters = _adapters(keys, writing.adapter)
     adapted_tensors = AdaptedTensors(writing.tensors, adapters) if adapters.names else writing.tensors
-    tensors = adapted_tensors.below("", "roberta.", member="embeddings.word_embeddings.weight")
-    width = keys.size("hidden_size", default=1024)
-    sizes = LayerSizes(
-        width,
-        even_heads(width, keys.size("num_attention_heads", default=16)),
-        keys.size("intermediate_size", default=4096),
-        activation(keys, "hidden_act", default="gelu"),
-        keys.number("layer_norm_eps", default=1e-5),
-    )
-    x = embed(writing, tensors, "emb_ln", sizes, keys.size("vocab_size", default=250_002), _token_types(keys))
-
-    def layer(number: int) -> PostNormLayer:
-        return layer_of(tensors.below(f"encoder.layers.{number}.", member="mixer.Wqkv.weight"), sizes)
-
-    count = keys.size("num_hidden_layers", default=24)
-    x = rotary_layers(writing, x, sizes, _frequencies(keys, sizes.heads.size), count, layer)
+    tensors = adapted_tensors.below("", "roberta.", member=bert.WORDS)
+    sizes = bert.sizes_of(keys, width=1024, heads=16, inner=4096, epsilon=1e-5)
+    x = bert.embed(writing, tensors, sizes, _token_types(keys), vocabulary=250_002, norm="emb_ln")
+    all_layers = layers(tensors, sizes, keys.size("num_hidden_layers", default=24))
+    x = rotary_layers(writing, x, sizes, _frequencies(keys, sizes.heads.size), all_layers)
     tensors.ignore("pooler.")
-    return EncoderRows(x, width, tensors)
+    return EncoderRows(x, sizes.width, tensors)
 
 
 def _adapters(keys: Keys, name: str) -> Adapters:
@@ -63,16 +54,13 @@ def _frequencies(keys: Keys, size: int) -> Frequencies:
     return plain_frequencies(size, keys.number("rotary_emb_base"))
 
 
-def layer_of(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
-    """One layer's tensors, under the names that Jina's code has for fused projections."""
-    width, inner = sizes.width, sizes.inner
-    up, down = Linear.of(parts, "mlp.fc1", inner, width), Linear.of(parts, "mlp.fc2", width, inner)
-    return PostNormLayer(
-        Projections.from_fused(parts, "mixer.Wqkv", "mixer.out_proj", sizes.heads, width, bias=True),
-        Norm.of(parts, "norm1", width, sizes.epsilon),
-        FeedForward(up, sizes.active, down),
-        Norm.of(parts, "norm2", width, sizes.epsilon),
-    )
+def layers(tensors: Tensors, sizes: LayerSizes, count: int) -> Iterator[PostNormLayer]:
+    """Layers under the names that Jina's code has for fused projections."""
+    for number in range(count):
+        parts = tensors.below(f"encoder.layers.{number}.", member="mixer.Wqkv.weight")
+        fused = Projections.from_fused(parts, "mixer.Wqkv", "mixer.out_proj", sizes.heads, sizes.width, bias=True)
+        network = plain_network(parts, sizes, "mlp.fc1", "mlp.fc2")
+        yield post_norm_layer(parts, sizes, fused, network, ("norm1", "norm2"))
 
 
 def _token_types(keys: Keys) -> int:

@@ -15,7 +15,7 @@ from ..heads import LOGITS, first_token, own_or_tied, rows
 from ..keys import Keys
 from ..layers import FeedForward, Linear, Norm, activation, words
 from ..model import Definition, EncoderRows, Outputs, Writing
-from ..rotary import Frequencies, Rotary, frequencies_of
+from ..rotary import Frequencies, Rotary, frequencies_of, parameters_by_kind
 from ..tensors import Tensors
 from . import bert
 
@@ -74,10 +74,7 @@ def _frequencies(keys: Keys, size: int) -> dict[str, Frequencies]:
         SLIDING: keys.number("local_rope_theta", default=10_000.0),
     }
     keys.only(rope_scaling=None)
-    parameters = keys.inner("rope_parameters")
-    inner = {kind: None if parameters is None else parameters.inner(kind) for kind in bases}
-    if parameters is not None:
-        parameters.check_all_read()
+    inner = parameters_by_kind(keys.inner("rope_parameters"), bases)
     return {kind: frequencies_of(inner[kind], size, base, positions) for kind, base in bases.items()}
 
 

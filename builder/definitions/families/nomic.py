@@ -6,22 +6,23 @@ Its config.json has GPT-2's names, or those of transformers 5, or both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from padfree.contract.texts import FEATURES, SENTENCES
 
 from ..attention import Projections
-from ..blocks import LayerSizes, Network, PostNormLayer, even_heads
+from ..blocks import LayerSizes, Network, PostNormLayer, even_heads, post_norm_layer
 from ..errors import NotDefinedError
 from ..experts import Experts
 from ..heads import rows
 from ..keys import Keys
-from ..layers import FeedForward, Linear, Norm, activation_of
+from ..layers import FeedForward, Linear, activation_of
 from ..model import Definition, EncoderRows, Writing
 from ..rotary import Frequencies, frequencies_of
 from ..tensors import Tensors
-from .flash import embed, rotary_layers
+from . import bert
+from .flash import rotary_layers
 
 _GATES: Mapping[str, str] = MappingProxyType({"swiglu": "silu", "geglu": "gelu"})
 """Gated activations under nomic's names -> the activation of the gate."""
@@ -35,7 +36,7 @@ _NEUTRAL = (
 
 
 def _encode(writing: Writing) -> EncoderRows:
-    keys, tensors = writing.keys, writing.tensors.below("", "bert.", member="embeddings.word_embeddings.weight")
+    keys, tensors = writing.keys, bert.encoder_tensors(writing, "bert.")
     keys.only(prenorm=False, parallel_block=False, parallel_block_tied_norm=False, causal=False, use_rms_norm=False)
     keys.only(rotary_emb_fraction=1.0, rotary_emb_interleaved=False, rotary_emb_scale_base=None)
     keys.only(rotary_scaling_factor=None, rope_scaling=None, scale_attn_weights=True)
@@ -46,14 +47,9 @@ def _encode(writing: Writing) -> EncoderRows:
     keys.only(head_dim=heads.size)
     epsilon, inner = _epsilon(keys), keys.size("n_inner", "intermediate_size", default=3072)
     sizes = LayerSizes(width, heads, inner, activation_of("silu"), epsilon)
-    x = embed(writing, tensors, "emb_ln", sizes, keys.size("vocab_size", default=30528), _token_types(keys))
-
-    def layer(number: int) -> PostNormLayer:
-        parts = tensors.below(f"encoder.layers.{number}.", member="attn.Wqkv.weight")
-        return _layer(keys, parts, sizes, _network(keys, parts, sizes, number))
-
-    count = keys.size("n_layer", "num_hidden_layers", default=12)
-    return EncoderRows(rotary_layers(writing, x, sizes, _frequencies(keys, heads.size), count, layer), width, tensors)
+    x = bert.embed(writing, tensors, sizes, _token_types(keys), vocabulary=30528, norm="emb_ln")
+    x = rotary_layers(writing, x, sizes, _frequencies(keys, heads.size), _layers(keys, tensors, sizes))
+    return EncoderRows(x, width, tensors)
 
 
 def _epsilon(keys: Keys) -> float:
@@ -71,15 +67,12 @@ def _frequencies(keys: Keys, size: int) -> Frequencies:
     return frequencies_of(parameters, size, base, positions)
 
 
-def _layer(keys: Keys, parts: Tensors, sizes: LayerSizes, network: Network) -> PostNormLayer:
-    width, heads = sizes.width, sizes.heads
-    bias = keys.boolean("qkv_proj_bias", default="attn.Wqkv.bias" in parts)
-    return PostNormLayer(
-        Projections.from_fused(parts, "attn.Wqkv", "attn.out_proj", heads, width, bias=bias),
-        Norm.of(parts, "norm1", width, sizes.epsilon),
-        network,
-        Norm.of(parts, "norm2", width, sizes.epsilon),
-    )
+def _layers(keys: Keys, tensors: Tensors, sizes: LayerSizes) -> Iterator[PostNormLayer]:
+    for number in range(keys.size("n_layer", "num_hidden_layers", default=12)):
+        parts = tensors.below(f"encoder.layers.{number}.", member="attn.Wqkv.weight")
+        bias = keys.boolean("qkv_proj_bias", default="attn.Wqkv.bias" in parts)
+        fused = Projections.from_fused(parts, "attn.Wqkv", "attn.out_proj", sizes.heads, sizes.width, bias=bias)
+        yield post_norm_layer(parts, sizes, fused, _network(keys, parts, sizes, number), ("norm1", "norm2"))
 
 
 def _network(keys: Keys, parts: Tensors, sizes: LayerSizes, number: int) -> Network:

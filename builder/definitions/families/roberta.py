@@ -3,48 +3,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
+from ..blocks import apply_layers
 from ..graph import EncoderGraph
 from ..heads import dense_classes, heads, masked_words
 from ..keys import Keys
-from ..layers import Linear, Norm, activation_of, add, counted_positions
+from ..layers import activation_of, counted_positions
 from ..model import Definition, EncoderRows, Outputs, Writing
+from ..tensors import Weight
 from . import bert
 
 _VOCABULARY = {"roberta": 50265, "xlm-roberta": 30522, "camembert": 30522}
 """By model_type, the vocabulary's size where config.json does not say it."""
+CLASSES = dense_classes("classifier.dense", "classifier.out_proj", activation_of("tanh"))
 
 
 def encode(writing: Writing) -> EncoderRows:
     """Word, type and counted position embeddings, a norm, and BERT's layers."""
-    keys, graph = writing.keys, writing.graph
+    keys, sizes = writing.keys, bert.sizes_of(writing.keys)
     bert.check_keys(keys)
-    vocabulary = _VOCABULARY[keys.raw["model_type"]]
-    sizes = bert.sizes_of(keys)
-    tensors = writing.tensors.below("", "roberta.", member="embeddings.word_embeddings.weight")
-    with graph.scope("embeddings"):
-        rows = keys.size("max_position_embeddings", default=512)
-        table = tensors.take("embeddings.position_embeddings.weight", rows, sizes.width)
-        where = counted_positions(graph, table, keys.size("pad_token_id", default=1, least=0))
-        x = add(graph, *bert.word_and_type(writing, tensors, sizes.width, vocabulary), where)
-        x = Norm.of(tensors, "embeddings.LayerNorm", sizes.width, sizes.epsilon).apply(graph, x)
-    x = bert.layers(writing, tensors, x, sizes)
+    tensors = bert.encoder_tensors(writing, "roberta.")
+    vocabulary, positions = _VOCABULARY[keys.raw["model_type"]], positions_of(keys)
+    x = bert.embed(writing, tensors, sizes, bert.token_types(keys), vocabulary=vocabulary, positions=positions)
+    scoring = bert.plain_scoring(writing, sizes)
+    x = apply_layers(writing.graph, x, bert.layers(keys, tensors, sizes), sizes.heads, scoring)
     tensors.ignore("position_ids", "pooler.", "lm_head.")
     return EncoderRows(x, sizes.width, tensors)
 
 
+def positions_of(keys: Keys) -> Callable[[EncoderGraph, Weight], str]:
+    """A function of the table of positions: its rows, counted from the padding id on."""
+    return partial(counted_positions, padding=keys.size("pad_token_id", default=1, least=0))
+
+
 def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
-    keys, width = writing.keys, encoded.width
-    head = writing.tensors.below("lm_head.", member="dense.weight")
-    dense = Linear.of(head, "dense", width, width)
-    norm = Norm.of(head, "layer_norm", width, keys.number("layer_norm_eps", default=1e-12))
-    vocabulary = _VOCABULARY[keys.raw["model_type"]]
-    words = bert.tied_words(writing, encoded, head, vocabulary)
-    return masked_words(writing, encoded, dense, activation_of("gelu"), norm, words)
+    return mask_head(writing, encoded, _VOCABULARY[writing.keys.raw["model_type"]])
 
 
-def tanh(graph: EncoderGraph, x: str) -> str:
-    """The activation of classifiers."""
-    return graph.op("Tanh", x)
+def mask_head(writing: Writing, encoded: EncoderRows, vocabulary: int) -> Outputs:
+    """A score for every word, by a layer, GELU and a norm; `vocabulary` is the default of vocab_size."""
+    head, names = writing.tensors.below("lm_head.", member="dense.weight"), ("dense", "layer_norm")
+    last = bert.tied_words(writing, encoded, head, vocabulary)
+    return masked_words(writing, encoded, head, names, activation_of("gelu"), last, bert.head_epsilon(writing))
 
 
 def _matches(keys: Keys, names: frozenset[str]) -> bool:
@@ -58,5 +60,5 @@ ROBERTA = Definition(
     _matches,
     encode,
     bert.token_types,
-    heads(dense_classes("classifier.dense", "classifier.out_proj", tanh), _mask_head),
+    heads(CLASSES, _mask_head),
 )

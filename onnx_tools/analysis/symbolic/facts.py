@@ -66,6 +66,20 @@ class Facts:
         """The expression if it is the same for every element."""
         return self.expr if self.expr is not None and not axes_of(self.expr) else None
 
+    def without_shape(self) -> Facts:
+        """What is left of the facts where elements go to unknown places."""
+        return Facts(dtype=self.dtype, expr=self.uniform(), constant=self.constant)
+
+    def move(self, shape: Shape, mapping: Sequence[Poly], elements: Elements | None = None) -> Facts:
+        """Facts of a tensor whose elements are this one's.
+
+        Args:
+            shape: of the tensor.
+            mapping: for every axis of this tensor, where along it an element of the other lies.
+            elements: of the other, where they are known.
+        """
+        return Facts(shape, self.dtype, remap(self.expr, mapping, shape), elements, self.constant)
+
     def integers(self) -> list[Poly] | None:
         """The elements of a 0-D or 1-D integer tensor."""
         if self.elements is None or self.elements.ndim > 1:

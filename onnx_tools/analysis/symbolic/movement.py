@@ -37,7 +37,7 @@ def _quotient(sizes: Shape, divisors: Sequence[Poly]) -> Poly | None:
 def reshape(x: Facts, target: Sequence[Poly] | None, allow_zero: bool) -> Facts:
     """Reshape to `target` (0 keeps a size, -1 takes what is left)."""
     if target is None:
-        return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)
+        return x.without_shape()
     if x.elements is not None and all(size.constant() is not None for size in target):
         sizes = [int(size.constant() or 0) for size in target]
         return from_elements(x.elements.reshape(sizes), x.dtype or "int64")
@@ -48,16 +48,16 @@ def reshape(x: Facts, target: Sequence[Poly] | None, allow_zero: bool) -> Facts:
     for axis, size in enumerate(target):
         keep = size.constant() == 0 and not allow_zero
         if keep and axis >= len(x.shape):
-            return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)
+            return x.without_shape()
         shape.append(x.shape[axis] if keep else size)
     free = [axis for axis, size in enumerate(shape) if size.constant() == -1]
     if free:
         rest = _quotient(x.shape, shape[: free[0]] + shape[free[0] + 1 :])
         if rest is None or len(free) > 1:
-            return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)
+            return x.without_shape()
         shape[free[0]] = rest
     if volume(tuple(shape)) != volume(x.shape):
-        return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)
+        return x.without_shape()
     return Facts(tuple(shape), x.dtype, _reshaped_expr(x, tuple(shape)), constant=x.constant)
 
 
@@ -86,48 +86,48 @@ def transpose(x: Facts, perm: Sequence[int] | None) -> Facts:
     shape = tuple(x.shape[axis] for axis in order)
     mapping = [axis_index(order.index(axis)) for axis in range(len(x.shape))]
     elements = None if x.elements is None else x.elements.transpose(order)
-    return Facts(shape, x.dtype, remap(x.expr, mapping, shape), elements, x.constant)
+    return x.move(shape, mapping, elements)
 
 
 def unsqueeze(x: Facts, axes: Sequence[int] | None) -> Facts:
     """Unsqueeze."""
     if x.shape is None or axes is None:
-        return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)
+        return x.without_shape()
     rank = len(x.shape) + len(axes)
     new_axes = sorted(axis % rank for axis in axes)
     remaining = [axis for axis in range(rank) if axis not in new_axes]
     shape = tuple(Poly.of(1) if axis in new_axes else x.shape[remaining.index(axis)] for axis in range(rank))
     elements = None if x.elements is None else np.expand_dims(x.elements, tuple(new_axes))
-    return Facts(shape, x.dtype, remap(x.expr, [axis_index(axis) for axis in remaining], shape), elements, x.constant)
+    return x.move(shape, [axis_index(axis) for axis in remaining], elements)
 
 
 def squeeze(x: Facts, axes: Sequence[int] | None) -> Facts:
     """Squeeze."""
     if x.shape is None or (axes and not x.shape):
-        return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)
+        return x.without_shape()
     if axes is None:
         if any(size.constant() is None for size in x.shape):
-            return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)
+            return x.without_shape()
         axes = [axis for axis, size in enumerate(x.shape) if size.constant() == 1]
     removed_axes = {axis % len(x.shape) for axis in axes}
     remaining = [axis for axis in range(len(x.shape)) if axis not in removed_axes]
     shape = tuple(x.shape[axis] for axis in remaining)
     mapping = [Poly() if axis in removed_axes else axis_index(remaining.index(axis)) for axis in range(len(x.shape))]
     elements = None if x.elements is None else x.elements.reshape([x.elements.shape[axis] for axis in remaining])
-    return Facts(shape, x.dtype, remap(x.expr, mapping, shape), elements, x.constant)
+    return x.move(shape, mapping, elements)
 
 
 def expand(x: Facts, target: Sequence[Poly] | None) -> Facts:
     """Expand."""
     if x.shape is None or target is None:
-        return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)
+        return x.without_shape()
     rank = max(len(x.shape), len(target))
     sizes: list[Poly] = []
     for axis in range(-rank, 0):
         mine = x.shape[axis] if len(x.shape) >= -axis else Poly.of(1)
         theirs = target[axis] if len(target) >= -axis else Poly.of(1)
         if mine.constant() != 1 and theirs.constant() != 1 and mine != theirs:
-            return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)
+            return x.without_shape()
         sizes.append(theirs if mine.constant() == 1 else mine)
     shape = tuple(sizes)
     offset = rank - len(x.shape)
@@ -135,13 +135,13 @@ def expand(x: Facts, target: Sequence[Poly] | None) -> Facts:
         Poly() if size.constant() == 1 and shape[axis + offset].constant() != 1 else axis_index(axis + offset)
         for axis, size in enumerate(x.shape)
     ]
-    return Facts(shape, x.dtype, remap(x.expr, mapping, shape), constant=x.constant)
+    return x.move(shape, mapping)
 
 
 def slice_(x: Facts, starts: Sequence[Poly], ends: Sequence[Poly], axes: Sequence[int], steps: Sequence[int]) -> Facts:
     """Slice. A constant table that is sliced to the sequence's length is taken to be long enough."""
     if x.shape is None:
-        return Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)
+        return x.without_shape()
     shape: list[Poly | None] = list(x.shape)
     mapping = [axis_index(axis) for axis in range(len(x.shape))]
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
@@ -160,7 +160,7 @@ def slice_(x: Facts, starts: Sequence[Poly], ends: Sequence[Poly], axes: Sequenc
     if any(size is None for size in shape):
         return Facts(None, x.dtype, x.uniform(), elements, x.constant)
     sizes = tuple(size for size in shape if size is not None)
-    return Facts(sizes, x.dtype, remap(x.expr, mapping, sizes), elements, x.constant)
+    return x.move(sizes, mapping, elements)
 
 
 def _bound(value: Poly, size: Poly) -> Poly | None:

@@ -153,7 +153,7 @@ def _slice(node: gs.Node, input_facts: InputFacts) -> Results:
     x = input_facts[0]
     limits = slice_arguments(node, input_facts)
     if limits is None:
-        return [Facts(dtype=x.dtype, expr=x.uniform(), constant=x.constant)]
+        return [x.without_shape()]
     return [movement.slice_(x, *limits)]
 
 

@@ -163,10 +163,7 @@ class _EinsumExpansion:
 
     def _matrix(self, tensor: gs.Tensor, labels: str, batch: str, matrix: str) -> gs.Tensor:
         """The tensor as [*batch, *matrix], with axes of size 1 where it has none, except for leading ones."""
-        labels_needed = (batch + matrix).lstrip("".join(set(batch) - set(labels)) or " ")
-        arranged = self.arrange(tensor, labels, _without(labels_needed, labels))
-        new_axes = [axis for axis, label in enumerate(labels_needed) if label not in labels]
-        return self._nodes.op("Unsqueeze", arranged, self._nodes.integers(*new_axes)) if new_axes else arranged
+        return self._spread(tensor, labels, (batch + matrix).lstrip("".join(set(batch) - set(labels)) or " "))
 
     def _spread(self, tensor: gs.Tensor, labels: str, result: str) -> gs.Tensor:
         """The tensor with axes in the order of the result, of size 1 where it has none."""
