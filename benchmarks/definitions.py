@@ -96,12 +96,12 @@ def shapes_of(config: Mapping[str, Any], there: frozenset[str] = frozenset(_FAMI
     return wanted
 
 
-def draw(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    """A tensor's numbers, which are always the same."""
+def draw(name: str, shape: tuple[int, ...], gain: float = 1.0) -> npt.NDArray[np.float32]:
+    """A tensor's numbers, which are always the same; weights of norms lie around `gain`."""
     numbers = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape, np.float32)
     if len(shape) == 1:
         numbers *= np.float32(0.2 if name.endswith("weight") else 0.1)
-        numbers += np.float32(name.endswith("weight"))
+        numbers += np.float32(gain if name.endswith("weight") else 0)
     elif "embed" in name:
         numbers *= np.float32(0.1)
     else:
@@ -111,7 +111,8 @@ def draw(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
 
 def write_folder(config: Mapping[str, Any], folder: Path) -> Path:
     """Writes a model's folder."""
-    tensors = {name: draw(name, shape) for name, shape in shapes_of(config).items()}
+    gain = 0.0 if config["model_type"].startswith("gemma") else 1.0  # Gemma multiplies by 1 + w
+    tensors = {name: draw(name, shape, gain) for name, shape in shapes_of(config).items()}
     write_tensors(folder / "model.safetensors", tensors)
     (folder / "config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
     return folder
