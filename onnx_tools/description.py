@@ -74,12 +74,13 @@ def describe(
     }
 
 
-def describe_types(metadata: Mapping[str, Any], result: ModelProto) -> None:
+def describe_types(metadata: Mapping[str, Any], graph: gs.Graph) -> None:
     """Writes types and fixed sizes of the result's outputs into its metadata."""
-    types = {value.name: value.type.tensor_type for value in result.graph.output}
+    tensors = {tensor.name: tensor for tensor in graph.outputs}
     for output in metadata["outputs"]:
-        output["dtype"] = dtype_name(types[output["name"]].elem_type)
-        output["shape"] = [dim.dim_value or None for dim in types[output["name"]].shape.dim]
+        tensor = tensors[output["name"]]
+        output["dtype"] = dtype_name(tensor.dtype)
+        output["shape"] = [size if isinstance(size, int) and size else None for size in tensor.shape or ()]
 
 
 def measurement(errors: Mapping[str, float], allowance: float) -> dict[str, Any]:

@@ -14,15 +14,17 @@ import onnx_graphsurgeon as gs
 from onnx import ModelProto
 from padfree.contract.phases import HALVING, REWRITING, VERIFYING, Phases
 
+from .analysis.copies import copy_of
 from .analysis.special_ids import PADDING_IDS
 from .analysis.symbolic import Analysis
 from .description import VERSION, describe, describe_types, measurement
 from .errors import RewriteError
 from .files.graph_io import export_model
-from .files.metadata import definition_entry, write_metadata
+from .files.metadata import definition_entry, read_metadata, write_metadata
 from .files.model import Model
 from .files.model_file import check_model_data, open_model
 from .files.weights import Storage
+from .graph_model import GraphModel
 from .importing.importing import original_of
 from .importing.inputs import rows_of_one_number
 from .match.masks.choice import UnprovedMaskError, mask_advice
@@ -60,15 +62,20 @@ class RewriteResult:
 
 @dataclass(frozen=True)
 class RewrittenModel:
-    """A rewritten model without function bodies, its weights wherever they lie, and what was done to it.
+    """A rewritten model without function bodies, as the graph that lowering goes on with, and what was done to it.
 
     `exact` is the same model before its types were converted, if that was asked for.
     """
 
-    model: Model
+    graph: GraphModel
     report: CoverageReport
     precision: str
     exact: Model | None = None
+
+    @property
+    def model(self) -> Model:
+        """The same as a message, its weights wherever they lie; whatever is done to the graph does not change it."""
+        return self.graph.source
 
 
 def rewrite(
@@ -150,14 +157,15 @@ def rewrite_model(
         model.weights.align()
     original, request = original_of(model), _Request(options, phases or Phases())
     rewriting = _rewritten_graph(original.model, request)
-    result, metadata, exact = rewriting.model, rewriting.metadata, rewriting.model if keep_exact else None
+    graph, metadata, result, exact = rewriting.graph, rewriting.metadata, rewriting.model, None
     if original.unquantized is not None:
         metadata["unquantized"] = original.unquantized.to_dict()
     precision = options.precision
     if precision != "fp32":
+        exact = _exact(rewriting, request) if keep_exact else None
         with request.phases.measure(HALVING):
             sample = sample_of(original.model.proto, metadata, seed=options.seed) if options.verify else None
-            half = convert_and_check(rewriting.graph, result, precision, sample)
+            half = convert_and_check(graph, result, precision, sample)
         result, precision = half.model, half.precision
         metadata |= {"precision": precision, "kept_float32": dict(half.kept_float32)}
         if half.against_fp16:
@@ -166,14 +174,23 @@ def rewrite_model(
             costs = measurement(half.errors, LARGEST_ERRORS[precision])
             typical = {name: float(f"{error:.3g}") for name, error in half.typical.items() if np.isfinite(error)}
             metadata["verification"]["half_precision"] = {**costs, "typical": typical}
-    narrow_outputs(result.proto, original.half)
-    describe_types(metadata, result.proto)
+    is_exported = not narrow_outputs(graph, original.half) and options.interface != VARSEQLEN
+    describe_types(metadata, graph)
     if options.interface == VARSEQLEN:
-        if exact is not None and exact is not result:
-            take_varseqlen(exact.proto, copy.deepcopy(metadata))
-        take_varseqlen(result.proto, metadata)
+        take_varseqlen(graph, metadata)
+    result = result if is_exported else export_model(graph, result)
     write_metadata(result.proto, metadata)
-    return RewrittenModel(result, rewriting.report, precision, exact)
+    rewritten = GraphModel(graph, read_metadata(result.proto), result)
+    return RewrittenModel(rewritten, rewriting.report, precision, result if keep_exact and exact is None else exact)
+
+
+def _exact(rewriting: _Rewriting, request: _Request) -> Model:
+    """The model before its types are converted, with the inputs that the result will have."""
+    if request.options.interface != VARSEQLEN:
+        return rewriting.model
+    graph = copy_of(rewriting.graph)
+    take_varseqlen(graph, copy.deepcopy(rewriting.metadata))
+    return export_model(graph, rewriting.model)
 
 
 @dataclass(frozen=True)

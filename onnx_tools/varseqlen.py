@@ -7,12 +7,15 @@ of max_seqlen is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper
+import numpy as np
+import onnx_graphsurgeon as gs
 from padfree.contract.names import PER_SEQUENCE
 
+from .analysis.graph import Editor
+from .analysis.node_builder import NodeBuilder
 from .errors import RewriteError
 from .passes.interface import MAX_SEQLEN, SEQ_LENS
 
@@ -22,34 +25,32 @@ INPUTS = (IDS, SEGMENTS, SUMS, MAX_SEQLEN)
 _SEGMENT_NAMES = ("token_type_ids", SEGMENTS)
 
 
-def take_varseqlen(model: ModelProto, metadata: dict[str, Any]) -> None:
-    """Gives a model of the packed interface, and its metadata, these inputs, in place.
+def take_varseqlen(graph: gs.Graph, metadata: dict[str, Any]) -> None:
+    """Gives a graph of the packed interface, and its metadata, these inputs, in place.
 
     Lengths are differences of cu_seqlens. A model without token types does not read segment_ids.
 
     Raises:
         RewriteError: the model has further inputs, or outputs with one of these names.
     """
-    graph = model.graph
     names = _new_names(metadata)
-    outputs = {value.name for value in graph.output}
-    clash = next((name for name in INPUTS if name in outputs), None)
+    clash = next((tensor.name for tensor in graph.outputs if tensor.name in INPUTS), None)
     if clash is not None:
         raise RewriteError(
             f"the model's output '{clash}' has the name of an input of the interface {VARSEQLEN}; give it another name "
             "when exporting, or choose the packed interface"
         )
-    _rename(graph, _with_free_names(graph, names))
-    input_names = {value.name for value in graph.input}
-    for value in [item for item in graph.input if item.name == SEQ_LENS]:
-        graph.input.remove(value)
+    editor, given_ids = Editor(graph), {id(tensor) for tensor in graph.inputs}
+    for tensor in [item for item in graph.tensors().values() if item.name in INPUTS and id(item) not in given_ids]:
+        tensor.name = editor.fresh(f"{tensor.name}_inside")
+    inputs = {names.get(tensor.name, tensor.name): tensor for tensor in graph.inputs}
+    for name, tensor in inputs.items():
+        tensor.name = name
+    lengths = inputs.pop(SEQ_LENS)
     for name, size in ((SEGMENTS, "T"), (SUMS, "B+1"), (MAX_SEQLEN, "S")):
-        if name not in input_names:
-            graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT32, [size]))
-    ordered_inputs = sorted(graph.input, key=lambda value: INPUTS.index(value.name))
-    del graph.input[:]
-    graph.input.extend(ordered_inputs)
-    _add_lengths(graph)
+        inputs.setdefault(name, gs.Variable(name, np.int32, [size]))
+    graph.inputs = [inputs[name] for name in INPUTS]
+    _add_lengths(editor, inputs[SUMS], lengths)
     _describe(metadata, names)
 
 
@@ -76,52 +77,14 @@ def _new_names(metadata: Mapping[str, Any]) -> dict[str, str]:
     return names
 
 
-def _with_free_names(graph: GraphProto, names: Mapping[str, str]) -> dict[str, str]:
-    """The names and, for tensors inside the graph that have the name of an engine's input, new ones."""
-    names_in_use = {name for node in graph.node for name in node.output} | {tensor.name for tensor in graph.initializer}
-    result = dict(names)
-    for name in INPUTS:
-        if name in names_in_use:
-            number = next(n for n in range(len(names_in_use) + 1) if f"{name}_{n}" not in names_in_use)
-            result[name] = f"{name}_{number}"
-    return result
-
-
-def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
-    """Renames tensors of a graph, also where graphs inside it read them."""
-    changed = {old: new for old, new in names.items() if old != new}
-    for value in (*graph.input, *graph.value_info, *graph.initializer):
-        value.name = changed.get(value.name, value.name)
-    for node in graph.node:
-        for names_of in (node.input, node.output):
-            for position, name in enumerate(names_of):
-                names_of[position] = changed.get(name, name)
-        for inner in _graphs(node.attribute):
-            _rename(inner, changed)
-
-
-def _graphs(attributes: Any) -> Iterator[GraphProto]:
-    for attribute in attributes:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        elif attribute.type == AttributeProto.GRAPHS:
-            yield from attribute.graphs
-
-
-def _add_lengths(graph: GraphProto) -> None:
+def _add_lengths(editor: Editor, sums: gs.Tensor, lengths: gs.Tensor) -> None:
     """seq_lens = cu_seqlens[1:] - cu_seqlens[:-1], as the first nodes of the graph."""
-    stem = f"padfree_{SUMS}"
-    for name, number in {"first": 0, "second": 1, "last": -1, "end": 2**31 - 1}.items():
-        graph.initializer.append(helper.make_tensor(f"{stem}_{name}", TensorProto.INT64, [1], [number]))
-    parts = (("begins", "first", "last"), ("ends", "second", "end"))
-    nodes = [
-        helper.make_node("Slice", [SUMS, f"{stem}_{start}", f"{stem}_{end}"], [f"{stem}_{part}"], f"{stem}_{part}")
-        for part, start, end in parts
-    ]
-    nodes.append(helper.make_node("Sub", [f"{stem}_ends", f"{stem}_begins"], [SEQ_LENS], f"{stem}_lengths"))
-    for node in reversed(nodes):
-        graph.node.insert(0, node)
-    graph.value_info.append(helper.make_tensor_value_info(SEQ_LENS, TensorProto.INT32, ["B"]))
+    graph, count, stem = editor.graph, len(editor.graph.nodes), f"padfree_{SUMS}"
+    new = NodeBuilder(editor, stem, np.int32)
+    begins = new.op("Slice", sums, new.integers(0), new.integers(-1))
+    ends = new.op("Slice", sums, new.integers(1), new.integers(2**31 - 1))
+    editor.node("Sub", [ends, begins], stem=f"{stem}_lengths", output=lengths)
+    graph.nodes = [*graph.nodes[count:], *graph.nodes[:count]]
 
 
 def _describe(metadata: dict[str, Any], names: Mapping[str, str]) -> None:

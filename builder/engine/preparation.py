@@ -59,15 +59,15 @@ def prepare(model: Model, options: BuildOptions, device: AskDevice, *, phases: P
         BuildError: a rewritten model of another interface or precision than asked for, a profile that does not fit it,
             or GEMMs that are not available; RewriteError: the model.
     """
-    rewriting, exact = _rewrite(model, options, phases)
-    metadata = parse_metadata(metadata_of(rewriting.proto), "the rewritten model")
+    rewritten, exact = _rewrite(model, options, phases)
+    proto = rewritten.source.proto
+    metadata = parse_metadata(rewritten.metadata, "the rewritten model")
     longest = choose_profile(metadata, options.profile).max_seq_len
     gpu, norms = device(), options.norms
-    choice = None if gpu is None else choose_linear(options.linear, rewriting.proto, metadata.precision, gpu)
-    check_nodes(rewriting.proto)
-    rewritten = GraphModel.of(rewriting)
+    choice = None if gpu is None else choose_linear(options.linear, proto, metadata.precision, gpu)
+    check_nodes(proto)
     check_scales(rewritten.graph)
-    if choice is not None and adds_linear(choice, rewriting.proto, norms=norms):
+    if choice is not None and adds_linear(choice, proto, norms=norms):
         add_linear(rewritten, fold_norms=norms == FOLDED)
     lower(rewritten.graph, longest)
     result = rewritten.export()
@@ -76,17 +76,18 @@ def prepare(model: Model, options: BuildOptions, device: AskDevice, *, phases: P
     return Preparation(result, exact)
 
 
-def rewrite_once(model: Model, options: BuildOptions) -> Model:
-    """The model rewritten, or itself where it carries padfree's metadata. Errors: see prepare."""
-    return _rewrite(model, options)[0]
+def _rewrite(model: Model, options: BuildOptions, phases: Phases | None) -> tuple[GraphModel, Model | None]:
+    """The model's graph as rewritten, and with `verify` the exact model of a Preparation."""
+    if is_rewritten(model.proto):
+        check_rewritten(model.proto, options)
+        return GraphModel.of(model), model if options.verify else None
+    rewriting = rewrite_model(model, options.rewriting, keep_exact=bool(options.verify), phases=phases)
+    return rewriting.graph, rewriting.exact
 
 
-def _rewrite(model: Model, options: BuildOptions, phases: Phases | None = None) -> tuple[Model, Model | None]:
-    """As rewritten, and with `verify` the exact model of a Preparation."""
-    if not is_rewritten(model.proto):
-        rewriting = rewrite_model(model, options.rewriting, keep_exact=bool(options.verify), phases=phases)
-        return rewriting.model, rewriting.exact
-    raw = metadata_of(model.proto)
+def check_rewritten(model: onnx.ModelProto, options: BuildOptions) -> None:
+    """Raises BuildError for a rewritten model that is not what the options ask for."""
+    raw = metadata_of(model)
     own, mask = (raw.get("mask") or {}).get("input"), options.mask_input
     if mask is not None and "mask" in raw and own != mask:
         raise BuildError(
@@ -101,7 +102,6 @@ def _rewrite(model: Model, options: BuildOptions, phases: Phases | None = None) 
                 f"the model was rewritten with {what} {has.get(what)}, {option} was asked for; leave --{what} out, or "
                 f"build from the original model with --{what} {option}"
             )
-    return model, model if options.verify else None
 
 
 def metadata_of(model: onnx.ModelProto) -> dict[str, Any]:

@@ -123,9 +123,9 @@ def standard_model(model: ModelProto) -> ModelProto:
     if not holds_fused(model):
         return model
     wide = widen(Model(model))
-    result = export_model(import_model(wide), wide).whole()
-    narrow_outputs(result, model)
-    return result
+    graph = import_model(wide)
+    narrow_outputs(graph, model)
+    return export_model(graph, wide).whole()
 
 
 def _invalid(model: ModelProto) -> str | None:

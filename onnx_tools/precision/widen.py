@@ -8,8 +8,10 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
+import onnx_graphsurgeon as gs
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from ..analysis.graph import Editor, dtype_name
 from ..files.external_data import model_tensors
 from ..files.model import Model
 from ..files.weights import Weights, array_of
@@ -52,21 +54,21 @@ def widen(model: Model) -> Model:
     return Model(result, weights)
 
 
-def narrow_outputs(model: ModelProto, original: ModelProto) -> None:
-    """Gives the outputs of a rewritten model the float types that they had in the original, in place."""
+def narrow_outputs(graph: gs.Graph, original: ModelProto) -> bool:
+    """Gives a graph's outputs, in place, the float types that they have in the original; whether any has another."""
     types = {item.name: item.type.tensor_type.elem_type for item in original.graph.output}
-    for output in model.graph.output:
-        kind = types.get(output.name)
-        if kind not in _WIDE_TYPES or output.type.tensor_type.elem_type == kind:
-            continue
-        inner = f"{output.name}_wide"
-        for node in model.graph.node:
-            for names in (node.input, node.output):
-                for position, name in enumerate(names):
-                    if name == output.name:
-                        names[position] = inner
-        model.graph.node.append(helper.make_node("Cast", [inner], [output.name], name=f"{inner}_cast", to=kind))
-        output.type.tensor_type.elem_type = kind
+    changed = [
+        (position, tensor, kind)
+        for position, tensor in enumerate(graph.outputs)
+        if (kind := types.get(tensor.name)) in _WIDE_TYPES and dtype_name(tensor.dtype) != dtype_name(kind)
+    ]
+    editor = Editor(graph)
+    for position, wide, kind in changed:
+        dtype = kind if kind == TensorProto.BFLOAT16 else helper.tensor_dtype_to_np_dtype(kind)  # numpy has no bfloat16
+        output = gs.Variable(wide.name, dtype, wide.shape)
+        wide.name = editor.fresh(f"{wide.name}_wide")
+        graph.outputs[position] = editor.node("Cast", [wide], stem=wide.name, attrs={"to": kind}, output=output)
+    return bool(changed)
 
 
 def _nodes(graph: GraphProto) -> Iterator[NodeProto]:

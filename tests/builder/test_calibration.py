@@ -15,7 +15,7 @@ from padfree.builder import BuildError, BuildOptions
 from padfree.builder.calibration import BATCH_TOKENS, Calibration, calibration_batches, is_fp8
 from padfree.builder.cli import main
 from padfree.builder.engine.linear import choose_linear, linear_of
-from padfree.builder.engine.preparation import metadata_of, rewrite_once
+from padfree.builder.engine.preparation import check_rewritten, metadata_of
 from padfree.contract.metadata import Metadata
 from padfree.onnx_tools import rewrite
 from padfree.onnx_tools.files.model import Model
@@ -183,9 +183,9 @@ def test_a_file_in_fp8_is_built_as_one(fp8: Path) -> None:
     assert is_fp8(fp8)
     actual = Model(onnx.load(str(fp8)))
     assert linear_of(actual.proto) == "padfree"
-    assert rewrite_once(actual, BuildOptions(precision="fp8")) is actual
+    check_rewritten(actual.proto, BuildOptions(precision="fp8"))
     with pytest.raises(BuildError, match="rewritten with precision fp8, fp16 was asked for"):
-        rewrite_once(actual, BuildOptions(precision="fp16"))
+        check_rewritten(actual.proto, BuildOptions(precision="fp16"))
     hopper = Device(0, "NVIDIA H200", 9, 0)
     for device in (hopper, Device(0, "NVIDIA L4", 8, 9)):
         assert choose_linear("auto", actual.proto, "fp16", device) == "padfree"

@@ -13,13 +13,12 @@ import pytest
 from onnx import TensorProto
 from padfree.builder import BuildOptions
 from padfree.builder.cli import main
-from padfree.builder.engine.preparation import rewrite_once
+from padfree.builder.engine.preparation import check_rewritten
 from padfree.builder.engine.profile import ProfileOptions, choose_profile, shape_ranges
 from padfree.builder.errors import BuildError
 from padfree.builder.triton.serving import ServingOptions, choose
 from padfree.contract.metadata import Metadata, parse_metadata
 from padfree.onnx_tools import RewriteError, RewriteResult, load_model, rewrite, save_model
-from padfree.onnx_tools.files.model import Model
 from padfree.runtime import Session, SessionError
 from padfree.runtime.batching import Batcher, FirstCome
 from padfree.runtime.text.tasks import Choices, describe
@@ -202,11 +201,11 @@ def test_tensors_inside_and_ids_may_have_any_names() -> None:
 
 
 def test_a_rewritten_model_keeps_its_interface() -> None:
-    model = Model.of(rewrite_fixture("bert_dynamo_eager", verify=False).model)
+    model = rewrite_fixture("bert_dynamo_eager", verify=False).model
     options = BuildOptions("varseqlen", precision=None, verify=False)
-    assert rewrite_once(model, options) is model
+    check_rewritten(model, options)
     with pytest.raises(BuildError, match="rewritten with interface varseqlen, packed was asked for"):
-        rewrite_once(model, replace(options, interface="packed"))
+        check_rewritten(model, replace(options, interface="packed"))
 
 
 def test_triton_serves_it_with_the_python_backend(tmp_path: Path) -> None:

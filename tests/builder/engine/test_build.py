@@ -12,18 +12,19 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import onnx
+import onnx_graphsurgeon as gs
 import pytest
 from padfree.builder import BuildError, build_engine
 from padfree.builder.cli import main
 from padfree.builder.cli.build import CUDA_THREAD, start_cuda
 from padfree.builder.engine import build
 from padfree.builder.engine.engine_builder import BuiltEngine, EngineBuilder, TacticOptions
+from padfree.builder.engine.linear import linear_of
 from padfree.builder.engine.options import BuildOptions
 from padfree.builder.engine.phases import STARTING, Phases
 from padfree.builder.engine.plan_writing import write_plan
-from padfree.builder.engine.preparation import prepare_model, rewrite_once
+from padfree.builder.engine.preparation import check_rewritten, prepare_model
 from padfree.builder.engine.profile import ProfileOptions
-from padfree.onnx_tools.files.model import Model
 from padfree.runtime import Profile, SessionError
 from padfree.runtime.gpu.device import Device
 from padfree.runtime.plan_files import open_plan
@@ -31,16 +32,17 @@ from padfree.runtime.plan_files import open_plan
 from tests.support.libraries import write_library
 
 BERT = Path(__file__).resolve().parents[3] / "builder" / "demo" / "data" / "bert_tiny.onnx"
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 ModelWriter = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]
 
 
 def test_a_rewritten_model_keeps_interface_and_precision(packed_model: ModelWriter) -> None:
-    model = Model(onnx.load(str(packed_model())))
-    assert rewrite_once(model, BuildOptions("packed", "fp32")) is model
+    model = onnx.load(str(packed_model()))
+    check_rewritten(model, BuildOptions("packed", "fp32"))
     for option, value in (("interface", "padded"), ("precision", "fp16"), ("masks", "contiguous")):
         with pytest.raises(BuildError, match=f"{value} was asked for; leave --{option} out"):
-            rewrite_once(model, BuildOptions.of_keywords(**{option: value}))
+            check_rewritten(model, BuildOptions.of_keywords(**{option: value}))
 
 
 def test_the_callers_model_is_not_changed(packed_model: ModelWriter) -> None:
@@ -49,6 +51,18 @@ def test_the_callers_model_is_not_changed(packed_model: ModelWriter) -> None:
     rewritten = prepare_model(model, BuildOptions(profile=ProfileOptions(max_seq_len=8)), lambda: None)
     rewritten.graph.node[0].name = "changed"
     assert model.SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize("interface", ["packed", "padded", "varseqlen"])
+def test_a_model_becomes_a_graph_once(monkeypatch: pytest.MonkeyPatch, interface: str) -> None:
+    conversions, convert = [], gs.import_onnx
+    monkeypatch.setattr(gs, "import_onnx", lambda model: conversions.append(model) or convert(model))
+    options = BuildOptions(interface, "fp16", verify=False, profile=ProfileOptions(max_seq_len=8))
+    half = FIXTURES / "families" / "bert_dynamo18_eager_fp16_own_mask_gelu_types.onnx"
+    model = prepare_model(half, options, lambda: Device(0, "NVIDIA H200", 9, 0))
+    assert linear_of(model) == "padfree"
+    assert {value.type.tensor_type.elem_type for value in model.graph.output} == {onnx.TensorProto.FLOAT16}
+    assert len(conversions) == 1
 
 
 def test_damaged_metadata_in_a_model(packed_model: ModelWriter) -> None:

@@ -28,13 +28,13 @@ from padfree.builder.engine.linear import apply_linear, linear_of
 from padfree.builder.engine.lowering import for_parser
 from padfree.builder.engine.network import serialize
 from padfree.builder.engine.options import BuildOptions
-from padfree.builder.engine.preparation import prepare_model, rewrite_once
+from padfree.builder.engine.preparation import prepare_model
 from padfree.builder.engine.preparation_process import preparing
 from padfree.builder.engine.profile import ProfileOptions
 from padfree.builder.folders.folder_model import FolderModel
 from padfree.builder.folders.source import opened
 from padfree.contract import phases
-from padfree.onnx_tools import RewriteError
+from padfree.onnx_tools import RewriteError, rewrite_model
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.model_file import open_model
 from padfree.runtime.gpu.device import Device
@@ -97,7 +97,7 @@ def test_a_model_is_rewritten_here(children: list[subprocess.Popen[bytes]]) -> N
 
 @pytest.mark.parametrize("norms", ["folded", pytest.param("separate", marks=pytest.mark.slow)])
 def test_gemms_are_chosen_where_the_model_is_rewritten(children: list[subprocess.Popen[bytes]], norms: str) -> None:
-    plain = rewrite_once(open_model(EXPORTED), replace(OPTIONS, precision="fp16"))
+    plain = rewrite_model(open_model(EXPORTED), replace(OPTIONS, precision="fp16").rewriting).model
     result = prepared_model(EXPORTED, lambda: Device(0, "NVIDIA H200", 9, 0), precision="fp16", norms=norms)
     assert result == for_parser(apply_linear("padfree", plain, norms=norms), MAX_SEQ_LEN).whole()
     assert linear_of(result) == "padfree"
