@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 _ELEMENTS = 1 << 16
+_PIECE = 1 << 22  # elements that are worth a thread
 _MOST_THREADS = 16  # memory is no faster for more
 
 Array = npt.NDArray[Any]
@@ -31,6 +32,25 @@ def blocks(values: Array) -> Iterator[Array]:
     flat = np.ravel(values)
     for first in range(0, flat.size, _ELEMENTS):
         yield flat[first : first + _ELEMENTS]
+
+
+def pieces(values: Array) -> list[Array]:
+    """Flat parts of an array that are large enough for a thread each, in order; `blocks` are smaller."""
+    flat = np.ravel(values)
+    return [flat[first : first + _PIECE] for first in range(0, flat.size, _PIECE)]
+
+
+def map_pieces(function: Callable[[Array], Array], values: Array) -> Array:
+    """A function of single numbers over an array: by threads where it is large."""
+    if values.size <= _PIECE:
+        return function(values)
+    result = np.empty(values.size, function(np.ravel(values)[:1]).dtype)
+
+    def fill(part: tuple[Array, Array]) -> None:
+        part[0][:] = function(part[1])
+
+    on_all_cores(fill, zip(pieces(result), pieces(values), strict=True))
+    return result.reshape(values.shape)
 
 
 def largest_of(values: Array) -> float:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from ..errors import RewriteError
 from ..files.deferred_data import DeferredData
 from ..files.weights import HeldValues, bytes_of_array
 from ..operators.functions import ACT_TYPES
-from .blocks import largest_of, on_all_cores
+from .blocks import largest_of, map_pieces, on_all_cores, pieces
 from .halves import to_float
 from .ranges import LARGEST, unfit_reason
 from .rounded_weights import round_values, survives
@@ -91,7 +92,8 @@ class HalfConstants:
                 if content is None or self._precision != "fp16":  # otherwise it was found to fit
                     values = float_values(self._constants[name])
                     self._refuse_overflow(name, values, reader)
-                    content = round_values(values, self._precision) if content is None else content
+                    if content is None:
+                        content = map_pieces(partial(round_values, precision=self._precision), values)
             self._rounded[name] = self._constant(name, content)
         return self._rounded[name]
 
@@ -108,7 +110,7 @@ class HalfConstants:
         return data.narrow.get(ACT_TYPES[self._precision]) if isinstance(data, DeferredData) else None
 
     def _refuse_overflow(self, name: str, values: Floats, reader: gs.Node) -> None:
-        largest = largest_of(values)
+        largest = max(on_all_cores(largest_of, pieces(values)), default=0.0)
         if largest > LARGEST[self._precision]:
             advice = "bf16 or fp32" if self._precision == "fp16" else "fp32"
             raise RewriteError(

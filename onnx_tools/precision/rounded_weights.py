@@ -17,7 +17,7 @@ from ..files.deferred_data import DeferredData
 from ..files.model import Model
 from ..files.weights import array_of
 from ..operators.functions import ACT_TYPES
-from .blocks import blocks, finite_of, largest_of, on_all_cores
+from .blocks import blocks, finite_of, largest_of, on_all_cores, pieces
 from .halves import to_float, to_half
 from .ranges import LARGEST
 
@@ -92,8 +92,11 @@ def check_weights(original: Model, converted: Model, precision: str) -> None:
         data = original.weights.held_for(source)
         if isinstance(data, DeferredData) and data.narrow.get(tensor.data_type) is converted.weights.held_for(tensor):
             return 0  # it is read from the file as it is
-        pairs = zip(blocks(original.array(source)), blocks(converted.array(tensor)), strict=True)
-        return sum(_far(to_float(a), to_float(b), precision) for a, b in pairs)
+        pairs = list(zip(pieces(original.array(source)), pieces(converted.array(tensor)), strict=True))
+        return sum(on_all_cores(far_in, pairs) if len(pairs) > 1 else map(far_in, pairs))
+
+    def far_in(pair: tuple[npt.NDArray[Any], npt.NDArray[Any]]) -> int:
+        return sum(_far(to_float(a), to_float(b), precision) for a, b in zip(*map(blocks, pair), strict=True))
 
     tensors = list(converted.proto.graph.initializer)
     for tensor, far in zip(tensors, on_all_cores(differing, tensors), strict=True):
