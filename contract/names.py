@@ -30,7 +30,8 @@ PER_SEQUENCE = "per_sequence"
 POSITIONS, OTHER_VALUES = "positions", "other"
 HELD_ROLES = (POSITIONS, OTHER_VALUES)
 """What a graph proves a token input to hold: positions, or something that is neither these, nor ids, nor types."""
-INPUT_ROLES = ("tokens", PER_SEQUENCE, "seq_lens", "cu_seqlens", "max_seqlen", "mask", "unread")
+PREFIX = "prefix"
+INPUT_ROLES = ("tokens", PER_SEQUENCE, "seq_lens", "cu_seqlens", "max_seqlen", PREFIX, "mask", "unread")
 OUTPUT_LAYOUTS = ("packed", PER_SEQUENCE, "padded", "constant")
 
 ORT_WRONG_FUSIONS = ("MatmulTransposeFusion",)

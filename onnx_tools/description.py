@@ -21,6 +21,7 @@ from .importing.fixed_axes import fixed_sizes
 from .importing.fixed_axes.sizes import EXPORT_AGAIN
 from .importing.inputs import token_inputs_of
 from .notes import unread_inputs_of
+from .passes import PREFIX
 from .pipeline import PassedGraph
 from .report import CoverageReport
 
@@ -113,6 +114,8 @@ def _input(graph: gs.Graph, tensor: gs.Tensor, interface: str, result: PassedGra
     is_shared = tensor.name in result.shared_inputs
     if interface == "packed" and tensor.name in ("seq_lens", "max_seqlen"):
         role = tensor.name
+    elif interface == "packed" and tensor.name == PREFIX and sizes == ["F"]:
+        role = PREFIX
     elif result.lengths is not None and tensor.name == result.lengths.input:
         role = "seq_lens"
     elif sizes[: 1 if interface == "packed" else 2] not in (["T"], ["B", "S"]):

@@ -29,6 +29,8 @@ class RewriteOptions:
             the tokens of a row (keyword `masks`).
         padding_id: what padded slots hold, for models that read them; without it 0, 1 and ids whose rows are zeros are
             tried, and the report has a note on it.
+        shared_prefixes: whether sequences of a batch may compute tokens once that they begin with, by an input that the
+            packed interface gets; an error where causal attention is not all that mixes tokens.
     """
 
     interface: str = "packed"
@@ -39,6 +41,7 @@ class RewriteOptions:
     mask_input: str | None = None
     mask_form: str = "any"
     padding_id: int | None = None
+    shared_prefixes: bool = False
 
     @classmethod
     def of_keywords(cls, *, mask: str | None = None, masks: str = "any", **others: Any) -> RewriteOptions:
@@ -60,6 +63,11 @@ class RewriteOptions:
             raise RewriteError(f"verify is '{self.verify}', allowed are True, False and '{WHOLE}'; choose one of them")
         if self.mask_form not in MASKS:
             raise RewriteError(f"masks is '{self.mask_form}', allowed are {', '.join(MASKS)}; choose one of them")
+        if self.shared_prefixes and self.interface != "packed":
+            raise RewriteError(
+                f"shared prefixes are for the packed interface, and this is '{self.interface}'; leave them out, or "
+                "choose packed"
+            )
         precisions = (*PRECISIONS, HALF)
         if self.precision not in precisions:
             raise RewriteError(

@@ -32,7 +32,16 @@ from .importing.importing import import_model
 from .importing.inputs import token_inputs_of
 from .importing.lengths import LengthsInput, lengths_among, put_mask, take_lengths
 from .match.values.mask_values import Mask, mask_of
-from .passes import KEPT_MASKING, Miss, Pass, PassResult, interface_passes, packing_passes, preparation
+from .passes import (
+    KEPT_MASKING,
+    Miss,
+    Pass,
+    PassResult,
+    check_prefixes,
+    interface_passes,
+    packing_passes,
+    preparation,
+)
 from .passes.base import boundary_of
 from .verification.probe import PaddingIsReadError, probe
 
@@ -82,6 +91,7 @@ class GraphOptions:
         mask: the input that the user calls the padding mask.
         contiguous: no padding lies between tokens.
         padding_id: padded slots hold this id, and may be read; None: they may hold anything, and must not be.
+        shares: sequences may share prefixes.
         on_progress: called with the number of passes that are done, and that of all.
     """
 
@@ -89,6 +99,7 @@ class GraphOptions:
     mask: str | None = None
     contiguous: bool = False
     padding_id: int | None = None
+    shares: bool = False
     on_progress: Callable[[int, int], object] = lambda _done, _of: None
 
 
@@ -165,6 +176,7 @@ class _PassRun:
         self._graph = graph
         self._interface = options.interface
         self._padding_id = options.padding_id
+        self._shares = options.shares
         self._on_progress = options.on_progress
         self._names = names  # the original's
         self._analysis: Analysis = analyse(graph)
@@ -223,7 +235,9 @@ class _PassRun:
         rules = self._probe() if self._padding_id is None else self._assume(self._padding_id)
         dims = tuple(dims_of_shape(self._analysis[tensor].shape) for tensor in self._graph.outputs)
         fillers = {name: rule.padding for name, rule in rules.items()}
-        self.run(interface_passes(self._interface, fillers, self._unread_inputs))
+        self.run(interface_passes(self._interface, fillers, self._unread_inputs, shares=self._shares))
+        if self._shares:
+            check_prefixes(self._results[-1])
         if self._gemms is None:
             raise AssertionError("no pass has made sizes known")
         names = names_in_use(self._graph)

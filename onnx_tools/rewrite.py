@@ -90,6 +90,7 @@ def rewrite(
     mask: str | None = None,
     masks: str = "any",
     padding_id: int | None = None,
+    shared_prefixes: bool = False,
 ) -> RewriteResult:
     """Rewrites an exported encoder so that it computes no padding.
 
@@ -105,11 +106,12 @@ def rewrite(
         masks: RewriteOptions.mask_form: "any", or "contiguous", with which attention with windows and biases by
             distance is packed in the padded interface, too.
         padding_id: see RewriteOptions.
+        shared_prefixes: see RewriteOptions.
 
     Raises RewriteError if the model cannot be rewritten (VerificationError: the results differ), or if options are
     given both ways.
     """
-    keywords = RewriteOptions(interface, precision, strict, verify, seed, mask, masks, padding_id)
+    keywords = RewriteOptions(interface, precision, strict, verify, seed, mask, masks, padding_id, shared_prefixes)
     if options is not None and keywords != RewriteOptions():
         raise RewriteError("options are given as a value and as keywords; give one of the two")
     all_options = options or keywords
@@ -280,6 +282,7 @@ def _with_padding(original: Model, request: _Request, padding_id: int | None) ->
         options_asked.mask_input,
         options_asked.mask_form == "contiguous",
         padding_id,
+        options_asked.shared_prefixes,
         on_progress=request.phases.report,
     )
     with request.phases.measure(REWRITING):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.metadata import Metadata, OutputInfo
-from padfree.contract.names import PER_SEQUENCE
+from padfree.contract.names import PER_SEQUENCE, PREFIX
 
 from .errors import SessionError
 from .masks import mask_values
@@ -44,6 +44,8 @@ def packed_feeds(ragged: RaggedBatch, metadata: Metadata) -> dict[str, Array]:
             feeds[item.name] = np.zeros(max(1, len(next(iter(ragged.tokens.values())))), dtype=np.int32)
         elif item.role == "cu_seqlens":
             feeds[item.name] = cumulative(ragged.seq_lens)
+        elif item.role == PREFIX:
+            feeds[item.name] = np.full(1, -1, np.int32) if ragged.prefix is None else ragged.prefix
         elif item.role == "max_seqlen":
             feeds[item.name] = np.zeros(max(1, int(ragged.seq_lens.max(initial=0))), dtype=np.int32)
     return feeds

@@ -43,11 +43,13 @@ class RaggedBatch(NamedTuple):
     are float32 where they are embeddings.
     seq_lens: int32 [B].
     of_sequences: name of an input with a row for every sequence -> [B] or [B, N], int32 or float32.
+    prefix: int32 [B], the number of the sequence that each continues, or -1; None: none does.
     """
 
     tokens: Mapping[str, TokenArray]
     seq_lens: Int32Array
     of_sequences: Mapping[str, TokenArray] = MappingProxyType({})
+    prefix: Int32Array | None = None
 
     def part(self, start: int, stop: int) -> RaggedBatch:
         """The sequences start..stop-1."""

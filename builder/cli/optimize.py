@@ -173,9 +173,8 @@ def _optimize(
     from padfree.onnx_tools import RewriteOptions, rewrite_model, with_bodies
     from padfree.onnx_tools.files import Storage
 
-    keywords = {
-        name: getattr(arguments, name) for name in ("interface", "precision", "strict", "verify", "mask", "padding_id")
-    }
+    names = ("interface", "precision", "strict", "verify", "mask", "padding_id", "shared_prefixes")
+    keywords = {name: getattr(arguments, name) for name in names}
     options = RewriteOptions.of_keywords(**keywords, masks=arguments.masks or "any")
     model_file = source.open(Storage.MEMORY, phases, sayer(arguments))
     if calibration is not None:

@@ -25,7 +25,7 @@ GPUS = ("a100", "h100", "h200", "l4", "l40s")
 def add_rewrite_options(
     parser: argparse.ArgumentParser, *, precision: str | None, interface: str | None, repeatable: bool = False
 ) -> None:
-    """--interface, --precision, --strict, --verify, --no-verify, --mask, --fix, --padding-id, --masks.
+    """--interface, --precision, --strict, --verify, --no-verify, --mask, --fix, --padding-id, --masks, and so on.
 
     Defaults None: taken from a model that is rewritten already. With `repeatable`, --precision may be given several
     times.
@@ -76,6 +76,12 @@ def add_rewrite_options(
         choices=MASKS,
         help="for the padded interface: any (default), or contiguous if no padding lies between the tokens of a row, "
         "so that attention with windows and biases by distance is packed too",
+    )
+    group.add_argument(
+        "--shared-prefixes",
+        action="store_true",
+        help="let texts of a batch that begin alike, as pairs with one query do, compute that part once; for models "
+        "with causal attention that give out the last token's row, as Qwen3-Reranker",
     )
 
 

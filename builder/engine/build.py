@@ -50,6 +50,7 @@ def build_engine(
     mask: str | None = None,
     masks: str | None = None,
     padding_id: int | None = None,
+    shared_prefixes: bool = False,
     max_batch: int | None = None,
     max_seq_len: int | None = None,
     max_tokens: int | None = None,
@@ -80,6 +81,7 @@ def build_engine(
         mask: BuildOptions.mask_input.
         masks: BuildOptions.mask_form.
         padding_id: see BuildOptions.
+        shared_prefixes: see BuildOptions.
         max_batch: most sequences in one run (32).
         max_seq_len: longest sequence in tokens (the model's positions).
         max_tokens: most tokens in one run (max_batch * max_seq_len, bounded); packed engines only.
@@ -113,6 +115,7 @@ def build_engine(
         mask,
         masks,
         padding_id,
+        shared_prefixes,
         linear,
         norms,
         ProfileOptions(max_batch, max_seq_len, max_tokens, opt_tokens),

@@ -36,6 +36,8 @@ class BuildOptions:
         mask_form: "any" (also for None), or "contiguous" where no padding lies between the tokens of a row (keyword
             `masks`).
         padding_id: what padded slots hold, for models that read them; without it 0 and 1 are tried, and noted.
+        shared_prefixes: whether sequences of a batch may compute tokens once that they begin with; an error where
+            causal attention is not all that mixes tokens.
         linear: whose GEMMs multiply packed tokens by weights: "padfree" (PadfreeLinear, with bias and activation),
             "tensorrt", or "auto": padfree where it has a kernel for GPU and precision.
         norms: how layer norms between GEMMs of PadfreeLinear run: "folded" (the GEMMs compute them) or "separate".
@@ -51,6 +53,7 @@ class BuildOptions:
     mask_input: str | None = None
     mask_form: str | None = None
     padding_id: int | None = None
+    shared_prefixes: bool = False
     linear: str = AUTO
     norms: str = FOLDED
     profile: ProfileOptions = field(default_factory=ProfileOptions)
@@ -83,12 +86,20 @@ class BuildOptions:
             mask_input=self.mask_input,
             mask_form=self.mask_form or "any",
             padding_id=self.padding_id,
+            shared_prefixes=self.shared_prefixes,
         )
 
     def of_rewritten(self) -> BuildOptions:
         """The same options for the model that `rewriting` made, whose metadata has what `rewriting` was told."""
         return replace(
-            self, interface=None, precision=None, strict=False, mask_input=None, mask_form=None, padding_id=None
+            self,
+            interface=None,
+            precision=None,
+            strict=False,
+            mask_input=None,
+            mask_form=None,
+            padding_id=None,
+            shared_prefixes=False,
         )
 
     def to_dict(self) -> dict[str, Any]:

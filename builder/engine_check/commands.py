@@ -45,6 +45,7 @@ def compare_command(
     mask = ["--mask", options.mask_input] if origin is None and options.mask_input is not None else []
     others = [("--masks", options.mask_form), ("--padding-id", options.padding_id)]
     more = [word for option, value in others if value is not None for word in (option, str(value))]
+    more += ["--shared-prefixes"] if options.shared_prefixes else []
     if not is_made and not more:
         return shlex.join(["padfree", "compare", *original, *kind, *mask, *look])
     making = shlex.join(["padfree", "optimize", *original, "-o", PACKED, *kind, *mask, *more])

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from onnx import TensorProto
 
 from .body_builder import BodyBuilder
-from .ragged_tokens import RaggedTokens, bool_to_bias, grid_token, ragged_from_cu_seqlens
+from .ragged_tokens import RaggedTokens, bool_to_bias, grid_token, prefixes, ragged_from_cu_seqlens
 
 
 def attention(b: BodyBuilder) -> None:
@@ -20,17 +22,23 @@ def attention(b: BodyBuilder) -> None:
     ratio = b.op("Div", heads, kv_heads)  # query heads that read the same keys; they get an axis of their own
     q = b.op("Mul", b.op("Transpose", q, perm=[0, 2, 1, 3]), b.attribute("scale"))
     q = b.reshape(q, batch, kv_heads, ratio, ragged.smax, size)
-    k = b.unsqueeze(b.op("Transpose", k, perm=[0, 2, 3, 1]), 2)  # [B,KVH,1,D,Smax]
-    v = b.unsqueeze(b.op("Transpose", v, perm=[0, 2, 1, 3]), 2)
-    scores = b.op("MatMul", q, k)  # [B,KVH,H/KVH,Smax,Smax]
-    positions = b.range(ragged.smax)
-    distance = b.op("Sub", b.unsqueeze(positions, 0), b.unsqueeze(positions, 1))  # [Smax,Smax]: key - query
+    keys = _keys(b, ragged, k, v)
+    k = b.unsqueeze(b.op("Transpose", keys.k, perm=[0, 2, 3, 1]), 2)  # [B,KVH,1,D,keys]
+    v = b.unsqueeze(b.op("Transpose", keys.v, perm=[0, 2, 1, 3]), 2)
+    scores = b.op("MatMul", q, k)  # [B,KVH,H/KVH,Smax,keys]
     if b.attributes["bias"] == "disentangled":
-        scores = _add_disentangled(b, scores, q, k, distance)
+        scores = _add_disentangled(b, scores, q, k, keys.distance)
     elif b.attributes["bias"] != "none":
-        by_head = b.reshape(_distance_bias(b, distance), kv_heads, ratio, ragged.smax, ragged.smax)
+        by_head = _distance_bias(b, keys.distance)
+        if b.attributes["has_prefix"]:
+            sizes = (batch, kv_heads, ratio, ragged.smax, b.dim(keys.k, 1))
+            by_head = b.reshape(b.op("Transpose", by_head, perm=[1, 0, 2, 3]), *sizes)
+        else:
+            by_head = b.reshape(by_head, kv_heads, ratio, ragged.smax, ragged.smax)
         scores = b.op("Add", scores, by_head)
-    visible = b.op("And", b.unsqueeze(ragged.mask, 1), b.unsqueeze(_in_window(b, distance), 0))  # [B,Smax,Smax]
+    near = _in_window(b, keys.distance)
+    near = near if b.attributes["has_prefix"] else b.unsqueeze(near, 0)
+    visible = b.op("And", b.unsqueeze(keys.mask, 1), near)  # [B,Smax,keys]
     scores = b.op("Add", scores, b.unsqueeze(bool_to_bias(b, visible), 1, 2))
     context = b.op("MatMul", b.op("Softmax", scores, axis=-1), v)
     rows = b.reshape(b.op("Transpose", context, perm=[0, 3, 1, 2, 4]), b.op("Mul", batch, ragged.smax), width)
@@ -44,6 +52,32 @@ def attention(b: BodyBuilder) -> None:
         b.output_e4m3("y", y, b.attribute("y_scale"))
     else:
         b.output("y", y)
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """The names of the values that describe the keys of each sequence's queries: its own, after those of its prefix."""
+
+    k: str  # float32 [B,keys,KVH,D]
+    v: str
+    mask: str  # bool [B,keys], true where a key is
+    distance: str  # int64 [Smax,keys], or with prefixes [B,Smax,keys]: key - query
+
+
+def _keys(b: BodyBuilder, ragged: RaggedTokens, k: str, v: str) -> _Keys:
+    positions = b.range(ragged.smax)
+    own = b.op("Sub", b.unsqueeze(positions, 0), b.unsqueeze(positions, 1))
+    if not b.attributes["has_prefix"]:
+        return _Keys(k, v, ragged.mask, own)
+    prefix, both = prefixes(b, ragged), [b.op("Shape", ragged.lens), ragged.smax, ragged.smax]
+    before = b.op("Sub", own, b.unsqueeze(prefix.lens, 1, 2))
+    k, v = (b.op("Concat", b.op("Gather", part, prefix.parents, axis=0), part, axis=1) for part in (k, v))
+    return _Keys(
+        k,
+        v,
+        b.op("Concat", b.op("Less", b.unsqueeze(positions, 0), b.unsqueeze(prefix.lens, 1)), ragged.mask, axis=1),
+        b.op("Concat", before, b.op("Expand", own, b.op("Concat", *both, axis=0)), axis=2),
+    )
 
 
 def _query_key_value(
@@ -94,10 +128,11 @@ def _in_window(b: BodyBuilder, distance: str) -> str:
 
 
 def _distance_bias(b: BodyBuilder, distance: str) -> str:
-    """float32 [H,Smax,Smax]: what is added to the scores at these distances (key - query)."""
+    """What is added to the scores at these distances (key - query): float32 [H,Smax,keys], [H,B,Smax,keys]."""
     if b.attributes["bias"] == "slope":
         away = b.op("Cast", b.op("Abs", distance), to=TensorProto.FLOAT)
-        return b.op("Mul", b.op("Neg", b.unsqueeze("slopes", 1, 2)), away)
+        axes = (1, 2, 3) if b.attributes["has_prefix"] else (1, 2)
+        return b.op("Mul", b.op("Neg", b.unsqueeze("slopes", *axes)), away)
     return b.op("Gather", "distance_bias", _table_index(b, distance), axis=1)
 
 

@@ -12,7 +12,7 @@ from onnx import TensorProto
 from .attention_body import attention
 from .body_builder import BodyBuilder
 from .linear_body import linear, linear_fp8, rotated_pairs
-from .ragged_tokens import RaggedTokens, grid_token, is_live, pad_index, ragged_from_cu_seqlens, token_slot
+from .ragged_tokens import RaggedTokens, grid_token, is_live, pad_index, prefixes, ragged_from_cu_seqlens, token_slot
 
 
 def _index(b: BodyBuilder) -> None:
@@ -60,14 +60,18 @@ def _schedule(b: BodyBuilder) -> None:
     cu = _offsets(b, tokens)
     b.output_index("cu_seqlens", cu)
     if b.attributes["has_extent"] or b.attributes["has_positions"]:
-        sequence, slot_in_sequence = token_slot(b, ragged_from_cu_seqlens(b, cu))
+        ragged = ragged_from_cu_seqlens(b, cu)
+        sequence, slot_in_sequence = token_slot(b, ragged)
         if b.attributes["has_extent"]:
             length = b.op("Shape", "extent")
             slot = b.op("Add", b.op("Mul", sequence, length), slot_in_sequence)
             slot = b.op("Where", b.op("Less", slot_in_sequence, length), slot, b.const(-1))
             b.output_index("token_index", pad_index(b, slot, tokens, -1))
         if b.attributes["has_positions"]:
-            b.output_index("positions", pad_index(b, slot_in_sequence, tokens, 0))
+            position = slot_in_sequence
+            if b.attributes["has_prefix"]:
+                position = b.op("Add", position, b.op("Gather", prefixes(b, ragged).lens, sequence, axis=0))
+            b.output_index("positions", pad_index(b, position, tokens, 0))
     if b.attributes["has_tasks"]:
         _no_tasks(b)
 

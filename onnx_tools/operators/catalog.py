@@ -16,6 +16,7 @@ from .spec import (
     flag,
     in_engines,
     integer,
+    later,
     when,
     without,
 )
@@ -37,6 +38,9 @@ def _early(name: str, tensors: str) -> AttributeSpec:
     text = f"1: {tensors} are complete before the previous kernel begins, as inputs of the model are"
     return in_engines(AttributeSpec(name, "int", text, allowed=(0, 1)))
 
+
+_HAS_PREFIX = later(flag("has_prefix", "whether prefix exists: sequences that begin with another one's tokens"))
+_PREFIX = TensorSpec("prefix", "int32", "[F]", when("has_prefix"))  # F is B, or 1 where no sequence has one
 
 _EPSILON = AttributeSpec("epsilon", "float", "added to the variance (or mean square)", minimum=0.0)
 
@@ -85,11 +89,13 @@ _SCHEDULE = OperatorSpec(
     "Computes the prefix sums of the lengths: negative lengths count as 0, and no sum exceeds T. With has_extent it "
     "also gives the slot b*S+s of every token (-1 for filler and for s >= S). With has_positions it also gives every "
     "token's position s in its sequence (0 for filler). With has_tasks it also gives the tasks of PadfreeAttention's "
-    "Hopper kernel, longest first, for all layers with num_heads heads.",
+    "Hopper kernel, longest first, for all layers with num_heads heads. With has_prefix, positions of a sequence b "
+    "continue from the length of sequence prefix[b], where that is the number of another one.",
     inputs=(
         TensorSpec("seq_lens", "int32", "[B]"),
         TensorSpec("tokens", "int32", "[T]"),
         TensorSpec("extent", "int32", "[S]", when("has_extent")),
+        _PREFIX,
     ),
     outputs=(
         TensorSpec("cu_seqlens", "int32", "[B+1]"),
@@ -102,6 +108,7 @@ _SCHEDULE = OperatorSpec(
         flag("has_positions", "whether positions are an output, too"),
         flag("has_tasks", "whether tasks exist; only plugins make and read them: the ONNX body gives [1,4]"),
         _NUM_HEADS,
+        _HAS_PREFIX,
     ),
 )
 
@@ -154,7 +161,9 @@ _ATTENTION = OperatorSpec(
     "every sequence. A slope bias is -slopes[h] * |j - i|. A distance bias is distance_bias[h, t], where t is j - i + "
     "R, limited to 0 to 2R. A disentangled bias is scale * (q_i k_position[t] + k_j q_position[t]), where each head "
     "has its own columns, and either table may be missing. Head h reads head h / (H / KVH) of K and V; with a "
-    "disentangled bias KVH is H.",
+    "disentangled bias KVH is H. With has_prefix, the keys of a sequence b come after those of sequence prefix[b], "
+    "where that is the number of another one, and i and j count from the first of these; what that sequence's own "
+    "prefix is does not matter. F is B, or 1, which means that no sequence has a prefix.",
     inputs=(
         TensorSpec("qk", "act", "[T,H*D+KVH*D]", Condition("qkv_layout", (_APART,))),
         TensorSpec("qkv", "act", "[T,H*D+2*KVH*D]", Condition("qkv_layout", (*_FUSED_QKV, _APART))),
@@ -168,6 +177,7 @@ _ATTENTION = OperatorSpec(
         TensorSpec("distance_bias", "float32", "[H,2*R+1]", Condition("bias", ("distance",))),
         TensorSpec("k_position", "act", "[2*R+1,H*D]", when("has_k_position")),
         TensorSpec("q_position", "act", "[2*R+1,H*D]", when("has_q_position")),
+        _PREFIX,
     ),
     outputs=(
         TensorSpec("y", "act", "[T,H*D]", without("quantized")),
@@ -221,8 +231,10 @@ _ATTENTION = OperatorSpec(
         ),
         Y_SCALE,
         _early("early_lengths", "cu_seqlens and tasks"),
+        _HAS_PREFIX,
     ),
     requires=(
+        (when("has_prefix"), Condition("window_right", (0,))),
         (when("has_k_position"), _DISENTANGLED),
         (when("has_q_position"), _DISENTANGLED),
         (_DISENTANGLED, Condition("window_left", (-1,))),

@@ -53,7 +53,7 @@ def write_engine_options(model: ModelProto) -> None:
     """Writes the options of engines that padfree nodes lack, in place: plugins have no defaults."""
     for node in padfree_nodes(model.graph):
         names = {attribute.name for attribute in node.attribute}
-        for name, value in _spec_of(node).outside_engines.items():
+        for name, value in _spec_of(node).engine_options.items():
             if name not in names:
                 node.attribute.append(onnx.helper.make_attribute(name, value))
 

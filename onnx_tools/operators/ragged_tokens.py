@@ -58,6 +58,28 @@ def is_live(b: BodyBuilder, ragged: RaggedTokens, tokens: str) -> str:
     return b.unsqueeze(b.op("Less", b.range(tokens), ragged.total), 1)
 
 
+@dataclass(frozen=True)
+class Prefixes:
+    """The names of the values in a body that describe sequences whose tokens come after another sequence's."""
+
+    parents: str  # int64 [B], 0 where there is none
+    lens: str  # int64 [B], of the parents, 0 where there is none
+
+
+def prefixes(b: BodyBuilder, ragged: RaggedTokens) -> Prefixes:
+    """The description of the input `prefix`: numbers of other sequences; whatever else it holds means none.
+
+    So does a single number: it is none's, or that of the only sequence.
+    """
+    numbers, batch = b.load_index("prefix"), b.op("Shape", ragged.lens)
+    is_whole = b.op("Equal", b.op("Shape", numbers), batch)
+    prefix = b.op("Expand", b.op("Where", is_whole, numbers, b.const(-1)), batch)
+    inside = b.op("And", b.op("GreaterOrEqual", prefix, b.const(0)), b.op("Less", prefix, batch))
+    has_parent = b.op("And", inside, b.op("Not", b.op("Equal", prefix, b.range(batch))))
+    parents = b.op("Where", has_parent, prefix, b.const(0))
+    return Prefixes(parents, b.op("Where", has_parent, b.op("Gather", ragged.lens, parents, axis=0), b.const(0)))
+
+
 def bool_to_bias(b: BodyBuilder, mask: str) -> str:
     """float32 in the mask's shape: 0 where it is true, else the lowest float (finite: no NaN in empty rows)."""
     hidden = b.op("Cast", b.op("Not", mask), to=TensorProto.FLOAT)

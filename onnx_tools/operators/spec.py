@@ -84,6 +84,8 @@ class AttributeSpec:
     `selects_body` marks attributes that change which function body a node has.
     `outside_engines` marks an option that only engines have: it is the value of a node without it. The option is chosen
     while a network is lowered (builder/engine), and no pass names it.
+    `is_later` marks an attribute that came later: nodes have it, in files and in engines, only where it differs from
+    `outside_engines`, so that earlier files and plans mean what they did.
     `letter` stands for its value in shapes. `plugin` says which of the numbers that a file may have the plugin takes.
     """
 
@@ -95,6 +97,7 @@ class AttributeSpec:
     maximum: float | None = None
     selects_body: bool = False
     outside_engines: AttributeValue | None = None
+    is_later: bool = False
     letter: str = ""
     plugin: PluginRange | None = None
 
@@ -142,6 +145,12 @@ class OperatorSpec:
         return {spec.name: spec.outside_engines for spec in self.attributes if spec.outside_engines is not None}
 
     @functools.cached_property
+    def engine_options(self) -> Mapping[str, AttributeValue]:
+        """Those of them that every node of an engine has."""
+        later_names = {spec.name for spec in self.attributes if spec.is_later}
+        return {name: value for name, value in self.outside_engines.items() if name not in later_names}
+
+    @functools.cached_property
     def flags(self) -> Mapping[str, AttributeValue]:
         """The flags that files hold, each set to 0."""
         return {spec.name: 0 for spec in self.attributes if spec.allowed == (0, 1) and spec.outside_engines is None}
@@ -163,7 +172,12 @@ class OperatorSpec:
     def variant(self, attributes: Mapping[str, AttributeValue]) -> str:
         """Name of the function body that a node with these attributes has ("" for an operator with one body)."""
         completed = self.complete(attributes)
-        return ".".join(f"{spec.name}_{completed[spec.name]}" for spec in self.attributes if spec.selects_body)
+        names = [
+            spec.name
+            for spec in self.attributes
+            if spec.selects_body and not (spec.is_later and completed[spec.name] == spec.outside_engines)
+        ]
+        return ".".join(f"{name}_{completed[name]}" for name in names)
 
 
 def flag(name: str, doc: str) -> AttributeSpec:
@@ -179,6 +193,11 @@ def integer(name: str, doc: str, minimum: int, *, letter: str = "", plugin: Plug
 def in_engines(attribute: AttributeSpec, outside: AttributeValue = 0) -> AttributeSpec:
     """The attribute as an option that only engines have; `outside` is the value of a node without it."""
     return replace(attribute, outside_engines=outside)
+
+
+def later(attribute: AttributeSpec, before: AttributeValue = 0) -> AttributeSpec:
+    """The attribute as one that came later; `before` is what nodes without it mean."""
+    return replace(attribute, outside_engines=before, is_later=True)
 
 
 def when(attribute: str) -> Condition:

@@ -23,6 +23,7 @@ from .layout import KEPT_MASKING, layout
 from .neighbours import neighbours
 from .pooling import pooling
 from .position_tables import position_tables
+from .prefixes import PREFIX, check_prefixes, prefixes
 from .qk_norms import qk_norms
 from .spelling.spelling import spelling
 from .sums import sums
@@ -34,9 +35,11 @@ Pass = Callable[[gs.Graph, Analysis], PassResult]
 __all__ = [
     "KEPT_MASKING",
     "MAX_SEQLEN",
+    "PREFIX",
     "Miss",
     "Pass",
     "PassResult",
+    "check_prefixes",
     "interface_passes",
     "packing_passes",
     "preparation",
@@ -71,10 +74,15 @@ def packing_passes(keep: str) -> tuple[Pass, ...]:
     return (layout(keep), layer_norm, qk_norms, first_tokens)
 
 
-def interface_passes(interface: str, fillers: Mapping[str, int], unread: Collection[str]) -> tuple[Pass, ...]:
+def interface_passes(
+    interface: str, fillers: Mapping[str, int], unread: Collection[str], *, shares: bool = False
+) -> tuple[Pass, ...]:
     """The last passes; `fillers` has, by input, what padded slots must hold where something stays padded.
 
-    `unread` are inputs whose values are not read; the packed interface leaves them out.
+    `unread` are inputs whose values are not read; the packed interface leaves them out. `shares`: it gets an input for
+    shared prefixes.
     """
+    if interface != "packed":
+        return (attention_tasks,)
     packed = partial(packed_interface, fillers=fillers, unread_names=unread)
-    return (packed, attention_tasks) if interface == "packed" else (attention_tasks,)
+    return (packed, attention_tasks, *([prefixes] if shares else []))

@@ -48,6 +48,8 @@ class ComparedOutput:
                     f"{self._interface} interface)"
                 )
             return
+        if batch.shared_tokens:
+            actual = actual[: len(batch.mask)]  # the last row is the prefix's
         mask = batch.mask
         if batch.has_empty:
             mask = np.stack([np.zeros_like(mask), mask], axis=1).reshape(-1, mask.shape[1])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, helper
-from padfree.contract.names import PER_SEQUENCE
+from padfree.contract.names import PER_SEQUENCE, PREFIX
 
 from ..analysis.special_ids import IdRule, with_rules
 from ..importing.inputs import sequence_inputs_of, shared_inputs_of
@@ -28,6 +28,7 @@ _MANY = 32  # sequences of one length, short enough for padding's effect to stan
 _EVEN = (1, 2)  # their lengths
 _FILLERS = (0, 1, 2)  # ids that padded slots may hold: those that tokenizers pad with
 _FILLER_TOKENS = 5
+_SHARED = 7  # tokens of a prefix
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Batch:
     keeps_first_slot: bool = True  # whether the mask keeps the first slot of every sequence
     filler_tokens: int = 0
     has_empty: bool = False  # the rewritten model also gets an empty sequence before each one
+    shared_tokens: int = 0  # all sequences begin with so many, which are one more sequence of the rewritten model
 
     def over(self, values: Array) -> npt.NDArray[np.bool_]:
         """The mask in a shape that broadcasts over an input [B,S,...]."""
@@ -79,7 +81,8 @@ def make_batches(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[
         return [Batch(item.name, np.ones_like(item.mask)) for item in batches]  # every slot is a token
     if metadata["interface"] == "packed":
         mask = _prefix_mask(lengths)
-        return [*batches, Batch("filler and empty", mask, filler_tokens=_FILLER_TOKENS, has_empty=True)]
+        batches.append(Batch("filler and empty", mask, filler_tokens=_FILLER_TOKENS, has_empty=True))
+        return [*batches, *_shared_batches(metadata, lengths, some)]
     takes_lengths = (metadata.get("mask") or {}).get("lengths", False)
     if takes_lengths or metadata.get("coverage", {}).get("right_padded_only", False):
         return batches  # under other masks the original's attention reads padding, and lengths cannot express them
@@ -89,6 +92,15 @@ def make_batches(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[
     batches.append(Batch("left-padded", prefix[:, ::-1].copy(), keeps_first_slot=False))
     may_have_holes = not metadata.get("coverage", {}).get("contiguous_because")
     return [*batches, Batch("holed", holed)] if may_have_holes else batches
+
+
+def _shared_batches(metadata: Mapping[str, Any], lengths: Sequence[int], longest: int) -> list[Batch]:
+    """A batch whose sequences share a prefix, if the rewritten model may take it once."""
+    shared = min(_SHARED, longest - 1)
+    if shared < 1 or not any(item["role"] == PREFIX for item in metadata["inputs"]):
+        return []
+    mask = _prefix_mask([max(length, shared + 1) for length in lengths])
+    return [Batch("shared prefix", mask, filler_tokens=_FILLER_TOKENS, shared_tokens=shared)]
 
 
 def batches_padded_further(metadata: Mapping[str, Any]) -> list[Batch]:
@@ -153,6 +165,8 @@ def feeds_of(
     if own is not None and own in rules:  # the mask is computed from it
         feeds_by_rule[own] = np.where(batch.mask, feeds_by_rule[own], feeds[own]).astype(feeds[own].dtype)
     feeds = feeds_by_rule
+    for name in [item["name"] for item in metadata["inputs"] if item["role"] == "tokens" and batch.shared_tokens]:
+        feeds[name][:, : batch.shared_tokens] = feeds[name][:1, : batch.shared_tokens]
     return feeds, feeds if metadata["interface"] == "padded" else _packed_feeds(feeds, metadata, batch, rng)
 
 
@@ -223,9 +237,11 @@ def _sequence_values(item: Mapping[str, Any], count: int, rng: np.random.Generat
 def _packed_feeds(
     feeds: Mapping[str, Array], metadata: Mapping[str, Any], batch: Batch, rng: np.random.Generator
 ) -> dict[str, Array]:
-    lengths = batch.mask.sum(1).astype(np.int32)
+    lengths, shared = batch.mask.sum(1).astype(np.int32), batch.shared_tokens
     if batch.has_empty:
         lengths = np.stack([np.zeros_like(lengths), lengths], axis=1).reshape(-1)
+    if shared:
+        lengths = np.append(lengths - np.int32(shared), np.int32(shared))
     packed: dict[str, Array] = {}
     for item in metadata["inputs"]:
         name, role = item["name"], item["role"]
@@ -233,6 +249,10 @@ def _packed_feeds(
             packed[name] = lengths
         elif role == "max_seqlen":
             packed[name] = np.zeros(batch.mask.shape[1], np.int32)
+        elif role == PREFIX:
+            parent, sequences = (len(lengths) - 1, len(lengths) - 1) if shared else (-1, len(lengths))
+            packed[name] = np.full(len(lengths), -1, np.int32)
+            packed[name][:sequences] = parent
         elif role == PER_SEQUENCE:
             values = feeds[name]
             if item.get("shared"):
@@ -241,7 +261,9 @@ def _packed_feeds(
                 values = np.repeat(values, 2, axis=0)
             packed[name] = values.astype(item["dtype"])
         else:
-            tokens = feeds[name][batch.mask]
+            tokens = feeds[name][batch.mask & (np.arange(batch.mask.shape[1]) >= shared)]
+            if shared:
+                tokens = np.concatenate([tokens, feeds[name][0, :shared]])
             filler = rng.integers(0, item["limit"] or _IDS_WITHOUT_LIMIT, (batch.filler_tokens, *tokens.shape[1:]))
             dtype = tokens.dtype if np.issubdtype(tokens.dtype, np.floating) else np.dtype(np.int32)
             packed[name] = np.concatenate([tokens, filler]).astype(dtype)

@@ -47,9 +47,15 @@ cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream) 
   if (params.e4m3_factor > 0.f && params.type == DataType::kFloat32) return cudaErrorNotSupported;
   if (params.kv_heads <= 0 || params.H % params.kv_heads != 0 || !hasBias(params)) return cudaErrorInvalidValue;
   if (attentionBlocks(params.T, params.B, params.H) > kMaxGridX) return cudaErrorInvalidValue;
+  if (params.prefix && (params.window_right != 0 || params.bias == AttentionBias::kDisentangled)) {
+    return cudaErrorInvalidValue;
+  }
   if (params.type == DataType::kFloat32) return launchAttentionFp32(params, stream);
   if (!isVectorAligned(params.q) || !isVectorAligned(params.k) || !isVectorAligned(params.v)) {
     return cudaErrorMisalignedAddress;
+  }
+  if (params.prefix) {
+    return (params.type == DataType::kFloat16 ? launchMmaPrefix<half> : launchMmaPrefix<__nv_bfloat16>)(params, stream);
   }
   if (params.bias == AttentionBias::kDisentangled) {
     return runsOnHopper() && params.D <= kMaxHopperDisentangledHeadSize

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "attention/kernels.h"
+#include "attention/prefix.cuh"
 #include "attention/query_tiles.cuh"
 #include "attention/window.cuh"
 
@@ -79,14 +80,17 @@ __global__ void __launch_bounds__(kThreads) attentionFp32Kernel(AttentionParams 
   float output[kRowsPerWarp][kColumns] = {}, maximum[kRowsPerWarp], sum[kRowsPerWarp] = {};
   for (float& value : maximum) value = -INFINITY;
 
-  const KeyRange range = visibleKeys(p, tile.first, tile.first + tile.rows - 1, tile.length);
+  const Prefix prefix = p.prefix ? prefixOf(p.prefix, p.cu_seqlens, p.B, p.T, tile.sequence) : Prefix{};
+  const int first_row = prefix.length + tile.first;
+  const KeyRange range = visibleKeys(p, first_row, first_row + tile.rows - 1, prefix.length + tile.length);
   for (int first = range.begin; first < range.end; first += kKeys) {
     const int count = min(kKeys, range.end - first);
     __syncthreads();  // the previous keys are no longer needed
     for (int i = threadIdx.x; i < count * p.D; i += kThreads) {
       const int key = i / p.D, d = i % p.D;
-      keys[key * kRowStride + d] = element(p.k, tile.begin + first + key, kv_head, d) + bias(p.k, kv_head, d);
-      values[key * kRowStride + d] = element(p.v, tile.begin + first + key, kv_head, d) + bias(p.v, kv_head, d);
+      const int own = first + key - prefix.length, token = own < 0 ? prefix.begin + first + key : tile.begin + own;
+      keys[key * kRowStride + d] = element(p.k, token, kv_head, d) + bias(p.k, kv_head, d);
+      values[key * kRowStride + d] = element(p.v, token, kv_head, d) + bias(p.v, kv_head, d);
     }
     __syncthreads();
 #pragma unroll
@@ -97,7 +101,7 @@ __global__ void __launch_bounds__(kThreads) attentionFp32Kernel(AttentionParams 
       if (lane < count) {
         score = 0.f;
         for (int d = 0; d < p.D; ++d) score = fmaf(q[row * kRowStride + d], keys[lane * kRowStride + d], score);
-        const int distance = first + lane - (tile.first + row);
+        const int distance = first + lane - (first_row + row);
         if (p.bias == AttentionBias::kDisentangled) {
           score += positionProducts(p, head, q + row * kRowStride, keys + lane * kRowStride, distance);
         }

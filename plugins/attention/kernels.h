@@ -24,6 +24,11 @@ cudaError_t launchAttentionMma(const AttentionParams& params, cudaStream_t strea
 template <typename T>
 cudaError_t launchMma(const AttentionParams& params, cudaStream_t stream);
 
+// The same for sequences that continue others (prefix); causal, with a window on the left and any but a disentangled
+// bias.
+template <typename T>
+cudaError_t launchMmaPrefix(const AttentionParams& params, cudaStream_t stream);
+
 // fp16 and bf16 on Hopper (wgmma and TMA, sm_90a); needs tasks. This and the two that follow take heads of up to
 // kMaxHopperHeadSize and tables of distances up to kMaxHopperBiasRange.
 cudaError_t launchAttentionSm90(const AttentionParams& params, cudaStream_t stream);

@@ -49,6 +49,10 @@ struct AttentionParams {
   // Whether another kernel came between the one that made cu_seqlens and tasks and this one, or the host made them
   // before it: they are read while the kernel ahead still runs (dependent_launch.cuh, rule 3).
   bool early_lengths = false;
+  // [B] or null: numbers of sequences whose keys come before those of each, and count as tokens before its own;
+  // whatever is not the number of another sequence means none. The prefix of a prefix does not matter. window_right is
+  // 0 then.
+  const int* prefix = nullptr;
 };
 
 constexpr int kMaxHeadSize = 256, kMaxDisentangledHeadSize = 128;

@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "attention/launch.h"
+#include "attention/prefix.h"
 #include "common/launch.h"
 #include "shell/operator.h"
 #include "shell/result_types.h"
@@ -78,6 +79,7 @@ class Attention final : public Operator {
     distance_bias_ = input("distance_bias");
     k_position_ = input("k_position");
     q_position_ = input("q_position");
+    prefix_ = input("prefix");
   }
 
   void checkSizes(const Sizes& sizes) const override {
@@ -87,6 +89,7 @@ class Attention final : public Operator {
       throw std::invalid_argument(text("T = ", T, ", B = ", B, " and num_heads = ", num_heads_, " take ", blocks,
                                        " blocks; allowed: up to ", kMaxGridX, "; use smaller batches"));
     }
+    checkPrefix(sizes, B);
     if (tasks_ == kAbsent || sizes.get("L") < 0) return;
     const int64_t entries = taskListEntries(T, B, num_heads_);
     if (sizes.get("L") != entries) {
@@ -128,6 +131,7 @@ class Attention final : public Operator {
     params.q_position = tensors.input(q_position_);
     params.e4m3_factor = quantized_ ? 1.f / y_scale_ : 0.f;
     params.early_lengths = early_lengths_;
+    params.prefix = prefixOf(tensors, prefix_, params.B);
     return launchAttention(params, stream);
   }
 
@@ -150,7 +154,7 @@ class Attention final : public Operator {
   const bool quantized_, early_lengths_;
   const AttentionBias bias_kind_;
   const QkvLayout layout_;
-  int qkv_bias_, cu_seqlens_, tasks_, slopes_, distance_bias_, k_position_, q_position_;
+  int qkv_bias_, cu_seqlens_, tasks_, slopes_, distance_bias_, k_position_, q_position_, prefix_;
 };
 
 }  // namespace

@@ -12,6 +12,7 @@ namespace padfree {
 struct QueryTile {
   int begin, length, first, rows;
   bool filler;
+  int sequence;  // its number, B for filler
 };
 
 // Tiles of `tile_rows` rows. The first one of sequence b is number T / tile_rows + b. Its other tiles are the numbers
@@ -27,7 +28,7 @@ __device__ inline QueryTile findQueryTile(const int* cu_seqlens, int B, int T, i
   const int first =
       tile < later ? (tile - begin / tile_rows + 1) * tile_rows : 0;  // negative only if cu_seqlens decreases
   const int rows = first < 0 ? 0 : min(tile_rows, end - begin - first);
-  return {begin, end - begin, first, rows, b == B};
+  return {begin, end - begin, first, rows, b == B, b};
 }
 
 // The same where the number is known when compiling: cheaper divisions.
@@ -59,7 +60,8 @@ __device__ inline QueryTile findLongestQueryTile(const int* cu_seqlens, int B, i
   const int sequence = __ffs(owners) - 1;
   const int first = (tile - __shfl_sync(kFullMask, before, sequence)) * kRows;
   const int tile_length = __shfl_sync(kFullMask, length, sequence);
-  return {__shfl_sync(kFullMask, begin, sequence), tile_length, first, min(kRows, tile_length - first), sequence == B};
+  return {__shfl_sync(kFullMask, begin, sequence), tile_length,   first,
+          min(kRows, tile_length - first),         sequence == B, sequence};
 }
 
 // Tile numbers that findQueryTile can be asked for, filler included.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "attention/prefix.cuh"
 #include "common/dependent_launch.cuh"
 #include "common/device.cuh"
 #include "common/launch.h"
@@ -31,7 +32,10 @@ __global__ void __launch_bounds__(kTokenThreads) tokenPositionKernel(SchedulePar
   }
   const int s = t - p.cu_seqlens[first];
   if (p.token_index) p.token_index[t] = first < p.B && s < p.S ? first * p.S + s : -1;
-  if (p.positions) p.positions[t] = first < p.B ? s : 0;
+  if (p.positions) {
+    const int before = p.prefix && first < p.B ? prefixOf(p.prefix, p.cu_seqlens, p.B, p.T, first).length : 0;
+    p.positions[t] = first < p.B ? before + s : 0;
+  }
 }
 
 }  // namespace

@@ -15,10 +15,11 @@ struct ScheduleParams {
   int* positions;        // [T] or null: s of each token, 0 for filler
   AttentionTask* tasks;  // [num_tasks+1] or null: the tasks of an attention with H heads, longest first, then filler
   int B, T;
-  int S;          // padded length, read only when token_index is given
-  int H;          // at most kMaxTaskHeads, read as the following only when tasks is given
-  int num_tasks;  // room for so many; num_tasks + 1 is at least taskListEntries(T, B, H)
-  int num_sms;    // multiprocessors that the tasks are cut for; 0: those of the current device
+  int S;                        // padded length, read only when token_index is given
+  int H;                        // at most kMaxTaskHeads, read as the following only when tasks is given
+  int num_tasks;                // room for so many; num_tasks + 1 is at least taskListEntries(T, B, H)
+  int num_sms;                  // multiprocessors that the tasks are cut for; 0: those of the current device
+  const int* prefix = nullptr;  // [B] or null: sequences that positions continue from, as attention's keys do
 };
 
 constexpr int kMaxTaskHeads = 4096;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "attention/prefix.h"
 #include "schedule/launch.h"
 #include "schedule/task_list.h"
 #include "shell/operator.h"
@@ -18,10 +19,12 @@ class Schedule final : public Operator {
         token_index_(output("token_index")),
         positions_(output("positions")),
         tasks_(output("tasks")),
+        prefix_(input("prefix")),
         num_heads_(attributes.integer("num_heads")) {}
 
   void checkSizes(const Sizes& sizes) const override {
     if (extent_ != kAbsent) sizes.checkProduct({"B", "S"});
+    checkPrefix(sizes, sizes.get("B"));
     if (tasks_ != kAbsent) checkTaskList(sizes, num_heads_);
   }
 
@@ -41,11 +44,12 @@ class Schedule final : public Operator {
     params.tasks = tensors.output<AttentionTask>(tasks_);
     params.H = num_heads_;
     params.num_tasks = taskListRoom(params.T, params.B, params.H);
+    params.prefix = prefixOf(tensors, prefix_, params.B);
     return launchSchedule(params, stream);
   }
 
  private:
-  const int seq_lens_, tokens_, extent_, cu_seqlens_, token_index_, positions_, tasks_;
+  const int seq_lens_, tokens_, extent_, cu_seqlens_, token_index_, positions_, tasks_, prefix_;
   const int num_heads_;
 };
 

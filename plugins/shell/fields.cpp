@@ -60,6 +60,12 @@ FieldSpec flagField(const char* name) {
   return integerField(name, 0, 1);
 }
 
+FieldSpec laterFlagField(const char* name) {
+  FieldSpec spec = flagField(name);
+  spec.later = true;
+  return spec;
+}
+
 FieldSpec integerField(const char* name, int64_t minimum, int64_t maximum, int64_t multiple_of) {
   return {name, PluginFieldType::kINT32, minimum, maximum, multiple_of, {}};
 }
@@ -100,7 +106,7 @@ Attributes::Attributes(const std::vector<FieldSpec>& specs, const PluginFieldCol
     values_[k] = parse(specs[k], field);
   }
   for (size_t k = 0; k < specs.size(); ++k) {
-    if (!is_given[k] && !specs[k].measured) refuse(specs[k], "missing");
+    if (!is_given[k] && !specs[k].measured && !specs[k].later) refuse(specs[k], "missing");
   }
   list();
 }
@@ -118,6 +124,7 @@ void Attributes::list() {
   for (size_t k = 0; k < specs_.size(); ++k) {
     const FieldSpec& spec = specs_[k];
     const Value& value = values_[k];
+    if (spec.later && value.integer == 0) continue;
     if (spec.measured) {
       const auto length = static_cast<int32_t>(value.measured.size());
       if (length > 0) serialised_.emplace_back(spec.name, value.measured.data(), spec.type, length);
@@ -207,7 +214,8 @@ std::string Attributes::describe(size_t index) const {
 std::string Attributes::describe() const {
   std::vector<std::string> parts;
   for (size_t k = 0; k < specs_.size(); ++k) {
-    if (!specs_[k].measured) parts.push_back(text(specs_[k].name, "=", describe(k)));
+    const bool is_told = !specs_[k].measured && (!specs_[k].later || values_[k].integer != 0);
+    if (is_told) parts.push_back(text(specs_[k].name, "=", describe(k)));
   }
   return join(parts, " ");
 }

@@ -15,7 +15,8 @@ namespace padfree {
 constexpr const char* kAttributeNextStep =
     "; correct the node's attribute, or rewrite the model with 'padfree optimize'";
 
-// One attribute. Every attribute must be given: there are no defaults.
+// One attribute. Every attribute must be given: there are no defaults. Only a later field is 0 in
+// nodes and plans without it, and plans hold it only where it is not 0.
 //
 // A measured field is no attribute of a node: it is measured while an engine is built, serialised with the engine from
 // then on, and empty until then. TensorRT's parser is not told of it.
@@ -27,11 +28,13 @@ struct FieldSpec {
   int64_t multiple_of = 1;                // of integers
   std::vector<std::string> choices = {};  // of strings
   bool measured = false;
+  bool later = false;                                         // of integers
   float real_minimum = std::numeric_limits<float>::lowest();  // of floats
   float real_maximum = std::numeric_limits<float>::max();
 };
 
 FieldSpec flagField(const char* name);  // 0 or 1
+FieldSpec laterFlagField(const char* name);
 FieldSpec integerField(const char* name, int64_t minimum, int64_t maximum, int64_t multiple_of = 1);
 FieldSpec realField(const char* name, float real_minimum = std::numeric_limits<float>::lowest(),
                     float real_maximum = std::numeric_limits<float>::max());

@@ -31,6 +31,7 @@ inline OperatorSchema attentionSchema() {
           flagField("quantized"),
           realField("y_scale", 6.103515625e-05f, 16384.0f),
           flagField("early_lengths"),
+          laterFlagField("has_prefix"),
       },
       {
           {"qk", TensorKind::kActivation, "[T,H*D+KVH*D]", {{"qkv_layout", {"2HD"}}}},
@@ -45,12 +46,14 @@ inline OperatorSchema attentionSchema() {
           {"distance_bias", TensorKind::kFloat, "[H,2*R+1]", {{"bias", {"distance"}}}},
           {"k_position", TensorKind::kActivation, "[2*R+1,H*D]", {{"has_k_position", {"1"}}}},
           {"q_position", TensorKind::kActivation, "[2*R+1,H*D]", {{"has_q_position", {"1"}}}},
+          {"prefix", TensorKind::kInt32, "[F]", {{"has_prefix", {"1"}}}},
       },
       {
           {"y", TensorKind::kActivation, "[T,H*D]", {{"quantized", {"0"}}}},
           {"y", TensorKind::kE4m3, "[T,H*D]", {{"quantized", {"1"}}}},
       },
       {
+          {{"has_prefix", {"1"}}, {"window_right", {"0"}}},
           {{"has_k_position", {"1"}}, {"bias", {"disentangled"}}},
           {{"has_q_position", {"1"}}, {"bias", {"disentangled"}}},
           {{"bias", {"disentangled"}}, {"window_left", {"-1"}}},
@@ -413,11 +416,13 @@ inline OperatorSchema scheduleSchema() {
           flagField("has_positions"),
           flagField("has_tasks"),
           integerField("num_heads", 1, 4096),
+          laterFlagField("has_prefix"),
       },
       {
           {"seq_lens", TensorKind::kInt32, "[B]", {}},
           {"tokens", TensorKind::kInt32, "[T]", {}},
           {"extent", TensorKind::kInt32, "[S]", {{"has_extent", {"1"}}}},
+          {"prefix", TensorKind::kInt32, "[F]", {{"has_prefix", {"1"}}}},
       },
       {
           {"cu_seqlens", TensorKind::kInt32, "[B+1]", {}},

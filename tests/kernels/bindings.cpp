@@ -41,9 +41,9 @@ PADFREE_TEST_EXPORT int padfreeUnpack(const void* packed, const int* token_index
 
 PADFREE_TEST_EXPORT int padfreeSchedule(const int* seq_lens, int* cu_seqlens, int* token_index, int* positions,
                                         void* tasks, int B, int T, int S, int H, int num_tasks, int num_sms,
-                                        cudaStream_t stream) {
+                                        const int* prefix, cudaStream_t stream) {
   return padfree::launchSchedule({seq_lens, cu_seqlens, token_index, positions,
-                                  static_cast<padfree::AttentionTask*>(tasks), B, T, S, H, num_tasks, num_sms},
+                                  static_cast<padfree::AttentionTask*>(tasks), B, T, S, H, num_tasks, num_sms, prefix},
                                  stream);
 }
 
@@ -296,7 +296,7 @@ PADFREE_TEST_EXPORT int padfreeAttention(
     int64_t v_head_stride, int64_t bias_head_stride, const int* cu_seqlens, const void* tasks, int num_tasks, void* y,
     int T, int B, int H, int kv_heads, int D, int max_seq_len, float scale, int window_left, int window_right, int bias,
     int bias_range, const float* slopes, const float* distance_bias, const void* k_position, const void* q_position,
-    float e4m3_factor, int early_lengths, int type, int kernel, cudaStream_t stream) {
+    float e4m3_factor, int early_lengths, const int* prefix, int type, int kernel, cudaStream_t stream) {
   const AttentionOperand query{q, q_bias, q_token_stride, q_head_stride, bias_head_stride};
   const AttentionOperand key{k, k_bias, k_token_stride, k_head_stride, bias_head_stride};
   const AttentionOperand value{v, v_bias, v_token_stride, v_head_stride, bias_head_stride};
@@ -329,5 +329,6 @@ PADFREE_TEST_EXPORT int padfreeAttention(
   params.q_position = q_position;
   params.e4m3_factor = e4m3_factor;
   params.early_lengths = early_lengths != 0;
+  params.prefix = prefix;
   return kLaunchers[kernel](params, stream);
 }

@@ -83,7 +83,7 @@ def _field(spec: AttributeSpec) -> str:
         limits = [f"{limit!r}f" for limit in (spec.minimum, spec.maximum) if limit is not None]
         return f"realField({', '.join([name, *limits])})"
     if spec.allowed == (0, 1):
-        return f"flagField({name})"
+        return f"{'laterFlagField' if spec.is_later else 'flagField'}({name})"
     takes = spec.plugin or PluginRange()
     least = spec.minimum if takes.minimum is None else takes.minimum
     most = spec.maximum if takes.maximum is None else takes.maximum

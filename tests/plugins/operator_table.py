@@ -32,6 +32,7 @@ def _tensor(spec: TensorSpec, role: str) -> str:
 def _attribute(spec: AttributeSpec) -> str:
     allowed = "" if spec.allowed is None else " (" + ", ".join(f"`{value}`" for value in spec.allowed) + ")"
     outside = "" if spec.outside_engines is None else f". Only in engines; in files it is `{spec.outside_engines}`"
+    outside = f". A node without it means `{spec.outside_engines}`" if spec.is_later else outside
     return f"| attribute | `{spec.name}` | {_FIELD_TYPES[spec.type]} | {spec.doc}{allowed}{outside} |"
 
 

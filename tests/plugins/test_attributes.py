@@ -30,9 +30,11 @@ def test_fields_are_those_of_the_description(library: PluginLibrary, operator: s
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_every_variant_serialises_and_clones(library: PluginLibrary, operator: str) -> None:
     identities = set()
-    for attributes in variants(operator):
-        plugin = library.create(operator, attributes)
-        assert plugin is not None, attributes
+    later = {spec.name: spec.outside_engines for spec in OPERATORS[operator].attributes if spec.is_later}
+    for variant in variants(operator):
+        plugin = library.create(operator, variant)
+        assert plugin is not None, variant
+        attributes = {name: value for name, value in variant.items() if later.get(name) != value}
         assert plugin.identity() == (operator, "1", "")
         assert plugin.serialised_fields() == attributes
         copy = plugin.clone()

@@ -48,14 +48,16 @@ def schedule(
     tasks: torch.Tensor | None = None,
     heads: int = 1,
     multiprocessors: int = 0,
+    prefix: torch.Tensor | None = None,
 ) -> None:
     """Prefix sums of seq_lens [B]; on demand also token_index [T], positions [T], and tasks [N, 4] for `heads` heads.
 
     N is at least `task_list_entries`; multiprocessors: how many the tasks are cut for, 0: as many as the device has.
+    prefix [B]: sequences from which positions continue.
     """
     call(
         "padfreeSchedule", seq_lens, cu_seqlens, token_index, positions, tasks, len(seq_lens), tokens,
-        padded_length, heads, 0 if tasks is None else len(tasks) - 1, multiprocessors,
+        padded_length, heads, 0 if tasks is None else len(tasks) - 1, multiprocessors, prefix,
     )  # fmt: skip
 
 
@@ -119,12 +121,14 @@ def attention(
     positions: Positions | None = None,
     y_scale: float = 1.0,
     early_lengths: bool = False,
+    prefix: torch.Tensor | None = None,
 ) -> None:
     """Attention over three views [T, H, D] of any token and head stride; y is [T, H*D], biases are views [H, D].
 
     K and V may have fewer heads, if their number divides H. y may be torch.float8_e4m3fn: results divided by y_scale.
 
     kernel: the one to launch, "auto" for the plugin's own choice. tasks: made first if they are not given.
+    prefix: int32 [B], see attention/launch.h.
     """
     arguments: list[Any] = []
     for i, operand in enumerate(operands):
@@ -158,6 +162,7 @@ def attention(
         indices.q_position,
         Float(1 / y_scale if y.dtype == torch.float8_e4m3fn else 0.0),
         int(early_lengths),
+        prefix,
         DATA_TYPES[operands[0].dtype],
         ATTENTION_KERNELS[kernel],
     )

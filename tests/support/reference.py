@@ -49,12 +49,12 @@ def unpack(packed: Array, token_index: Array, seq_lens: Array, extent: Array) ->
     return flat.reshape(batch, length, *packed.shape[1:])
 
 
-def positions(cu_seqlens: Array, num_tokens: int) -> Array:
-    """The position [T] of every token in its sequence, 0 for filler."""
-    indices = np.zeros(num_tokens, np.int32)
-    for start, end in itertools.pairwise(cu_seqlens):
-        indices[start:end] = np.arange(end - start)
-    return indices
+def positions(cu_seqlens: Array, num_tokens: int, prefix: Array | None = None) -> Array:
+    """Every token's position [T], which continues from the length of the prefix; 0 for filler."""
+    result = np.zeros(num_tokens, np.int32)
+    for number, (start, end) in enumerate(itertools.pairwise(cu_seqlens)):
+        result[start:end] = np.arange(end - start) + len(tokens_before(number, cu_seqlens, prefix))
+    return result
 
 
 def schedule(seq_lens: Array, num_tokens: int, padded_length: int | None = None) -> tuple[Array, Array | None]:
@@ -138,25 +138,27 @@ def attention(
     distance_bias: Array | None = None,
     k_position: Array | None = None,
     q_position: Array | None = None,
+    prefix: Array | None = None,
 ) -> Floats:
     """Attention of q [T,H*D], k and v [T,KVH*D], as [T,H*D]; zeros for filler tokens.
 
     window: how many keys a query sees before and after its own, -1: all. slopes [H], distance_bias [H,2R+1],
-    k_position and q_position [2R+1,H*D] are those of the operator's description.
+    k_position and q_position [2R+1,H*D] and prefix [B] are those of the operator's description.
     """
     y = np.zeros(q.shape)
     ratio = q.shape[1] // k.shape[1]
-    for start, end in itertools.pairwise(cu_seqlens):
+    for number, (start, end) in enumerate(itertools.pairwise(cu_seqlens)):
         if start == end:
             continue
-        indices = np.arange(end - start)
-        distance = indices - indices[:, None]
+        before = tokens_before(number, cu_seqlens, prefix)
+        tokens = np.concatenate([before, np.arange(start, end)])
+        distance = np.arange(len(tokens)) - np.arange(len(before), len(tokens))[:, None]
         hidden = np.zeros(distance.shape, bool)
         for limit, side in zip(window, (-distance, distance), strict=True):
             hidden |= (limit >= 0) & (side > limit)
         for head in range(num_heads):
             columns, shared = (slice(i * head_size, (i + 1) * head_size) for i in (head, head // ratio))
-            rows, keys = f64(q[start:end, columns]), f64(k[start:end, shared])
+            rows, keys = f64(q[start:end, columns]), f64(k[tokens, shared])
             scores = rows @ keys.T * scale
             if slopes is not None:
                 scores -= f64(slopes[head]) * abs(distance)
@@ -171,8 +173,16 @@ def attention(
                     scores += np.take_along_axis(products if axis else products.T, index, axis)
             scores[hidden] = -np.inf
             weights = np.exp(scores - scores.max(-1, keepdims=True))
-            y[start:end, columns] = weights / weights.sum(-1, keepdims=True) @ f64(v[start:end, shared])
+            y[start:end, columns] = weights / weights.sum(-1, keepdims=True) @ f64(v[tokens, shared])
     return y
+
+
+def tokens_before(number: int, cu_seqlens: Array, prefix: Array | None) -> npt.NDArray[np.int64]:
+    """The tokens that come before those of a sequence: all of the one that is its prefix, if there is one."""
+    parent = -1 if prefix is None or len(prefix) != len(cu_seqlens) - 1 else int(prefix[number])
+    if not 0 <= parent < len(cu_seqlens) - 1 or parent == number:
+        return np.zeros(0, np.int64)
+    return np.arange(cu_seqlens[parent], cu_seqlens[parent + 1])
 
 
 def _angles(positions: Array, frequencies: Array) -> Floats:

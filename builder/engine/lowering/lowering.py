@@ -75,7 +75,7 @@ def _write_engine_options(graph: gs.Graph) -> None:
     """Writes the options of engines that padfree nodes lack, in place: plugins have no defaults."""
     for node in graph.nodes:
         if node.domain == DOMAIN:
-            for name, value in OPERATORS[node.op].outside_engines.items():
+            for name, value in OPERATORS[node.op].engine_options.items():
                 node.attrs.setdefault(name, value)
 
 
