@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GEMM benchmark's records as the table of docs/internals/linear.md."""
+"""The GEMM benchmarks' records as the tables of docs/internals/linear.md, linear-e4m3.md and linear-general.md."""
 
 from __future__ import annotations
 
@@ -57,3 +57,17 @@ def e4m3_cells(record: Mapping[str, Any]) -> list[str]:
     tflops = f"{2e-6 * record['tokens'] * record['depth'] * record['features'] / ours:.0f}" if "depth" in record else ""
     others = (f"{times[name]:.2f}" if name in times else "" for name in ("padfree fp16", "cublaslt e4m3"))
     return [record["case"], f"{ours:.2f}", tflops, *others]
+
+
+MMA_HEADINGS = ("T x K x N", "padfree, us", "TFLOP/s", "its fastest tile, us", "CUTLASS for sm_80, us", "ratio")
+
+
+def mma_cells(record: Mapping[str, Any]) -> list[str]:
+    """One row for the kernels on mma.sync: a GEMM beside CUTLASS's fastest tile, without GELU."""
+    times: Mapping[str, float] = record["times_us"]
+    ours = times["chosen"]
+    tile, cutlass = (
+        min(time for name, time in times.items() if name.startswith(prefix)) for prefix in ("tile", "cutlass")
+    )
+    tflops = f"{2e-6 * record['tokens'] * record['depth'] * record['features'] / ours:.0f}"
+    return [record["case"], f"{ours:.2f}", tflops, f"{tile:.2f}", f"{cutlass:.2f}", f"{cutlass / ours:.2f}"]

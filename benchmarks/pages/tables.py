@@ -47,6 +47,7 @@ PAGES = {
         "attention-figures",
         "linear",
         "linear-e4m3",
+        "linear-general",
         "load",
         "trained-models",
     ),
@@ -96,6 +97,12 @@ def linear(records: Sequence[Record]) -> str:
 def linear_e4m3(records: Sequence[Record]) -> str:
     """A row per GEMM of e4m3, or all GEMMs of a layer."""
     return with_notes(linear_report.E4M3_HEADINGS, map(linear_report.e4m3_cells, records), records)
+
+
+def linear_mma(records: Sequence[Record]) -> str:
+    """A row per GEMM of the kernels on mma.sync."""
+    shown = [record for record in records if "chosen" in record.get("times_us", ())]
+    return with_notes(linear_report.MMA_HEADINGS, map(linear_report.mma_cells, shown), shown)
 
 
 def with_training(make: Callable[[Sequence[Record]], str]) -> Callable[[Sequence[Record]], str]:
@@ -193,6 +200,7 @@ TABLES: Mapping[str, Table] = {
     "rows": of_cases("rows", rows),
     "linear": of_cases("linear", linear),
     "linear_e4m3": of_cases("linear_e4m3", linear_e4m3),
+    "linear_mma": of_cases("linear_mma", linear_mma),
     "attention": of_cases("attention", attention),
     "attention_positions": of_cases("attention_positions", attention_positions),
     "attention_profile": of_cases("attention_profile", attention_profile),
