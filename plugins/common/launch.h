@@ -52,8 +52,15 @@ inline cudaError_t deviceAttribute(cudaDeviceAttr attribute, int& value) {
 inline cudaError_t countMultiprocessors(int& count) {
   return deviceAttribute(cudaDevAttrMultiProcessorCount, count);
 }
+// The first number of the current device's compute capability. A build with PADFREE_PTX, whose code was made for older
+// GPUs, says that the device is one of those: it is to launch what it would launch there.
 inline cudaError_t majorCapability(int& major) {
+#ifdef PADFREE_PTX
+  major = 8;
+  return cudaSuccess;
+#else
   return deviceAttribute(cudaDevAttrComputeCapabilityMajor, major);
+#endif
 }
 
 // Blocks of a one-dimensional grid; a grid-stride loop covers what lies beyond the limit.
