@@ -12,6 +12,13 @@ constexpr LinearChoice kLinearAuto = 0;  // the tiling that launchLinear takes b
 
 bool isLinearChoice(LinearChoice choice);
 
+// What of the current device decides which kernels run and how a GEMM is divided.
+struct LinearDevice {
+  int multiprocessors, shared_bytes;  // of each
+  bool is_hopper;                     // and the library has Hopper's kernels
+};
+cudaError_t linearDevice(LinearDevice& device);
+
 // As launchLinear, with the tiling chosen.
 cudaError_t launchLinear(const LinearParams& params, LinearChoice choice, cudaStream_t stream);
 

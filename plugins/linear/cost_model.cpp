@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/integers.h"
+#include "linear/mma/menu.h"
 
 namespace padfree {
 namespace {
@@ -109,6 +110,25 @@ std::vector<LinearTiling> rankLinearTilings(const LinearParams& params, int T, i
   std::vector<LinearTiling> tilings;
   for (const auto& [cycles, tiling] : costs) tilings.push_back(tiling);
   return tilings;
+}
+
+std::vector<LinearChoice> rankLinearChoices(const LinearParams& params, int T, const LinearDevice& device) {
+  std::vector<LinearChoice> choices;
+  if (device.is_hopper) {
+    for (const LinearTiling& tiling : rankLinearTilings(params, T, device.multiprocessors)) {
+      choices.push_back(choiceOf(tiling));
+    }
+  } else {
+    for (const int shape : rankMmaShapes(params, T, device)) choices.push_back(choiceOfMma(shape));
+  }
+  return choices;
+}
+
+int64_t tokensOfSameTime(LinearChoice choice, int T, int N, const LinearDevice& device) {
+  if (!device.is_hopper) return mmaTokensOfSameTime(mmaShapeOf(choice), T, N, device);
+  const LinearTiling tiling = tilingOf(choice);
+  const int waves = linearWaves(tiling, T, N, device.multiprocessors), tokens = tiling.tokens * tiling.cluster_tokens;
+  return waves == 1 ? int64_t{ceilDiv(T, tokens)} * tokens : linearTokens(tiling, waves, N, device.multiprocessors);
 }
 
 }  // namespace padfree

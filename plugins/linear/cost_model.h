@@ -19,4 +19,9 @@ LinearTiling cheapestLinearTiling(const LinearParams& params, int multiprocessor
 int linearWaves(const LinearTiling& tiling, int T, int N, int multiprocessors);
 int linearTokens(const LinearTiling& tiling, int waves, int N, int multiprocessors);
 
+// The same for whatever kernels run on a device: the choices of a GEMM of T tokens, the fastest first, and the most
+// tokens that take as long with a choice as T.
+std::vector<LinearChoice> rankLinearChoices(const LinearParams& params, int T, const LinearDevice& device);
+int64_t tokensOfSameTime(LinearChoice choice, int T, int N, const LinearDevice& device);
+
 }  // namespace padfree

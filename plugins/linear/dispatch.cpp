@@ -58,28 +58,41 @@ cudaError_t check(const LinearParams& p) {
 
 }  // namespace
 
-cudaError_t launchLinear(const LinearParams& params, cudaStream_t stream) {
-  int multiprocessors = 0, major = 0;
-  cudaError_t status = countMultiprocessors(multiprocessors);
-  if (status == cudaSuccess) status = majorCapability(major);
+cudaError_t linearDevice(LinearDevice& device) {
+  int major = 0;
+  cudaError_t status = majorCapability(major);
+#ifdef PADFREE_ARCH_90
+  device.is_hopper = major == 9;
+#endif
+  if (status == cudaSuccess) status = countMultiprocessors(device.multiprocessors);
   if (status != cudaSuccess) return status;
-  if (major != 9) return launchLinearMma(params, stream);
-  return launchLinear(params, cheapestLinearTiling(params, multiprocessors), stream);
+  return deviceAttribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device.shared_bytes);
 }
 
+cudaError_t launchLinear(const LinearParams& params, cudaStream_t stream) {
+  return launchLinear(params, kLinearAuto, stream);
+}
+
+// Engines of earlier versions may hold tilings that are no longer compiled.
 cudaError_t launchLinear(const LinearParams& params, LinearChoice choice, cudaStream_t stream) {
+  LinearDevice device{};
+  const cudaError_t status = linearDevice(device);
+  if (status != cudaSuccess) return status;
+  if (!device.is_hopper) {
+    const int shape = mmaShapeOf(choice);
+    return hasMmaShape(mmaEpilogueKindOf(params), shape) ? launchLinearMma(params, shape, stream)
+                                                         : launchLinearMma(params, stream);
+  }
   const LinearTiling tiling = tilingOf(choice);
-  // Engines of earlier versions may hold tilings that are no longer compiled.
-  return choice == kLinearAuto || !hasTiling(params, tiling) ? launchLinear(params, stream)
-                                                             : launchLinear(params, tiling, stream);
+  const bool is_chosen = choice != kLinearAuto && hasTiling(params, tiling);
+  return launchLinear(params, is_chosen ? tiling : cheapestLinearTiling(params, device.multiprocessors), stream);
 }
 
 cudaError_t launchLinearMma(const LinearParams& params, cudaStream_t stream) {
-  int multiprocessors = 0, shared_bytes = 0;
-  cudaError_t status = countMultiprocessors(multiprocessors);
-  if (status == cudaSuccess) status = deviceAttribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, shared_bytes);
+  LinearDevice device{};
+  const cudaError_t status = linearDevice(device);
   if (status != cudaSuccess) return status;
-  return launchLinearMma(params, cheapestMmaShape(params, multiprocessors, shared_bytes), stream);
+  return launchLinearMma(params, rankMmaShapes(params, params.T, device).front(), stream);
 }
 
 cudaError_t launchLinearMma(const LinearParams& params, [[maybe_unused]] int shape,

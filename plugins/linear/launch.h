@@ -50,7 +50,7 @@ cudaError_t launchLinear(const LinearParams& params, cudaStream_t stream);
 // alone.
 cudaError_t launchLinearMma(const LinearParams& params, cudaStream_t stream);
 
-// The same with the tile of this number (linear/mma/menu.h).
+// The same with the tile of this number (linear/mma/menu.h); cudaErrorInvalidValue where there is no kernel with it.
 cudaError_t launchLinearMma(const LinearParams& params, int shape, cudaStream_t stream);
 
 }  // namespace padfree

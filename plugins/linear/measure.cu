@@ -10,7 +10,6 @@
 #include "linear/cost_model.h"
 #include "linear/measure.h"
 #include "linear/stopwatch.h"
-#include "linear/tiling.h"
 
 namespace padfree {
 namespace {
@@ -75,13 +74,12 @@ int operandBytes(const LinearParams& params) {
   return params.scale ? 1 : static_cast<int>(sizeOf(params.type));
 }
 
-// The times of a GEMM with as many weights as fill the L2 cache several times. A tiling takes as long for all token
-// counts that fill as many waves, or, where one wave holds all, as many tiles: each is measured once, at the most
-// tokens.
+// The times of a GEMM with as many weights as fill the L2 cache several times. Token counts for which a choice takes as
+// long are measured once, at the most tokens.
 class Times {
  public:
-  Times(const LinearParams& params, int weights, int token_limit, int multiprocessors)
-      : params_(params), weights_(weights), token_limit_(token_limit), multiprocessors_(multiprocessors) {}
+  Times(const LinearParams& params, int weights, int token_limit, const LinearDevice& device)
+      : params_(params), weights_(weights), token_limit_(token_limit), device_(device) {}
 
   cudaError_t open() { return watch_.open(); }
   cudaStream_t stream() const { return watch_.stream(); }
@@ -89,54 +87,52 @@ class Times {
 
   // The fastest of the cost model's first for T tokens; the choice for fewer tokens stays where it is as fast.
   cudaError_t choose(int T, LinearChoice& choice) {
-    std::vector<LinearTiling> tilings = rankLinearTilings(params_, T, multiprocessors_);
-    tilings.resize(kCandidates);
+    std::vector<LinearChoice> candidates = rankLinearChoices(params_, T, device_);
+    candidates.resize(std::min<size_t>(candidates.size(), kCandidates));
     const LinearChoice before = choice;
     float best = std::numeric_limits<float>::max(), unchanged = best;
-    for (const LinearTiling& tiling : tilings) {
+    for (const LinearChoice candidate : candidates) {
       float milliseconds = 0;
-      const cudaError_t status = time(tiling, T, milliseconds);
+      const cudaError_t status = time(candidate, T, milliseconds);
       if (status != cudaSuccess) return status;
-      if (choiceOf(tiling) == before) unchanged = milliseconds;
+      if (candidate == before) unchanged = milliseconds;
       if (milliseconds >= best) continue;
       best = milliseconds;
-      choice = choiceOf(tiling);
+      choice = candidate;
     }
     if (best > unchanged * kWorthChanging) choice = before;
     return cudaSuccess;
   }
 
  private:
-  cudaError_t time(const LinearTiling& tiling, int T, float& milliseconds) {
-    const int waves = linearWaves(tiling, T, params_.N, multiprocessors_),
-              tokens = tiling.tokens * tiling.cluster_tokens;
-    const int wave_tokens =
-        std::min(token_limit_,
-                 waves == 1 ? ceilDiv(T, tokens) * tokens : linearTokens(tiling, waves, params_.N, multiprocessors_));
-    const auto [entry, is_new] = times_.try_emplace({choiceOf(tiling), wave_tokens}, 0.f);
+  cudaError_t time(LinearChoice choice, int T, float& milliseconds) {
+    const auto tokens =
+        static_cast<int>(std::min<int64_t>(token_limit_, tokensOfSameTime(choice, T, params_.N, device_)));
+    const auto [entry, is_new] = times_.try_emplace({choice, tokens}, 0.f);
     if (is_new) {
-      const cudaError_t status = measure(tiling, wave_tokens, entry->second);
+      const cudaError_t status = measure(choice, tokens, entry->second);
       if (status != cudaSuccess) return status;
     }
     milliseconds = entry->second;
     return cudaSuccess;
   }
 
-  cudaError_t measure(const LinearTiling& tiling, int T, float& milliseconds) {
+  cudaError_t measure(LinearChoice choice, int T, float& milliseconds) {
     LinearParams params = params_;
     params.T = T;
     const int64_t weight_bytes = int64_t{params.K} * params.N * operandBytes(params);
     const auto launch = [&](int i) {
       params.weight = static_cast<const char*>(params_.weight) + i % weights_ * weight_bytes;
-      return launchLinear(params, tiling, watch_.stream());
+      return launchLinear(params, choice, watch_.stream());
     };
     return watch_.time(std::max(4, kLaunches * 1024 / std::max(T, 1024)), launch, milliseconds);
   }
 
   LinearParams params_;
-  const int weights_, token_limit_, multiprocessors_;
+  const int weights_, token_limit_;
+  const LinearDevice device_;
   Stopwatch watch_;
-  std::map<std::pair<LinearChoice, int>, float> times_;  // by tiling and tokens, milliseconds
+  std::map<std::pair<LinearChoice, int>, float> times_;  // by choice and tokens, milliseconds
 };
 
 }  // namespace
@@ -145,9 +141,10 @@ cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tok
   // x, y and the residual, of which moments take another sixteenth.
   const int64_t token_bytes = int64_t{shape.K + 2 * shape.N} * (sizeOf(shape.type) + 1);
   const int64_t weight_bytes = int64_t{shape.K} * shape.N * operandBytes(shape);
-  int cache_bytes = 0, multiprocessors = 0;
+  int cache_bytes = 0;
+  LinearDevice device{};
   cudaError_t status = deviceAttribute(cudaDevAttrL2CacheSize, cache_bytes);
-  if (status == cudaSuccess) status = countMultiprocessors(multiprocessors);
+  if (status == cudaSuccess) status = linearDevice(device);
   if (status != cudaSuccess) return status;
   const int weights =
       static_cast<int>(std::min<int64_t>(ceilDiv<int64_t>(kCacheMultiple * cache_bytes, weight_bytes), kLaunches));
@@ -159,7 +156,7 @@ cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tok
     return cudaSuccess;
   }
 
-  Times times(shape, weights, token_limit, multiprocessors);
+  Times times(shape, weights, token_limit, device);
   LinearParams& params = times.params();
   status = times.open();
   Memory x, weight, scale, bias, residual, y, y_e4m3, x_moments, residual_moments, residual_scale, moments, positions,

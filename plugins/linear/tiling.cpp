@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "linear/menu.h"
+#include "linear/mma/menu.h"
 
 namespace padfree {
 namespace {
@@ -149,7 +150,7 @@ LinearTiling tilingOf(LinearChoice choice) {
 
 bool isLinearChoice(LinearChoice choice) {
   const LinearTiling tiling = tilingOf(choice);
-  return choice == kLinearAuto || (choice == choiceOf(tiling) && isLinearTiling(tiling));
+  return choice == kLinearAuto || mmaShapeOf(choice) >= 0 || (choice == choiceOf(tiling) && isLinearTiling(tiling));
 }
 
 }  // namespace padfree

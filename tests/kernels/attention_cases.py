@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from tests.support.launchers import Positions
+from tests.support.launchers import Positions, has_hopper_kernels
 
 from .cases import DEVICE, generator
 
@@ -19,7 +19,7 @@ def choose(kernel: str, dtype: torch.dtype) -> str:
     """The kernel to launch; skips the test where there is none: only Hopper has sm90's and short, and fp32 has one."""
     if kernel != "auto" and dtype == torch.float32:
         pytest.skip("fp32 has one kernel")
-    if kernel in ("sm90", "short") and torch.cuda.get_device_capability()[0] != 9:
+    if kernel in ("sm90", "short") and not has_hopper_kernels():
         pytest.skip(f"the {kernel} kernel needs a Hopper GPU")
     return kernel
 

@@ -9,6 +9,7 @@
 #include "layer_norm/launch.h"
 #include "linear/cost_model.h"
 #include "linear/measure.h"
+#include "linear/mma/menu.h"
 #include "linear/stopwatch.h"
 #include "linear/tiling.h"
 #include "pack/launch.h"
@@ -220,10 +221,22 @@ PADFREE_TEST_EXPORT int padfreeLinear(const LinearCall* call, int tokens, int cl
   return padfree::launchLinear(params, padfree::LinearTiling{tokens, cluster_features, cluster_tokens, parts}, stream);
 }
 
-// Whether a kernel is compiled for this GEMM with this tiling.
+// Whether a kernel is compiled for this GEMM with this tiling, or, with tokens of -2 and less, with that tile.
 PADFREE_TEST_EXPORT int padfreeHasTiling(const LinearCall* call, int tokens, int cluster_features, int cluster_tokens,
                                          int parts) {
+  if (tokens < 0) return padfree::hasMmaShape(padfree::mmaEpilogueKindOf(paramsOf(*call)), -2 - tokens);
   return padfree::hasTiling(paramsOf(*call), {tokens, cluster_features, cluster_tokens, parts});
+}
+
+// Whether Hopper's own kernels run on the current device, by what was compiled; -1 where there is no device.
+PADFREE_TEST_EXPORT int padfreeHasHopperKernels() {
+  padfree::LinearDevice device{};
+  return padfree::linearDevice(device) == cudaSuccess ? device.is_hopper : -1;
+}
+
+// The number of the tile on mma.sync that a choice stands for, -1 for tilings of Hopper.
+PADFREE_TEST_EXPORT int padfreeMmaShapeOf(int choice) {
+  return padfree::mmaShapeOf(choice);
 }
 
 // As padfreeLinear, with a choice as an engine holds it.

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.launchers import NoKernel
+from tests.support.launchers import NoKernel, has_hopper_kernels
 
 DEVICE = "cuda"
 needs_tilings = pytest.mark.skipif(
-    torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9,
+    torch.cuda.is_available() and not has_hopper_kernels(),
     reason="PadfreeLinear has tilings on Hopper alone",
 )
 GUARD = 4096

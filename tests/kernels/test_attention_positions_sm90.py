@@ -4,7 +4,7 @@
 import pytest
 import torch
 
-from tests.support.launchers import Positions, attention, make_tasks
+from tests.support.launchers import Positions, attention, has_hopper_kernels, make_tasks
 
 from . import attention_cases
 from .cases import (
@@ -19,7 +19,7 @@ from .cases import (
     with_filler,
 )
 
-if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9:
+if torch.cuda.is_available() and not has_hopper_kernels():
     pytest.skip("these kernels need a Hopper GPU", allow_module_level=True)
 
 TYPES = [torch.float16, torch.bfloat16]

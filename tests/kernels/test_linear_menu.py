@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from tests.support.launchers import ACTIVATIONS, DATA_TYPES, LinearCall, library
+from tests.support.launchers import ACTIVATIONS, DATA_TYPES, LinearCall, library, tiling_of
 
 from .cases import needs_tilings
 from .test_linear import AUTO, check, measured_tilings
@@ -55,10 +55,6 @@ def rank_choices(call: LinearCall) -> list[int]:
     library().padfreeRankLinear(ctypes.byref(call), MULTIPROCESSORS, MOST, choices, ctypes.byref(count))
     assert 0 < count.value <= MOST
     return list(choices[: count.value])
-
-
-def tiling_of(choice: int) -> tuple[int, int, int, int]:
-    return choice & 0xFFFF, choice >> 16 & 15, choice >> 20 & 15, choice >> 24 & 15
 
 
 def test_every_gemm_has_tilings_and_a_build_has_some_to_try() -> None:

@@ -1,12 +1,16 @@
 """PadfreeLinear's kernels for GPUs other than Hopper (mma.sync) against float64 truth; they also run on Hopper."""
 
 # SPDX-License-Identifier: Apache-2.0
+import ctypes
+
 import pytest
 import torch
 
-from tests.support.launchers import MMA, MMA_TILES
+from tests.support.launchers import ACTIVATIONS as ACTIVATION_NUMBERS
+from tests.support.launchers import MMA, MMA_TILES, LinearCall, library, measured_tilings
 
 from . import test_linear, test_linear_e4m3, test_linear_norms, test_linear_pairs
+from .cases import if_compiled
 from .test_linear import ACTIVATIONS, TYPES
 from .test_linear_e4m3 import KINDS
 from .test_linear_norms import NORMS
@@ -32,10 +36,34 @@ def test_tokens(tokens: int, depth: int, features: int, dtype: torch.dtype) -> N
 def test_tiles(tile: tuple[int, int, int, int], tokens: int, dtype: torch.dtype) -> None:
     test_linear.check(tokens, 768, 1536, dtype=dtype, tiling=tile)
     test_linear.check(tokens, 8, 8, dtype=dtype, tiling=tile)
-    test_linear.check(tokens, 1000, 328, dtype=dtype, activation="gelu", with_residual=True, tiling=tile)
     test_linear_norms.check(tokens, 768, 768, norms="residual and y", dtype=dtype, tiling=tile)
-    test_linear_pairs.check(tokens, 320, 2 * 336, activation="silu", dtype=dtype, norm="layer", tiling=tile)
-    test_linear_pairs.check(tokens, 320, 784, rotary_features=256, dtype=dtype, norm="", tiling=tile)
+    some = {"dtype": dtype, "tiling": tile}
+    if_compiled(test_linear.check, tokens, 768, 1536, activation="gelu", **some)
+    if_compiled(test_linear.check, tokens, 1000, 328, activation="gelu", with_residual=True, **some)
+    if_compiled(test_linear_pairs.check, tokens, 320, 2 * 336, activation="silu", norm="layer", **some)
+    if_compiled(test_linear_pairs.check, tokens, 320, 784, rotary_features=256, norm="", **some)
+
+
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_epilogue_has_tiles_for_few_and_for_many_tokens(activation: str, adds: bool) -> None:
+    call = LinearCall(y=16, residual=16 if adds else None, activation=ACTIVATION_NUMBERS[activation])
+
+    def count(tiles: list[tuple[int, int, int, int]]) -> int:
+        return sum(library().padfreeHasTiling(ctypes.byref(call), *tile) for tile in tiles)
+
+    assert count(MMA_TILES[:4]) >= 2
+    assert count(MMA_TILES[-2:]) == 2
+
+
+def test_builds_measure_tiles_where_there_is_no_hopper() -> None:
+    ranges = measured_tilings(768, 2304, "none", torch.float16, 1, 2048)
+    if ranges[0][1] not in MMA_TILES:
+        pytest.skip("Hopper's own tilings are measured here: test_linear.py does")
+    assert [tokens for tokens, _ in ranges][-1] == 2048
+    assert len({tile for _, tile in ranges}) > 1
+    for tokens, tile in ranges:
+        test_linear.check(tokens, 768, 2304, tiling=tile)
 
 
 def test_no_tile_is_left_out() -> None:
@@ -48,7 +76,7 @@ def test_no_tile_is_left_out() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tokens", [1, 257])
 def test_tiles_of_e4m3(tile: tuple[int, int, int, int], kind: str, tokens: int) -> None:
-    test_linear_e4m3.check(tokens, 832, 768, tiling=tile, **KINDS[kind])  # type: ignore[arg-type]
+    if_compiled(test_linear_e4m3.check, tokens, 832, 768, tiling=tile, **KINDS[kind])
 
 
 @pytest.mark.parametrize("tile", MMA_TILES, ids=str)

@@ -14,6 +14,7 @@ from tests.support.launchers import (
     Positions,
     attention,
     call,
+    has_hopper_kernels,
     linear,
     make_tasks,
     rotary,
@@ -181,7 +182,7 @@ def test_pool(mode: str, length: int) -> None:
 
 @pytest.mark.parametrize(("depth", "width"), [(1024, 1024), (1024, 4096), (4096, 1024)])
 def test_linear(depth: int, width: int) -> None:
-    if torch.cuda.get_device_capability()[0] != 9:
+    if not has_hopper_kernels():
         pytest.skip("padfree's GEMMs need a Hopper GPU")
     tokens = 1 << 22
     need(tokens * (depth + 2 * width))
@@ -209,7 +210,7 @@ KERNELS = [("auto", 0, "plain"), ("mma", 0, "plain"), ("auto", LENGTH, "plain"),
 
 @pytest.mark.parametrize(("kernel", "max_seq_len", "kind"), KERNELS)
 def test_attention(kernel: str, max_seq_len: int, kind: str) -> None:
-    if kernel == "window" and torch.cuda.get_device_capability()[0] != 9:
+    if kernel == "window" and not has_hopper_kernels():
         pytest.skip("the kernel for windows needs a Hopper GPU")
     tokens, width = 1 << 22, HEADS * HEAD_SIZE
     need(4 * tokens * width)

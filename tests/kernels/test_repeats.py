@@ -11,11 +11,21 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from tests.support.launchers import DATA_TYPES, Float, Int64, attention, call, linear, schedule, task_list_entries
+from tests.support.launchers import (
+    DATA_TYPES,
+    Float,
+    Int64,
+    attention,
+    call,
+    has_hopper_kernels,
+    linear,
+    schedule,
+    task_list_entries,
+)
 
 from .cases import DEVICE, generator
 
-if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9:
+if torch.cuda.is_available() and not has_hopper_kernels():
     pytest.skip("PadfreeLinear needs a Hopper GPU", allow_module_level=True)
 
 WIDTH, INNER, LONGEST = 768, 3072, 512

@@ -37,6 +37,11 @@ def call(name: str, *arguments: Any) -> None:
         raise RuntimeError(f"{name} returned CUDA error {status}")
 
 
+def has_hopper_kernels() -> bool:
+    """Whether the library runs Hopper's own kernels on this GPU: not where it was built as PTX for older ones."""
+    return library().padfreeHasHopperKernels() == 1
+
+
 def schedule(
     seq_lens: torch.Tensor,
     cu_seqlens: torch.Tensor,
@@ -264,7 +269,11 @@ def linear(
         activation=ACTIVATIONS[activation], gated=int(gated), rms=int(norms.rms),
         type=DATA_TYPES[dtype or (torch.float16 if y is None else y.dtype)],
     )  # fmt: skip
-    if tiling[0] > 0 and tokens > 0 and not library().padfreeHasTiling(ctypes.byref(parameters), *tiling):
+    if (
+        tiling[0] not in {0, MMA[0]}
+        and tokens > 0
+        and not library().padfreeHasTiling(ctypes.byref(parameters), *tiling)
+    ):
         raise NoKernel(f"no kernel with tiling {tiling}")
     call("padfreeLinear", ctypes.byref(parameters), *tiling)
 
@@ -342,9 +351,15 @@ def measured_tilings(
     if count.value > capacity:
         raise RuntimeError(f"{count.value} ranges; allowed: {capacity}")
     pairs = zip(ranges[0 : 2 * count.value : 2], ranges[1 : 2 * count.value : 2], strict=True)
-    return [
-        (tokens, (tiling & 0xFFFF, tiling >> 16 & 15, tiling >> 20 & 15, tiling >> 24 & 15)) for tokens, tiling in pairs
-    ]
+    return [(tokens, tiling_of(choice)) for tokens, choice in pairs]
+
+
+def tiling_of(choice: int) -> tuple[int, int, int, int]:
+    """The tiling that an engine's choice stands for, one of Hopper's or of MMA_TILES."""
+    number = library().padfreeMmaShapeOf(choice)
+    if number >= 0:
+        return MMA_TILES[number]
+    return choice & 0xFFFF, choice >> 16 & 15, choice >> 20 & 15, choice >> 24 & 15
 
 
 def _address(tensor: torch.Tensor | None) -> int | None:

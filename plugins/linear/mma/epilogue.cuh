@@ -3,24 +3,13 @@
 // gets 8 or 16 neighbouring features, and stores 16 bytes of results at once.
 #pragma once
 
+#include "common/dependent_launch.cuh"
 #include "common/ptx/memory.cuh"
 #include "linear/activation.cuh"
 #include "linear/mma/main_loop.cuh"
 #include "linear/rotation.cuh"
 
 namespace padfree {
-
-// Each kind is a kernel of its own, which waits for no code of the others.
-enum class MmaEpilogueKind {
-  kPlain,  // a bias, an activation
-  kAdded,  // a residual or moments, or results in both types
-  kPairs   // gates or rotated pairs
-};
-
-inline MmaEpilogueKind mmaEpilogueKindOf(const LinearParams& p) {
-  if (p.gated || p.rotary_features > 0) return MmaEpilogueKind::kPairs;
-  return p.residual || p.moments || (p.y && p.y_e4m3) ? MmaEpilogueKind::kAdded : MmaEpilogueKind::kPlain;
-}
 
 // Sums of 16 rows in shared memory, of each slice behind those of the one before. Rows are 32 bytes of banks apart, and
 // units of 16 bytes change places with their neighbours in the upper half, so that neither stores nor loads meet
@@ -29,7 +18,7 @@ template <typename Tile>
 class MmaRows {
  public:
   static constexpr int kRows = 16, kRowFloats = kMmaWarpFeatures + 8, kFloats = kRows * kRowFloats;
-  static_assert(Tile::kWarps * kFloats * static_cast<int>(sizeof(float)) <= Tile::kScaleOffset);
+  static_assert(Tile::kWarps * kFloats * static_cast<int>(sizeof(float)) <= Tile::kStages * Tile::kStageBytes);
 
   __device__ MmaRows(unsigned char* shared, const MmaWarp<Tile>& warp)
       : first_(reinterpret_cast<float*>(shared) + threadIdx.x / kWarpSize % kParts * kFloats),
@@ -106,29 +95,43 @@ class MmaAffine {
   float bias_[8], scale_[Operands::kScaled ? 8 : 1];
 };
 
-// Stores 8 neighbouring results.
-template <typename T, bool kE4m3>
-__device__ inline void storeMmaResults(const MmaWork& p, const unsigned (&packed)[4], const float (&values)[4][2],
-                                       int64_t offset) {
-  if (p.y) store16Bytes(static_cast<T*>(p.y) + offset, packed);
-  if constexpr (kE4m3) {
-    if (!p.y_e4m3) return;
-    uint2 codes;
-    const auto codeOf = [&](int i) {
-      return packE4m3(values[i][0] * p.per_y_scale, values[i][1] * p.per_y_scale) |
-             packE4m3(values[i + 1][0] * p.per_y_scale, values[i + 1][1] * p.per_y_scale) << 16;
-    };
-    codes.x = codeOf(0);
-    codes.y = codeOf(2);
-    *reinterpret_cast<uint2*>(static_cast<unsigned char*>(p.y_e4m3) + offset) = codes;
+// 8 neighbouring results, as y and as e4m3 have them.
+template <typename Operands>
+struct MmaResults {
+  using T = typename Operands::Result;
+  unsigned y[4];
+  uint2 e4m3;
+
+  __device__ void set(const MmaWork& p, const float (&values)[8]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) y[i] = packPair<T>(values[2 * i], values[2 * i + 1]);
+    if constexpr (Operands::kScaled) {
+      e4m3 = {codes(p, values[0], values[1], values[2], values[3]),
+              codes(p, values[4], values[5], values[6], values[7])};
+    }
   }
-}
+
+  __device__ void store(const MmaWork& p, int64_t offset) const {
+    if (!Operands::kScaled || p.y) store16Bytes(static_cast<T*>(p.y) + offset, y);
+    if constexpr (Operands::kScaled) {
+      if (p.y_e4m3) *reinterpret_cast<uint2*>(static_cast<unsigned char*>(p.y_e4m3) + offset) = e4m3;
+    }
+  }
+
+ private:
+  static __device__ unsigned codes(const MmaWork& p, float a, float b, float c, float d) {
+    return packE4m3(a * p.per_y_scale, b * p.per_y_scale) | packE4m3(c * p.per_y_scale, d * p.per_y_scale) << 16;
+  }
+};
 
 template <typename Operands, typename Tile, MmaEpilogueKind kKind>
 class MmaEpilogue {
   using T = typename Operands::Result;
   using Values = float[8];
-  static constexpr bool kAdds = kKind == MmaEpilogueKind::kAdded;
+  static constexpr bool kInPlace = kKind == MmaEpilogueKind::kInPlace, kAny = kKind == MmaEpilogueKind::kAny;
+  static constexpr bool kEarly = kInPlace && Tile::kSlices == 4;
+  static constexpr int kAllTurns = MmaRows<Tile>::kRows / (kWarpSize / 8) / Tile::kSlices;
+  static constexpr int kTurns = kAny ? 1 : kAllTurns;  // whose instructions overlap
 
  public:
   // The tile begins at `token` and `feature`; scales: of its rows.
@@ -141,6 +144,28 @@ class MmaEpilogue {
         token_(token + warp.token),
         first_(feature + warp.feature) {}
 
+  // Brings what is the same for all tokens into the L2 cache: it comes from memory in every layer.
+  static __device__ void prefetch(const MmaWork& work, int feature) {
+    const int features = min(Tile::kFeatures, work.N - feature);
+    const auto bring = [&](const auto* values) {
+      if (values) prefetchToL2(values + feature, features * sizeof(*values), threadIdx.x, Tile::kThreads);
+    };
+    bring(static_cast<const T*>(work.bias));
+    if (Operands::kScaled) bring(work.scale);
+    if (kInPlace) bring(static_cast<const T*>(work.residual_scale));
+  }
+
+  // Loads a residual while the first stages are fetched, where a lane needs few numbers of it.
+  __device__ void loadEarly() {
+    if constexpr (kEarly) {
+#pragma unroll
+      for (int block = 0; block < Tile::kTokenBlocks; ++block) {
+        const int row = block * 16 + warp_.slice * 4 + warp_.lane / 8, feature = first_ + warp_.lane % 8 * 8;
+        early_[block] = token_ + row < p_.T && feature < p_.N ? loadResidual(row, feature) : uint4{};
+      }
+    }
+  }
+
   __device__ void run(const MmaSums<Tile>& sums) const {
     if constexpr (kKind == MmaEpilogueKind::kPairs) {
       forEachBlock(sums, [&](int block) { storePairs(block, first_ + warp_.lane % 4 * kPairBlock); });
@@ -148,7 +173,7 @@ class MmaEpilogue {
       const int feature = first_ + warp_.lane % 8 * 8;
       const MmaAffine<Operands> affine(p_, feature);
       Values gamma = {};
-      if (kAdds && p_.residual_moments && feature < p_.N) loadGamma(gamma, feature);
+      if ((kInPlace || kAny) && p_.residual_moments && feature < p_.N) loadGamma(gamma, feature);
       forEachBlock(sums, [&](int block) { storeRows(affine, gamma, block, feature); });
     }
   }
@@ -175,56 +200,69 @@ class MmaEpilogue {
 
   __device__ float2 scaleOf(int row) const { return p_.moments_in ? scales_[row] : float2{1.f, 0.f}; }
 
+  __device__ bool hasResidual() const { return kInPlace || (kAny && p_.residual); }
+  __device__ bool hasMoments() const { return kInPlace || (kAny && p_.moments); }
+
   // Four rows at a time, 8 lanes each; slices take turns.
   __device__ void storeRows(const MmaAffine<Operands>& affine, const Values& gamma, int block, int feature) const {
-    constexpr int kAtOnce = kWarpSize / 8, kTurns = MmaRows<Tile>::kRows / kAtOnce / Tile::kSlices;
+#pragma unroll 1
+    for (int turn = 0; turn < kAllTurns; turn += kTurns) storeRows(affine, gamma, block, feature, turn);
+  }
+
+  // The rows of a few turns: everything is computed before it is stored, so that they do not wait for each other.
+  __device__ void storeRows(const MmaAffine<Operands>& affine, const Values& gamma, int block, int feature,
+                            int first) const {
+    constexpr int kAtOnce = kWarpSize / 8;
     const int lane = warp_.lane;
-    uint4 residuals[kTurns];
-    const auto rowOf = [&](int turn) { return (turn * Tile::kSlices + warp_.slice) * kAtOnce + lane / 8; };
+    const auto rowOf = [&](int turn) { return ((first + turn) * Tile::kSlices + warp_.slice) * kAtOnce + lane / 8; };
     const auto isThere = [&](int row) { return token_ + row < p_.T && feature < p_.N; };
-    if (kAdds && p_.residual) {
+    uint4 residuals[kTurns];
+    MmaResults<Operands> results[kTurns];
 #pragma unroll
-      for (int turn = 0; turn < kTurns; ++turn) {
-        const int row = block * 16 + rowOf(turn);
-        residuals[turn] = isThere(row) ? loadResidual(row, feature) : uint4{};
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const int row = block * 16 + rowOf(turn);
+      if constexpr (kEarly) {
+        residuals[turn] = early_[0];
+#pragma unroll
+        for (int i = 1; i < Tile::kTokenBlocks; ++i) residuals[turn] = i == block ? early_[i] : residuals[turn];
+      } else {
+        residuals[turn] = hasResidual() && isThere(row) ? loadResidual(row, feature) : uint4{};
       }
     }
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) {
-      const int row = block * 16 + rowOf(turn);
-      const float2 scale = scaleOf(row);
+      const float2 scale = scaleOf(block * 16 + rowOf(turn));
       Values values;
       rows_.load(values, rowOf(turn), lane % 8);
       affine.apply(values, p_.x_moments ? scale.x : 1.f);
-      finish(values, residuals[turn], gamma, scale, row, feature, isThere(row));
+      finish(results[turn], values, residuals[turn], gamma, scale);
     }
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const int row = block * 16 + rowOf(turn);
+      if (isThere(row)) results[turn].store(p_, int64_t{token_ + row} * p_.N + feature);
+    }
+    if (hasMoments()) storeMoments(results, block * 16 + rowOf(0));
   }
 
   __device__ uint4 loadResidual(int row, int feature) const {
     return *reinterpret_cast<const uint4*>(static_cast<const T*>(p_.residual) + int64_t{token_ + row} * p_.N + feature);
   }
 
-  __device__ void finish(Values& values, const uint4& residual, const Values& gamma, float2 scale, int row, int feature,
-                         bool is_there) const {
-    auto& pairs = reinterpret_cast<float (&)[4][2]>(values);
-    unsigned packed[4];
-    if constexpr (kAdds) {
-      activate(pairs, p_.activation);
-      if (p_.residual) addResidual(values, residual, gamma, scale);
-      pack(packed, pairs);
-    } else if constexpr (Operands::kScaled) {
-      activate(pairs, p_.activation);
-      pack(packed, pairs);
-    } else {
-      activatePairs<T>(packed, pairs, p_.activation);
-    }
-    if (is_there) storeMmaResults<T, Operands::kScaled>(p_, packed, pairs, int64_t{token_ + row} * p_.N + feature);
-    if (kAdds && p_.moments) storeMoments(packed, row);
-  }
-
-  static __device__ void pack(unsigned (&packed)[4], const float (&values)[4][2]) {
+  __device__ void finish(MmaResults<Operands>& results, Values& values, const uint4& residual, const Values& gamma,
+                         float2 scale) const {
+    if constexpr (kKind == MmaEpilogueKind::kGelu && !Operands::kScaled) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) packed[i] = packPair<T>(values[i][0], values[i][1]);
+      for (int i = 0; i < 4; ++i) results.y[i] = geluPair<T>(values[2 * i], values[2 * i + 1]);
+      return;
+    }
+    if constexpr (kKind == MmaEpilogueKind::kGelu) {
+#pragma unroll
+      for (float& x : values) x = gelu(x);
+    }
+    if constexpr (kAny) activate(reinterpret_cast<float (&)[4][2]>(values), p_.activation);
+    if (hasResidual()) addResidual(values, residual, gamma, scale);
+    results.set(p_, values);
   }
 
   // Aligned to its elements alone.
@@ -243,39 +281,48 @@ class MmaEpilogue {
     }
   }
 
-  // Stores the moments of the numbers that y gets. Called by all lanes of the warp; 8 of them share a row.
-  __device__ void storeMoments(const unsigned (&packed)[4], int row) const {
-    float sum = 0, squares = 0;
-    float2 rounded[4];
+  // Stores the moments of the numbers that y gets, of the row `first` and of those of the following turns. Called by
+  // all lanes of the warp; 8 of them share a row.
+  __device__ void storeMoments(const MmaResults<Operands> (&results)[kTurns], int first) const {
+    float means[kTurns], squares[kTurns];
+    const auto forEachPair = [&](auto body) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      rounded[i] = unpackPair<T>(packed[i]);
-      sum += rounded[i].x + rounded[i].y;
-    }
-    const float mean = rowSum(sum) / kMomentFeatures;
+      for (int i = 0; i < kTurns * 4; ++i) body(i / 4, unpackPair<T>(results[i / 4].y[i % 4]));
+    };
 #pragma unroll
-    for (const float2& pair : rounded) {
-      squares = fmaf(pair.x - mean, pair.x - mean, squares);
-      squares = fmaf(pair.y - mean, pair.y - mean, squares);
+    for (int turn = 0; turn < kTurns; ++turn) means[turn] = squares[turn] = 0.f;
+    forEachPair([&](int turn, float2 pair) { means[turn] += pair.x + pair.y; });
+    sumOverRow(means);
+#pragma unroll
+    for (float& mean : means) mean /= kMomentFeatures;
+    forEachPair([&](int turn, float2 pair) {
+      squares[turn] = fmaf(pair.x - means[turn], pair.x - means[turn], squares[turn]);
+      squares[turn] = fmaf(pair.y - means[turn], pair.y - means[turn], squares[turn]);
+    });
+    sumOverRow(squares);
+    if (warp_.lane % 8 != 0 || first_ >= p_.N) return;
+    float2* const moments = reinterpret_cast<float2*>(p_.moments) + int64_t{first_ / kMomentFeatures} * p_.T;
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const int row = token_ + first + turn * Tile::kSlices * (kWarpSize / 8);
+      if (row < p_.T) moments[row] = {means[turn], squares[turn]};
     }
-    squares = rowSum(squares);
-    if (warp_.lane % 8 != 0 || token_ + row >= p_.T || first_ >= p_.N) return;
-    float2* const moments = reinterpret_cast<float2*>(p_.moments);
-    moments[int64_t{first_ / kMomentFeatures} * p_.T + token_ + row] = {mean, squares};
   }
-  static __device__ float rowSum(float x) {
+  static __device__ void sumOverRow(float (&values)[kTurns]) {
 #pragma unroll
-    for (int distance = 1; distance < 8; distance *= 2) x += __shfl_xor_sync(kFullMask, x, distance);
-    return x;
+    for (int distance = 1; distance < 8; distance *= 2) {
+#pragma unroll
+      for (float& x : values) x += __shfl_xor_sync(kFullMask, x, distance);
+    }
   }
 
   // Eight rows at a time, 4 lanes each, which have 8 features and the 8 that belong to them; slices take turns.
   __device__ void storePairs(int block, int feature) const {
     const MmaAffine<Operands> of_u(p_, feature), of_v(p_, feature + 8);
-    constexpr int kAtOnce = kWarpSize / 4, kTurns = MmaRows<Tile>::kRows / kAtOnce;
+    constexpr int kAtOnce = kWarpSize / 4, kPairTurns = MmaRows<Tile>::kRows / kAtOnce;
     const int lane = warp_.lane;
 #pragma unroll
-    for (int turn = 0; turn < kTurns; ++turn) {
+    for (int turn = 0; turn < kPairTurns; ++turn) {
       if (Tile::kSlices > 1 && turn % Tile::kSlices != warp_.slice) continue;
       const int in_block = turn * kAtOnce + lane / 4, row = block * 16 + in_block;
       const float scale = scaleOf(row).x;
@@ -294,13 +341,10 @@ class MmaEpilogue {
   }
 
   __device__ void storeGated(Values& u, const Values& v, int row, int feature) const {
-    auto& pairs = reinterpret_cast<float (&)[4][2]>(u);
-    activate(pairs, p_.activation);
+    activate(reinterpret_cast<float (&)[4][2]>(u), p_.activation);
 #pragma unroll
     for (int i = 0; i < 8; ++i) u[i] *= v[i];
-    unsigned packed[4];
-    pack(packed, pairs);
-    storeMmaResults<T, Operands::kScaled>(p_, packed, pairs, int64_t{token_ + row} * (p_.N / 2) + feature / 2);
+    storeValues(u, int64_t{token_ + row} * (p_.N / 2) + feature / 2);
   }
 
   __device__ void storeRotated(Values& x, Values& y, int row, int feature) const {
@@ -310,12 +354,14 @@ class MmaEpilogue {
       for (int i = 0; i < 8; ++i) rotatePair(x[i], y[i], position * p_.frequencies[feature / 2 + i]);
     }
     const int64_t offset = int64_t{token_ + row} * p_.N + feature;
-    unsigned packed[4];
-    pack(packed, reinterpret_cast<const float (&)[4][2]>(x));
-    store16Bytes(static_cast<T*>(p_.y) + offset, packed);
-    if (feature + 8 >= p_.N) return;  // N is a multiple of 8
-    pack(packed, reinterpret_cast<const float (&)[4][2]>(y));
-    store16Bytes(static_cast<T*>(p_.y) + offset + 8, packed);
+    storeValues(x, offset);
+    if (feature + 8 < p_.N) storeValues(y, offset + 8);  // N is a multiple of 8
+  }
+
+  __device__ void storeValues(const Values& values, int64_t offset) const {
+    MmaResults<Operands> results;
+    results.set(p_, values);
+    results.store(p_, offset);
   }
 
   const MmaWork& p_;
@@ -323,6 +369,7 @@ class MmaEpilogue {
   const MmaRows<Tile> rows_;
   const float2* const scales_;
   const int token_, first_;  // of the warp
+  uint4 early_[kEarly ? Tile::kTokenBlocks : 1];
 };
 
 }  // namespace padfree

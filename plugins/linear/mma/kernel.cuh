@@ -22,27 +22,47 @@ __device__ inline int2 mmaTileOf(int block, const MmaWork& work) {
 template <typename Operands, typename Tile, MmaEpilogueKind kKind>
 __device__ void computeMmaTile(const MmaWork& work) {
   extern __shared__ __align__(128) unsigned char shared[];
-  float2* const scales = reinterpret_cast<float2*>(shared + Tile::kScaleOffset);
+  float2* const scales = reinterpret_cast<float2*>(shared);
+  unsigned char* const stages = shared + Tile::kScaleBytes;
   const int2 tile = mmaTileOf(static_cast<int>(blockIdx.x), work);
   const int token = tile.x * Tile::kTokens, feature = tile.y * Tile::kFeatures;
   const auto warp = MmaWarp<Tile>::ofThread();
 
+  using Epilogue = MmaEpilogue<Operands, Tile, kKind>;
+  Epilogue::prefetch(work, feature);
   waitForPriorGrids();
   releaseNextGrid();
+  Epilogue epilogue(work, warp, scales, stages, token, feature);
   MmaSums<Tile> sums = {};
-  addMmaProducts<Operands, Tile>(sums, work, warp, token, feature, shared, [&] {
+  addMmaProducts<Operands, Tile>(sums, work, warp, token, feature, stages, [&] {
+    epilogue.loadEarly();
     if (!work.moments_in) return;
     for (int row = threadIdx.x; row < Tile::kTokens; row += Tile::kThreads) {
       scales[row] = token + row < work.T ? scaleOfRow(work.moments_in + token + row, work) : float2{0.f, 0.f};
     }
   });
   __syncthreads();  // sums take the place of the stages
-  MmaEpilogue<Operands, Tile, kKind>(work, warp, scales, shared, token, feature).run(sums);
+  epilogue.run(sums);
 }
 
 template <typename Operands, typename Tile, MmaEpilogueKind kKind>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) linearMmaKernel(const __grid_constant__ MmaWork work) {
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBound) linearMmaKernel(const __grid_constant__ MmaWork work) {
   if constexpr (hasMmaProducts<Operands>()) computeMmaTile<Operands, Tile, kKind>(work);
+}
+
+// How many stages the ring of each block has. To fetch more ahead does not pay where the reduction is short.
+template <typename Tile>
+cudaError_t countMmaStages(int64_t blocks, int64_t row_bytes, int& stages) {
+  constexpr int kMinDepth = 12;  // stages of a reduction
+  stages = Tile::kStages;
+  if (Tile::kDeepStages == 0 || row_bytes < kMinDepth * Tile::kDepthBytes) return cudaSuccess;
+  int multiprocessors = 0, shared_bytes = 0;
+  cudaError_t status = countMultiprocessors(multiprocessors);
+  if (status == cudaSuccess) status = deviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, shared_bytes);
+  if (blocks <= multiprocessors && mmaSharedBytes(Tile::kShape, Tile::kDeepStages) <= shared_bytes) {
+    stages = Tile::kDeepStages;
+  }
+  return status;
 }
 
 template <typename Operands, typename Tile, MmaEpilogueKind kKind>
@@ -52,29 +72,45 @@ cudaError_t launchMmaTile(const LinearParams& params, cudaStream_t stream) {
     const cudaError_t status = checkE4m3Code(reinterpret_cast<const void*>(kernel));
     if (status != cudaSuccess) return status;
   }
-  const MmaWork work = makeMmaWork(params, Tile::kTokens, Tile::kFeatures);
+  MmaWork work = makeMmaWork(params, Tile::kTokens, Tile::kFeatures);
   const int64_t blocks = int64_t{work.token_tiles} * work.feature_tiles;
-  return launchWithSharedMemory(kernel, gridSize(blocks), Tile::kThreads, Tile::kSharedBytes, stream, work);
+  const cudaError_t status = countMmaStages<Tile>(blocks, int64_t{params.K} * Operands::kElementBytes, work.stages);
+  if (status != cudaSuccess) return status;
+  const int shared_bytes = mmaSharedBytes(Tile::kShape, work.stages);
+  return launchWithSharedMemory(kernel, gridSize(blocks), Tile::kThreads, shared_bytes, stream, work);
 }
 
-template <typename Operands, typename Tile>
-cudaError_t launchMmaTile(const LinearParams& params, cudaStream_t stream) {
+template <typename Operands, int kShape, MmaEpilogueKind kKind>
+cudaError_t launchMmaShape(const LinearParams& params, cudaStream_t stream) {
+  if constexpr (hasMmaShape(kKind, kShape)) {
+    return launchMmaTile<Operands, MmaTile<kShape>, kKind>(params, stream);
+  } else {
+    return cudaErrorInvalidValue;
+  }
+}
+
+template <typename Operands, int kShape>
+cudaError_t launchMmaShape(const LinearParams& params, cudaStream_t stream) {
   switch (mmaEpilogueKindOf(params)) {
     case MmaEpilogueKind::kPlain:
-      return launchMmaTile<Operands, Tile, MmaEpilogueKind::kPlain>(params, stream);
-    case MmaEpilogueKind::kAdded:
-      return launchMmaTile<Operands, Tile, MmaEpilogueKind::kAdded>(params, stream);
+      return launchMmaShape<Operands, kShape, MmaEpilogueKind::kPlain>(params, stream);
+    case MmaEpilogueKind::kGelu:
+      return launchMmaShape<Operands, kShape, MmaEpilogueKind::kGelu>(params, stream);
+    case MmaEpilogueKind::kInPlace:
+      return launchMmaShape<Operands, kShape, MmaEpilogueKind::kInPlace>(params, stream);
+    case MmaEpilogueKind::kAny:
+      return launchMmaShape<Operands, kShape, MmaEpilogueKind::kAny>(params, stream);
     case MmaEpilogueKind::kPairs:
-      return launchMmaTile<Operands, Tile, MmaEpilogueKind::kPairs>(params, stream);
+      return launchMmaShape<Operands, kShape, MmaEpilogueKind::kPairs>(params, stream);
   }
   return cudaErrorInvalidValue;
 }
 
-template <typename Operands, int... kIndices>
+template <typename Operands, int... kShapes>
 cudaError_t launchMma(const LinearParams& params, int shape, cudaStream_t stream,
-                      std::integer_sequence<int, kIndices...>) {
+                      std::integer_sequence<int, kShapes...>) {
   cudaError_t status = cudaErrorInvalidValue;
-  ((shape == kIndices ? void(status = launchMmaTile<Operands, MmaTile<kIndices>>(params, stream)) : void()), ...);
+  ((shape == kShapes ? void(status = launchMmaShape<Operands, kShapes>(params, stream)) : void()), ...);
   return status;
 }
 

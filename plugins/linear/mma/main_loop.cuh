@@ -68,20 +68,25 @@ __device__ void addMmaProducts(MmaSums<Tile>& sums, const MmaWork& work, const M
     }
     commitCopies();  // an empty group if nothing is left: waitCopies counts groups
   };
-  const auto waitForStage = [] {
-    waitCopies<Tile::kStages - 2>();
+  const int ring = Tile::kDeepStages > 0 ? work.stages : Tile::kStages;
+  const auto waitForStage = [ring] {
+    if (Tile::kDeepStages == 0 || ring == Tile::kStages) {
+      waitCopies<Tile::kStages - 2>();
+    } else {
+      waitCopies<(Tile::kDeepStages > 0 ? Tile::kDeepStages - 2 : 0)>();
+    }
     perturb();
     __syncthreads();  // all threads' copies have arrived, and all warps have left the stage that is fetched next
   };
 
-#pragma unroll
-  for (int stage = 0; stage < Tile::kStages - 1; ++stage) fetch(stage, shared + stage * Tile::kStageBytes);
+#pragma unroll(Tile::kDeepStages > 0 ? 1 : Tile::kStages)
+  for (int stage = 0; stage < ring - 1; ++stage) fetch(stage, shared + stage * Tile::kStageBytes);
   const auto offsets = MmaFragments<Operands, Tile>::offsetsOf(warp);
   MmaFragments<Operands, Tile> fragments[2];
   meanwhile();
   waitForStage();
   fragments[0].load(shared, offsets, 0);
-  unsigned char* const end = shared + Tile::kStages * Tile::kStageBytes;
+  unsigned char* const end = shared + ring * Tile::kStageBytes;
   unsigned char *current = shared, *last = end - Tile::kStageBytes;
 #pragma unroll 1
   for (int stage = 0; stage < stages; ++stage) {
@@ -95,7 +100,7 @@ __device__ void addMmaProducts(MmaSums<Tile>& sums, const MmaWork& work, const M
         if (current == end) current = shared;
       }
       fragments[(step + 1) % 2].load(current, offsets, is_last ? 0 : step + 1);
-      if (step == 0) fetch(stage + Tile::kStages - 1, last);
+      if (step == 0) fetch(stage + ring - 1, last);
       fragments[step % 2].multiply(sums);
     }
   }

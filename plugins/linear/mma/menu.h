@@ -2,9 +2,22 @@
 // The tiles that the kernels on mma.sync are compiled for.
 #pragma once
 
-#include "linear/launch.h"
+#include <vector>
+
+#include "linear/choice.h"
 
 namespace padfree {
+
+// Each kind is a kernel of its own: where it decides little at run time, the instructions of several rows overlap.
+enum class MmaEpilogueKind {
+  kPlain,    // nothing but a bias
+  kGelu,     // the same, with GELU
+  kInPlace,  // a residual is added and moments are taken, as layers have it whose norms are folded
+  kAny,      // everything else but pairs
+  kPairs     // gates or rotated pairs
+};
+
+MmaEpilogueKind mmaEpilogueKindOf(const LinearParams& params);
 
 constexpr int kMmaWarpFeatures = kMomentFeatures;  // a warp takes the moments of its rows
 
@@ -13,8 +26,9 @@ constexpr int kMmaWarpFeatures = kMomentFeatures;  // a warp takes the moments o
 struct MmaShape {
   int tokens, features, warp_tokens, slices;
   int stages, depth_bytes;  // in shared memory, and what each has of a row
-  int blocks;               // of a multiprocessor that registers have room for: what it is compiled for
-  int at_once;              // and how many they turn out to have room for
+  int deep_stages;          // instead of `stages` where blocks have a multiprocessor of their own with room, or 0
+  int bound;                // blocks of a multiprocessor that the compiler leaves registers for
+  int blocks;               // and how many they turn out to have room for
   // Fitted to 36 GEMMs on an H200 (menu.cpp).
   int rate;     // products per cycle of a multiprocessor
   float alone;  // the part of their time that each missing block adds, where a multiprocessor has fewer
@@ -22,24 +36,61 @@ struct MmaShape {
 };
 
 constexpr MmaShape kMmaShapes[] = {
-    {128, 256, 64, 1, 4, 64, 1, 1, 1133, 0.00f, 10813, -1322},  //
-    {128, 128, 64, 1, 3, 128, 1, 2, 1035, 0.00f, 7400, 888},    // two blocks where there are 195 KB
-    {128, 128, 64, 1, 3, 64, 2, 2, 943, 0.40f, 10298, -4464},   // two blocks in 100 KB
-    {64, 128, 32, 1, 4, 64, 2, 3, 763, 0.15f, 5158, 506},       //
-    {128, 64, 32, 1, 4, 64, 2, 3, 774, 0.15f, 6182, -809},      //
-    {64, 64, 32, 2, 3, 128, 2, 3, 693, 0.35f, 3763, 56},        //
-    {32, 64, 32, 4, 4, 256, 1, 3, 573, 0.10f, 2820, 1297},      //
-    {16, 64, 16, 4, 4, 256, 1, 4, 380, 0.30f, 1929, 1590},      //
+    {128, 256, 64, 1, 4, 64, 0, 1, 1, 1133, 0.00f, 10813, -1322},  //
+    {128, 128, 64, 1, 3, 128, 0, 2, 2, 1035, 0.00f, 7400, 888},    // two blocks where there are 195 KB
+    {128, 128, 64, 1, 3, 64, 0, 2, 2, 943, 0.40f, 10298, -4464},   // two blocks in 100 KB
+    {64, 128, 32, 1, 4, 64, 0, 3, 3, 763, 0.15f, 5158, 506},       //
+    {128, 64, 32, 1, 4, 64, 0, 3, 3, 774, 0.15f, 6182, -809},      //
+    {64, 64, 32, 2, 3, 128, 9, 3, 3, 693, 0.35f, 3763, 56},        //
+    {32, 64, 32, 4, 4, 256, 6, 3, 3, 573, 0.10f, 2820, 1297},      //
+    {16, 64, 16, 4, 4, 256, 8, 1, 4, 380, 0.30f, 1929, 1590},      //
 };
 constexpr int kMmaShapeCount = static_cast<int>(sizeof(kMmaShapes) / sizeof(kMmaShapes[0]));
 
-// Bytes of shared memory: the stages, and a scale and a shift of each row.
-constexpr int mmaSharedBytes(const MmaShape& shape) {
-  return shape.stages * (shape.tokens + shape.features) * shape.depth_bytes +
-         shape.tokens * 2 * static_cast<int>(sizeof(float));
+// Bytes of shared memory: a scale and a shift of each row, and the stages.
+constexpr int mmaSharedBytes(const MmaShape& shape, int stages) {
+  return shape.tokens * 2 * static_cast<int>(sizeof(float)) +
+         stages * (shape.tokens + shape.features) * shape.depth_bytes;
 }
 
-// The number of the tile that takes the least time.
-int cheapestMmaShape(const LinearParams& params, int multiprocessors, int shared_bytes);
+// Whether there is a kernel with this tile. Rare epilogues have few tiles, and those of many features no tile that was
+// fastest for few features alone: kernels take most of the time of a build.
+constexpr bool hasMmaShape(MmaEpilogueKind kind, int shape) {
+  if (shape < 0 || shape >= kMmaShapeCount) return false;
+  const MmaShape& tile = kMmaShapes[shape];
+  switch (kind) {
+    case MmaEpilogueKind::kPlain:
+    case MmaEpilogueKind::kInPlace:
+      return true;
+    case MmaEpilogueKind::kGelu:
+      return tile.features > 64 || tile.slices > 1;
+    case MmaEpilogueKind::kPairs:
+      return tile.features > 64 || tile.slices == 4;
+    case MmaEpilogueKind::kAny:
+      return (tile.features == 128 && tile.depth_bytes == 64) || tile.slices == 4;
+  }
+  return false;
+}
+
+// A tile as engines keep it, which are built where there is no Hopper: a number that is no tiling's of Hopper
+// (linear/tiling.h) and names what no two tiles have in common.
+constexpr LinearChoice choiceOfMma(int shape) {
+  const MmaShape& tile = kMmaShapes[shape];
+  return 1 << 28 | tile.tokens | tile.features / 64 << 16 | tile.slices << 20 | tile.depth_bytes / 64 << 24;
+}
+
+// The number of a choice's tile, -1 where it has none.
+constexpr int mmaShapeOf(LinearChoice choice) {
+  int shape = kMmaShapeCount - 1;
+  while (shape >= 0 && choiceOfMma(shape) != choice) --shape;
+  return shape;
+}
+
+// The numbers of the tiles that there are for a GEMM of T tokens, those first that take the least time.
+std::vector<int> rankMmaShapes(const LinearParams& params, int T, const LinearDevice& device);
+
+// The most tokens for which a tile takes as long as for T: as many blocks on a multiprocessor, or, where each has one
+// at most, as many blocks.
+int64_t mmaTokensOfSameTime(int shape, int T, int N, const LinearDevice& device);
 
 }  // namespace padfree

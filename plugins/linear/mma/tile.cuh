@@ -17,18 +17,20 @@ struct MmaTile {
   static constexpr MmaShape kShape = kMmaShapes[kIndex];
   static constexpr int kTokens = kShape.tokens, kFeatures = kShape.features, kWarpTokens = kShape.warp_tokens;
   static constexpr int kSlices = kShape.slices, kStages = kShape.stages, kDepthBytes = kShape.depth_bytes;
-  static constexpr int kBlocks = kShape.blocks;
+  static constexpr int kDeepStages = kShape.deep_stages;
+  static constexpr int kBound = kShape.bound;
   static constexpr int kWarpColumns = kFeatures / kMmaWarpFeatures, kWarpRows = kTokens / kWarpTokens;
   static constexpr int kWarps = kWarpColumns * kWarpRows * kSlices, kThreads = kWarps * kWarpSize;
   static constexpr int kSteps = kDepthBytes / kMmaStepBytes / kSlices;                          // of a warp in a stage
   static constexpr int kTokenBlocks = kWarpTokens / 16, kFeaturePairs = kMmaWarpFeatures / 16;  // of mma.sync
   static constexpr int kInputBytes = kTokens * kDepthBytes, kWeightBytes = kFeatures * kDepthBytes;
   static constexpr int kStageBytes = kInputBytes + kWeightBytes;
-  static constexpr int kScaleOffset = kStages * kStageBytes;
-  static constexpr int kSharedBytes = mmaSharedBytes(kShape);
+  static constexpr int kScaleBytes = kTokens * 2 * sizeof(float);  // the stages come after the scales
   static_assert(kTokens % kWarpTokens == 0 && kFeatures % kMmaWarpFeatures == 0);
-  static_assert(kSteps >= 2 && kSteps % 2 == 0);  // two sets of fragments take turns
-  static_assert(kSharedBytes <= 99 * 1024);       // of a block on sm_86, sm_89 and sm_120
+  static_assert(kSteps >= 2 && kSteps % 2 == 0);                     // two sets of fragments take turns
+  static_assert(mmaSharedBytes(kShape, kStages) <= 99 * 1024);       // of a block on sm_86, sm_89 and sm_120
+  static_assert(mmaSharedBytes(kShape, kDeepStages) <= 163 * 1024);  // on sm_80
+  static_assert(kScaleBytes % 128 == 0);                             // the stages' banks
 
   // Rows of a stage's kDepthBytes bytes, whose chunks of 16 bytes are permuted so that eight rows are in banks of their
   // own. Rows that are a multiple of 16 apart are permuted alike.

@@ -10,7 +10,7 @@ namespace padfree {
 // What a kernel is launched with.
 struct MmaWork : LinearParams {
   const float2* moments_in;  // of what is normed, or null
-  int groups_in, token_tiles, feature_tiles;
+  int groups_in, token_tiles, feature_tiles, stages;
   float per_group, epsilon, per_y_scale;
 };
 
