@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from padfree.runtime.gpu import device_code
 
-from tests.support.machine_code import Difference, Kernel, compare, cuobjdump, kernels, main
+from tests.support.machine_code import Difference, Kernel, compare, kernels, main
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURE = "sm_90a"
@@ -31,23 +30,6 @@ template __global__ void first<Tag>(int*, int);
 template __global__ void second<Tag>(float*);
 """
 AS_IT_WAS = {"TABLE": "4", "BOUND": "128", "SHARED": "128", "FACTOR": "2.f"}
-
-
-@pytest.fixture(scope="session")
-def tools() -> Path:
-    """The folder of cuobjdump; skips the test if it is not installed."""
-    pytest.importorskip("elftools")
-    try:
-        return cuobjdump().parent
-    except ModuleNotFoundError as error:
-        pytest.skip(f"needs {error.name}: pip install '.[dev]'")
-
-
-@pytest.fixture(scope="session")
-def nvcc(tools: Path) -> str:
-    """The compiler; skips the test if it is not installed."""
-    actual = shutil.which("nvcc", path=str(tools)) or shutil.which("nvcc")
-    return actual or pytest.skip("needs nvcc: pip install nvidia-cuda-nvcc")
 
 
 def build(nvcc: str, path: Path, **changes: str) -> Path:

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The general GEMM kernels' machine code for several GPUs: registers for as many blocks as menu.h says, none spilled."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
+CASES = [("half_fp16", arch) for arch in (80, 86, 89, 120)] + [("e4m3_fp16", arch) for arch in (89, 120)]
+REGISTERS = 65536
+"""Of a multiprocessor, since 7.0."""
+GRANULARITY = 8
+"""Registers of a thread are a multiple of it."""
+KERNEL = re.compile(
+    r"Compiling entry function '(?P<symbol>\S*MmaTileILi(?P<tile>\d+)E\S*)'.*?(?P<stores>\d+) bytes spill stores, "
+    r"(?P<loads>\d+) bytes spill loads.*?Used (?P<registers>\d+) registers",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What plugins/linear/mma/menu.h says of one."""
+
+    threads: int
+    blocks: int
+
+
+def tiles() -> list[Tile]:
+    """All of the menu."""
+    text = (PLUGINS / "linear" / "mma" / "menu.h").read_text("utf-8")
+    struct = re.search(r"struct MmaShape \{(.*?)\n\};", text, re.DOTALL)
+    rows = re.search(r"kMmaShapes\[\] = \{(.*?)\n\};", text, re.DOTALL)
+    assert struct
+    assert rows
+    names = [
+        name.strip()
+        for names in re.findall(r"^  (?:int|float) ([^;]*);", struct[1], re.MULTILINE)
+        for name in names.split(",")
+    ]
+    result = []
+    for row in re.findall(r"\{([^}]*)\}", rows[1]):
+        of = dict(zip(names, (float(number.strip("f ")) for number in row.split(",")), strict=True))
+        warps = of["tokens"] / of["warp_tokens"] * of["features"] / 64 * of["slices"]
+        result.append(Tile(int(warps) * 32, int(of["blocks"])))
+    return result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("source", "architecture"), CASES)
+def test_kernels_leave_registers_for_their_blocks(nvcc: str, tmp_path: Path, source: str, architecture: int) -> None:
+    command = [nvcc, "-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-Xptxas=-v", "-I", str(PLUGINS)]
+    command += ["-gencode", f"arch=compute_{architecture},code=sm_{architecture}", "-cubin", "-o", str(tmp_path / "x")]
+    command.append(str(PLUGINS / "linear" / "mma" / f"{source}.cu"))
+    log = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    menu, found = tiles(), set()
+    for kernel in KERNEL.finditer(log):
+        tile = menu[int(kernel["tile"])]
+        registers = -(-int(kernel["registers"]) // GRANULARITY) * GRANULARITY
+        assert (kernel["stores"], kernel["loads"]) == ("0", "0"), kernel["symbol"]
+        assert REGISTERS // (registers * tile.threads) >= tile.blocks, f"{kernel['symbol']}: {registers} registers"
+        found.add(int(kernel["tile"]))
+    assert found == set(range(len(menu)))
