@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The general GEMM kernels' machine code for several GPUs: registers for as many blocks as menu.h says, none spilled."""
+"""The general GEMM kernels compiled for several GPUs: registers for as many blocks as menu.h says, and none spilled."""
 
 from __future__ import annotations
 

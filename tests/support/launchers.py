@@ -39,7 +39,7 @@ def call(name: str, *arguments: Any) -> None:
 
 def has_hopper_kernels() -> bool:
     """Whether the library runs Hopper's own kernels on this GPU: not where it was built as PTX for older ones."""
-    return library().padfreeHasHopperKernels() == 1
+    return bool(library().padfreeHasHopperKernels() == 1)
 
 
 def schedule(
@@ -356,7 +356,7 @@ def measured_tilings(
 
 def tiling_of(choice: int) -> tuple[int, int, int, int]:
     """The tiling that an engine's choice stands for, one of Hopper's or of MMA_TILES."""
-    number = library().padfreeMmaShapeOf(choice)
+    number = int(library().padfreeMmaShapeOf(choice))
     if number >= 0:
         return MMA_TILES[number]
     return choice & 0xFFFF, choice >> 16 & 15, choice >> 20 & 15, choice >> 24 & 15
