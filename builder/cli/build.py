@@ -19,6 +19,7 @@ from .calibrating import print_quantization, steps_of
 from .console import facts_table, output_console, print_phases
 from .coverage import print_coverage, print_kept_float32
 from .engine_check import engine_check_line, print_engine_check
+from .measured import measured_lines, print_measured
 from .opening import opened_model
 from .options import (
     LINEAR,
@@ -90,10 +91,17 @@ def add_parser(subparsers: Any) -> None:
         "--linear",
         choices=LINEAR,
         default="auto",
-        help="whose kernels multiply packed tokens by weights (default auto: padfree's on Hopper in fp16 and bf16, "
-        "else TensorRT's)",
+        help="whose kernels multiply packed tokens by weights (default auto: padfree's on Hopper in fp16 and bf16; "
+        "on other GPUs the fastest, measured)",
     )
     add_norms_option(group)
+    group.add_argument(
+        "--measure",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="with --linear auto: build engines with padfree's GEMMs and TensorRT's, time them, and keep the fastest "
+        "(default: on GPUs other than Hopper)",
+    )
     add_calibration_options(parser)
     group.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
     add_quiet_option(parser)
@@ -162,6 +170,8 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
     if arguments.verbose:
         facts = dict(metadata["engine"])
         print_phases(console, facts.pop("build_seconds"))
+        print_measured(console, facts)
+        facts.pop("measured", None)
         console.print(facts_table("engine", facts))
         print_engine_check(console, metadata)
         print_kept_float32(console, metadata)
@@ -201,6 +211,7 @@ def _summary(arguments: argparse.Namespace, metadata: Mapping[str, Any]) -> list
     return [
         *rewriting_lines(metadata, metadata.get("coverage")),
         ("engine", f"{target_of(metadata['engine'])}; takes {most_of(metadata['engine'])}"),
+        *measured_lines(metadata["engine"]),
         ("answers", engine_check_line(metadata)),
         wrote(paths),
         run_command(plan, metadata) or next_command("padfree", "inspect", str(plan)),

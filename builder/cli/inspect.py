@@ -16,6 +16,7 @@ from .calibrating import print_quantization
 from .console import error_console, facts_table, make_table, output_console, print_line, status
 from .coverage import print_coverage, print_kept_float32, print_outputs
 from .engine_check import print_engine_check
+from .measured import measured_lines, print_measured
 from .opening import opened_model
 from .options import (
     add_head_options,
@@ -167,6 +168,7 @@ def _summary(arguments: argparse.Namespace, inspected: Inspection, report: Mappi
         ("takes", f"{inputs}; {sizes}{_cut_text(report)}"),
         ("gives", f"{outputs}, {_types(inspected)}"),
         *rewriting_lines(report, report["coverage"], with_errors=not original),
+        *measured_lines(engine or {}),
     ]
     if original:
         return [
@@ -224,7 +226,9 @@ def _print(console: Console, inspected: Inspection, report: Mapping[str, Any]) -
     ]
     console.print(make_table("plugins", columns, plugins))
     if "engine" in report:
-        console.print(facts_table("engine", {k: v for k, v in report["engine"].items() if k != "plugin_layers"}))
+        elsewhere = ("plugin_layers", "measured")
+        console.print(facts_table("engine", {k: v for k, v in report["engine"].items() if k not in elsewhere}))
+        print_measured(console, report["engine"])
         print_engine_check(console, report)
     if report["coverage"]:
         print_coverage(console, report["coverage"])

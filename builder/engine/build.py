@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,15 +25,16 @@ from ..folders.folder_model import FolderModel
 from ..folders.source import Say
 from ..gpu_files import no_gpu
 from . import linear_tables
-from .engine_builder import DEFAULT_CACHE, BuiltEngine, EngineBuilder, TacticOptions
-from .linear import AUTO, FOLDED, FP8_OPERATOR, fp8_problem, linear_of, norms_of
+from .candidates import Build, build_prepared, fastest_build, is_measured
+from .engine_builder import DEFAULT_CACHE, EngineBuilder, TacticOptions
+from .linear import AUTO, FOLDED, FP8_OPERATOR, fp8_problem
 from .options import BuildOptions
 from .phases import COMPARING, REFERENCE, WAITING, Phases
-from .plan_writing import describe_plan, write_described
+from .plan_writing import write_described
 from .preparation import metadata_of
 from .preparation_messages import to_stderr
 from .preparation_process import ModelSource, preparing
-from .profile import ProfileOptions, choose_profile, shape_ranges
+from .profile import ProfileOptions, choose_profile
 from .progress import watcher_of
 from .shared_builder import SharedBuilder
 
@@ -60,6 +61,7 @@ def build_engine(
     optimization_level: int | None = None,
     linear: str = AUTO,
     norms: str = FOLDED,
+    measure: bool | None = None,
     device: int = 0,
     progress: Progress | None = None,
     builder: EngineBuilder | SharedBuilder | None = None,
@@ -91,6 +93,7 @@ def build_engine(
         optimization_level: TensorRT's builder effort, 0..5; None is TensorRT's default.
         linear: see BuildOptions.
         norms: see BuildOptions.
+        measure: see BuildOptions.
         device: CUDA device number.
         progress: rich bars that show the build's phases; those of `make_progress` also show the stages around them.
         builder: TensorRT's builder of an earlier build in this process, as it takes seconds to start; its own GPU,
@@ -118,6 +121,7 @@ def build_engine(
         shared_prefixes,
         linear,
         norms,
+        measure,
         ProfileOptions(max_batch, max_seq_len, max_tokens, opt_tokens),
         TacticOptions(workspace_bytes, optimization_level, timing_cache),
         device,
@@ -160,19 +164,13 @@ def _build(
         engine_builder.phases.seconds |= {**wait_phases.seconds, **preparation.seconds}
         if metadata.plugins:
             plugin_library.load()
-        engine = engine_builder.build(
-            preparation.model,
-            shape_ranges(metadata, profile),
-            content=preparation.content,
-            file=preparation.file,
-            drop=preparation.drop,
-        )
-        choices = {"linear": linear_of(preparation.model), "norms": norms_of(preparation.model)}
-        metadata_raw = describe_plan(engine, raw, profile, engine_builder, choices)
+        build = build_prepared(preparation, profile, engine_builder)
+        if is_measured(options, engine_builder.device, build):
+            build = fastest_build(build, model, options, engine_builder, profile, say)
         if preparation.reference is not None:
             compare = partial(compare_command, model, origin, metadata, options)
-            metadata_raw["check"] = _check(plan, engine, metadata_raw, preparation.reference, engine_builder, compare)
-    return write_described(plan, engine, metadata_raw, engine_builder, more_files)
+            build.description["check"] = _check(plan, build, preparation.reference, engine_builder, compare)
+    return write_described(plan, build.engine, build.description, engine_builder, more_files)
 
 
 def _is_exported(model: ModelSource) -> bool:
@@ -184,8 +182,7 @@ def _is_exported(model: ModelSource) -> bool:
 
 def _check(
     plan: Path,
-    engine: BuiltEngine,
-    metadata_raw: Mapping[str, Any],
+    build: Build,
     reference: Callable[[], Reference],
     builder: EngineBuilder,
     compare: Callable[[], str],
@@ -194,8 +191,8 @@ def _check(
     with builder.phases.measure(REFERENCE):
         truth = reference()
     with builder.phases.measure(COMPARING):
-        metadata = parse_metadata(metadata_raw, str(plan))
-        check = check_engine(plan, engine.plan, metadata, truth, device=builder.device.index, compare=compare)
+        metadata = parse_metadata(build.description, str(plan))
+        check = check_engine(plan, build.engine.plan, metadata, truth, device=builder.device.index, compare=compare)
     return check.to_dict()
 
 

@@ -39,8 +39,11 @@ class BuildOptions:
         shared_prefixes: whether sequences of a batch may compute tokens once that they begin with; an error where
             causal attention is not all that mixes tokens.
         linear: whose GEMMs multiply packed tokens by weights: "padfree" (PadfreeLinear, with bias and activation),
-            "tensorrt", or "auto": padfree where it has a kernel for GPU and precision.
+            "tensorrt", or "auto": padfree's on Hopper in a precision that it has, elsewhere the fastest.
         norms: how layer norms between GEMMs of PadfreeLinear run: "folded" (the GEMMs compute them) or "separate".
+            Where engines are measured, "folded" tries both.
+        measure: whether "auto" builds engines with padfree's GEMMs and TensorRT's, and keeps the fastest; None: on GPUs
+            other than Hopper, for which padfree's GEMMs are tuned.
         profile: which batches it takes (keywords `max_batch`, `max_seq_len`, `max_tokens`, `opt_tokens`).
         tactics: how TensorRT searches (keywords `timing_cache`, `workspace_bytes`, `optimization_level`).
         device: CUDA device number.
@@ -56,6 +59,7 @@ class BuildOptions:
     shared_prefixes: bool = False
     linear: str = AUTO
     norms: str = FOLDED
+    measure: bool | None = None
     profile: ProfileOptions = field(default_factory=ProfileOptions)
     tactics: TacticOptions = field(default_factory=TacticOptions)
     device: int = 0

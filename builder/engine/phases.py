@@ -10,5 +10,6 @@ WAITING = "waiting for the model"  # which another process prepares
 PARSING = "parser"
 BUILDING = "TensorRT's build"
 CHECKING = "look at the engine"
+MEASURING = "timing of the engines"
 REFERENCE = "waiting for onnxruntime's answers"  # which another process computes
 COMPARING = "check of the engine's answers"

@@ -97,7 +97,7 @@ def preparing(
 
     def prepare_here() -> PreparedModel:
         phases = Phases(watcher)
-        source = _open(model, Storage.MEMORY, phases, say)
+        source = open_source(model, Storage.MEMORY, phases, say)
         preparation = prepare(source, options, device, phases=phases)
         whole = preparation.model.whole()
         preparation.model.weights.check_files()
@@ -154,7 +154,8 @@ def _is_large(model: str | Path | FolderModel) -> bool:
     return 2 * sum(file.stat().st_size for file in model.folder.rglob("*.safetensors")) > LARGE_MODEL_BYTES
 
 
-def _open(model: ModelSource, storage: Storage, phases: Phases, say: Say) -> Model:
+def open_source(model: ModelSource, storage: Storage, phases: Phases, say: Say) -> Model:
+    """The model as it was exported, or as a rewritten file has it. Errors: those of files and folders."""
     if isinstance(model, onnx.ModelProto):
         return Model.of(model)
     return model.make(storage, phases, say) if isinstance(model, FolderModel) else open_model(model, storage)
@@ -265,7 +266,7 @@ def serve(request: str, answer: int) -> NoReturn:
     with os.fdopen(answer, "wb") as file:
         try:
             model_or_folder = FolderModel.of(entries["folder"]) if "folder" in entries else entries["model"]
-            source = _open(model_or_folder, Storage.MAP, phases, teller.say)
+            source = open_source(model_or_folder, Storage.MAP, phases, teller.say)
             preparation = prepare(source, options, _read_device, phases=phases)
             model = preparation.model
             content = serialize(model)

@@ -12,7 +12,7 @@ from padfree.contract.phases import EXPORTING, HALVING, IMPORTS, REWRITING, VERI
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from .phases import BUILDING, CHECKING, COMPARING, PARSING, REFERENCE, STARTING, WAITING
+from .phases import BUILDING, CHECKING, COMPARING, MEASURING, PARSING, REFERENCE, STARTING, WAITING
 
 LINE_S = 10.0
 """Seconds between two lines about one stage."""
@@ -29,6 +29,7 @@ STAGES = MappingProxyType(
         PARSING: "handing the model to TensorRT",
         BUILDING: "building the engine",
         CHECKING: "loading the engine",
+        MEASURING: "timing the engine",
         REFERENCE: "waiting for onnxruntime's answers",
         COMPARING: "comparing the engine's answers with onnxruntime's",
     }

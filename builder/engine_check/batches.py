@@ -115,6 +115,11 @@ def make_batches(
     return tuple(batches)
 
 
+def make_batch(lengths: Sequence[int], metadata: Metadata, *, seed: int = 0) -> CheckedBatch:
+    """Random tokens of sequences of these lengths."""
+    return _batch("measured", _prefix(lengths), metadata, np.random.default_rng(seed))
+
+
 def _takes_holes(metadata: Metadata) -> bool:
     coverage = metadata.raw.get("coverage", {})
     if metadata.mask.lengths:

@@ -21,6 +21,7 @@ from typing import Any
 
 from padfree.builder import cli
 from padfree.builder.demo.demo import DEMO_DATA
+from padfree.builder.engine.measurements import Candidate, Measurements, Padded, Request
 
 from tests.builder import json_keys
 from tests.support.pages import ROOT
@@ -28,6 +29,12 @@ from tests.support.pages import ROOT
 DOCUMENT = ROOT / "docs" / "reference" / "json.md"
 FROZEN_PLAN = ROOT / "tests" / "frozen" / "files" / "plan.json"
 """The metadata of a plan, which only a machine with a GPU can make."""
+MEASURED = Measurements(
+    (Request((8, 4)), Request((4,))),
+    (Candidate("padfree", "folded", (1.5, 0.5)), Candidate("tensorrt", "separate", problem="no memory")),
+    Padded(0.4),
+)
+"""What builds on other GPUs than Hopper add to it."""
 HEAD = """# The JSON of the commands
 
 This page lists the keys of all JSON that commands write, for people whose programs read it. Keys stay when padfree
@@ -149,7 +156,7 @@ def sections() -> list[Section]:
             "[folders](../guide/folders.md#what-is-kept) and [accuracy](../guide/accuracy.md#every-engine-is-checked) "
             "describe, such as `text`, `fixed`, `kept_float32` and `check`.",
             json_keys.METADATA,
-            [inspected, plan],
+            [inspected, plan, {"engine": {"measured": MEASURED.to_dict()}}],
         ),
         Section(
             "Comparison", "`padfree compare --json FILE`.", json_keys.COMPARISON, [json.loads(read("compare.json"))]

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shows what a build measured of engines with other GEMMs and norms (builder/engine/measurements.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+
+from .console import make_table, print_line
+from .summary import Line
+
+DAMAGED = "what is kept of the measurement of GEMMs and norms is damaged"
+_ERRORS = (KeyError, TypeError, AttributeError, ValueError, IndexError)
+"""What reading metadata may raise that anybody may have written."""
+
+
+def print_measured(console: Console, engine: Mapping[str, Any]) -> None:
+    """A table of the engines that were timed, and TensorRT's padded one; nothing where none were."""
+    measured = engine.get("measured")
+    if measured is None:
+        return
+    try:
+        columns = ("GEMMs", "norms", *(f"{_request(item)}, ms" for item in measured["requests"]), "remark")
+        rows = [_row(item, "kept" * (at == measured["kept"]), columns) for at, item in enumerate(measured["engines"])]
+        padded = measured["padded"]
+        last = _number(padded["short_ms"]) if "short_ms" in padded else "-"
+        rows.append(("TensorRT's, padded", "-", "-", last, str(padded.get("problem", ""))))
+    except _ERRORS:
+        print_line(console, DAMAGED)
+        return
+    console.print(make_table("engines that were timed", columns, rows))
+
+
+def measured_lines(engine: Mapping[str, Any]) -> list[Line]:
+    """The same in one line; none where nothing was timed."""
+    measured = engine.get("measured")
+    if measured is None or measured.get("kept") is None:
+        return []
+    try:
+        kept, timed = measured["engines"][measured["kept"]], [item for item in measured["engines"] if "ms" in item]
+        pairs = zip(kept["ms"], measured["requests"], strict=True)
+        times = [f"{_number(time_ms)} ms for {_request(item)}" for time_ms, item in pairs]
+        padded = measured["padded"].get("short_ms")
+        beside = "" if padded is None else f" (padded TensorRT: {_number(padded)})"
+        text = f"GEMMs by {kept['linear']}, norms {kept['norms']}, of {len(timed)} measured: {', '.join(times)}{beside}"
+    except _ERRORS:
+        return [("fastest", DAMAGED)]
+    return [("fastest", text)]
+
+
+def _row(item: Mapping[str, Any], remark: str, columns: tuple[str, ...]) -> tuple[str, ...]:
+    times = [_number(ms) for ms in item["ms"]] if "ms" in item else ["-"] * (len(columns) - 3)
+    return (str(item["linear"]), str(item["norms"]), *times, str(item.get("problem", remark)))
+
+
+def _request(item: Mapping[str, Any]) -> str:
+    texts = f"{item['sequences']} texts" if item["sequences"] > 1 else "one text"
+    return f"{texts} of {item['tokens']} tokens"
+
+
+def _number(milliseconds: float) -> str:
+    return f"{milliseconds:.3g}"

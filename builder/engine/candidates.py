@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds an engine with each choice of GEMMs and norms, times all of them, and keeps the fastest."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from padfree.onnx_tools import RewriteError, standard_model
+from padfree.onnx_tools.files import Storage, is_rewritten
+from padfree.onnx_tools.operators import OPERATORS
+from padfree.runtime import Profile, SessionError, parse_metadata
+from padfree.runtime.gpu import Device
+
+from ..engine_check.batches import make_batch
+from ..engine_check.checking import open_engine
+from ..errors import BuildError
+from ..folders.source import Say
+from .engine_builder import BuiltEngine, EngineBuilder
+from .linear import AUTO, FOLDED, OPERATOR, PADFREE, SEPARATE, TENSORRT, TUNED_MAJOR, linear_of, norms_of
+from .measurements import Candidate, Measurements, Padded, Request, requests_of
+from .options import BuildOptions
+from .phases import MEASURING, WAITING, Phases
+from .plan_writing import describe_plan
+from .preparation import metadata_of
+from .preparation_process import ModelSource, PreparedModel, open_source, preparing
+from .profile import ProfileOptions, choose_profile, shape_ranges
+
+CHOICES = ((PADFREE, FOLDED), (PADFREE, SEPARATE), (TENSORRT, SEPARATE))
+"""GEMMs and norms that are tried, at most one engine each; of equally fast ones the first is kept."""
+TIMED_MS = 200.0
+"""Time that all runs of one request take together."""
+LEAST_RUNS, MOST_RUNS, WARM_UP_RUNS = 10, 200, 5
+
+_FAILURES = (BuildError, RewriteError, SessionError)
+
+
+@dataclass(frozen=True)
+class Build:
+    """An engine and its plan's metadata."""
+
+    engine: BuiltEngine
+    description: dict[str, Any]
+
+    @property
+    def choice(self) -> tuple[str, str]:
+        """Whose GEMMs it has, and its norms."""
+        engine = self.description["engine"]
+        return engine["linear"], engine["norms"]
+
+
+def build_prepared(preparation: PreparedModel, profile: Profile, builder: EngineBuilder) -> Build:
+    """The engine of a model that is ready for TensorRT. Raises BuildError."""
+    raw = metadata_of(preparation.model)
+    engine = builder.build(
+        preparation.model,
+        shape_ranges(parse_metadata(raw, "the rewritten model"), profile),
+        content=preparation.content,
+        file=preparation.file,
+        drop=preparation.drop,
+    )
+    choices = {"linear": linear_of(preparation.model), "norms": norms_of(preparation.model)}
+    return Build(engine, describe_plan(engine, raw, profile, builder, choices))
+
+
+def is_measured(options: BuildOptions, device: Device, build: Build) -> bool:
+    """Whether other choices are built and timed, too.
+
+    They are where the user left the choice to padfree, on GPUs for which its kernels are not tuned or wherever the user
+    asks for it, if there is a choice: not where the model's file has PadfreeLinear already, or its precision none.
+    """
+    if options.linear != AUTO or options.measure is False:
+        return False
+    is_tuned = device.major == TUNED_MAJOR
+    if build.description["precision"] not in OPERATORS[OPERATOR].plugin_precisions:
+        return False
+    return options.measure is True if is_tuned else build.choice[0] == TENSORRT
+
+
+def fastest_build(
+    first: Build, model: ModelSource, options: BuildOptions, builder: EngineBuilder, profile: Profile, say: Say
+) -> Build:
+    """The fastest of an engine and those with other choices; its metadata has the times of all.
+
+    Args:
+        first: the engine with the choices that padfree makes without measuring.
+        model: what it was built from.
+        options: how.
+        builder: TensorRT's builder, whose phases get the seconds.
+        profile: what the engines take in one run.
+        say: gets what is measured, and whether packing wins.
+    """
+    say(
+        f"measuring on {builder.device.name} which GEMMs and norms are fastest, with up to {len(CHOICES)} engines "
+        "(--no-measure builds one)"
+    )
+    requests = requests_of(profile)
+    outcomes: dict[tuple[str, str], Build | str] = {first.choice: first}
+    for choice in _others(first, options):
+        if choice not in outcomes:
+            outcome = _outcome(choice, model, options, builder, profile)
+            # A model without norms to fold, or without GEMMs, gives an engine with other choices.
+            outcomes.setdefault(outcome.choice if isinstance(outcome, Build) else choice, outcome)
+    order = [choice for choice in CHOICES if choice in outcomes]
+    candidates = tuple(_candidate(choice, outcomes[choice], requests, builder) for choice in order)
+    padded = _padded(model, requests[-1], builder, first.description["precision"])
+    measurements = Measurements(requests, candidates, padded)
+    for line in (*map(partial(_line, requests=requests), candidates), measurements.warning()):
+        if line:
+            say(line)
+    number = measurements.kept()
+    kept = first if number is None else outcomes[order[number]]
+    assert isinstance(kept, Build)  # it was timed
+    kept.description["engine"]["measured"] = measurements.to_dict()
+    return kept
+
+
+def _others(first: Build, options: BuildOptions) -> Iterator[tuple[str, str]]:
+    for choice in CHOICES:
+        if choice != first.choice and (choice[1] == SEPARATE or options.norms == FOLDED):
+            yield choice
+
+
+def _outcome(
+    choice: tuple[str, str], model: ModelSource, options: BuildOptions, builder: EngineBuilder, profile: Profile
+) -> Build | str:
+    """The engine, or why there is none."""
+    linear, norms = choice
+    chosen = replace(options, linear=linear, norms=norms, verify=False)
+    try:
+        with preparing(model, chosen, lambda: builder.device, say=_say_nothing) as task:
+            with builder.phases.measure(WAITING):
+                preparation = task()
+            return build_prepared(preparation, profile, builder)
+    except _FAILURES as error:
+        return str(error)
+
+
+def _candidate(
+    choice: tuple[str, str], outcome: Build | str, requests: tuple[Request, ...], builder: EngineBuilder
+) -> Candidate:
+    if isinstance(outcome, str):
+        return Candidate(*choice, problem=outcome)
+    try:
+        return Candidate(*choice, _time(outcome, requests, builder))
+    except SessionError as error:
+        return Candidate(*choice, problem=str(error))
+
+
+def _time(build: Build, requests: tuple[Request, ...], builder: EngineBuilder) -> tuple[float, ...]:
+    with builder.phases.measure(MEASURING):
+        return time_engine(build.engine.plan, build.description, requests, builder.device.index)
+
+
+def time_engine(
+    content: bytes | memoryview, description: Mapping[str, Any], requests: tuple[Request, ...], device: int
+) -> tuple[float, ...]:
+    """The median time in ms of each request on the GPU, in a CUDA graph where the engine allows it.
+
+    Raises:
+        SessionError: it does not run.
+    """
+    metadata = parse_metadata(description, "the new engine")
+    backend: Any = open_engine(Path("the new engine"), content, metadata, device)
+    try:
+        times = []
+        for request in requests:
+            with backend.prepare(make_batch(list(request.seq_lens), metadata).inputs(metadata)) as run:
+                graph = run.capture() if backend.can_capture else None
+                typical = statistics.median(run.time_ms(WARM_UP_RUNS, graph=graph))
+                runs = max(LEAST_RUNS, min(MOST_RUNS, round(TIMED_MS / max(typical, 1e-3))))
+                times.append(round(statistics.median(run.time_ms(runs, graph=graph)), 4))
+        return tuple(times)
+    finally:
+        backend.close()
+
+
+def _padded(model: ModelSource, request: Request, builder: EngineBuilder, precision: str) -> Padded:
+    """The short text's time in TensorRT's engine of the model as it was exported, which is built for it alone."""
+    from ..peers.padded_engine import padded_metadata, to_fp16  # which imports the builder of engines
+
+    if precision != "fp16":
+        return Padded(problem=f"the padded model is built in fp16, and this one is in {precision}")
+    try:
+        exported = open_source(model, Storage.MEMORY, Phases(), _say_nothing).whole()
+        if is_rewritten(exported):
+            return Padded(problem="the padded model is not known: the engine is built from a rewritten one")
+        original = standard_model(exported)
+        raw = padded_metadata(original)
+        metadata = parse_metadata(raw, "the original model")
+        profile = choose_profile(metadata, ProfileOptions(max_batch=1, max_seq_len=sum(request.seq_lens)))
+        engine = builder.build(to_fp16(original), shape_ranges(metadata, profile))
+        choices = {"linear": TENSORRT, "norms": SEPARATE}
+        build = Build(engine, describe_plan(engine, raw, profile, builder, choices))
+        return Padded(_time(build, (request,), builder)[0])
+    except Exception as error:  # the original, not padfree, may be at fault, in whatever library
+        return Padded(problem=" ".join(str(error).split()) or type(error).__name__)
+
+
+def _line(item: Candidate, requests: tuple[Request, ...]) -> str:
+    name = f"GEMMs by {item.linear}, norms {item.norms}"
+    if item.problem:
+        return f"{name}: not measured: {item.problem}"
+    pairs = zip(item.times_ms, requests, strict=True)
+    return f"{name}: {', '.join(f'{time_ms:.3g} ms for {request.text}' for time_ms, request in pairs)}"
+
+
+def _say_nothing(_line: str) -> None:
+    """What is said of a model was said before the first engine."""
