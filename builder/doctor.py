@@ -12,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from padfree.contract.installation import install_command
@@ -25,6 +26,8 @@ FindingState = Literal["ok", "missing", "problem"]
 ENGINES = "build and run engines"
 """The use that needs everything a machine with a GPU has."""
 NVIDIA_SMI_TIMEOUT_S = 20
+OLDEST_DRIVERS = MappingProxyType({12: "525 or newer (570 for Blackwell)", 13: "580 or newer"})
+"""Of NVIDIA's drivers for Linux, by the major version of the CUDA toolkit that compiled the library."""
 HEADER_FOLDERS = ("/usr/include", "/usr/local/include", "/usr/local/tensorrt/include", "/opt/tensorrt/include")
 NOT_FROM_HERE = "import sys; sys.path[:1] == [''] and sys.path.pop(0); "
 """Python's `-c` imports from the current folder first, where a numpy.py may lie that is somebody's own. `-I` would drop
@@ -121,13 +124,19 @@ def find_driver() -> Finding:
     driver_version = f"{newest // 1000}.{newest % 1000 // 10}"
     detail = f"driver {_nvidia_smi('driver_version') or 'of unknown version'}, CUDA up to {driver_version}"
     build_version = str(plugin_library.read_build_info().get("cuda_version", ""))
-    if build_version and int(build_version.split(".")[0]) > newest // 1000:
+    if not build_version:
+        return Finding("driver", "ok", detail)
+    major = int(build_version.split(".")[0])
+    needed_driver = OLDEST_DRIVERS.get(major, f"that knows CUDA {major}")
+    detail += f"; the plugin library was built with CUDA {build_version}, which needs driver {needed_driver}"
+    if major > newest // 1000:
+        own = newest // 1000
         step = (
-            f"install a driver that knows CUDA {build_version}, or install padfree with CUDACXX naming an older nvcc "
-            "(>= 12.4)"
+            f"install driver {needed_driver}; or a toolkit of CUDA {own} (12.4 or newer), and padfree with its nvcc: "
+            f"CUDACXX=/usr/local/cuda-{own}/bin/nvcc pip install ."
         )
-        return Finding("driver", "problem", f"{detail}; the plugin library was built with CUDA {build_version}", step)
-    return Finding("driver", "ok", f"{detail}; library built with CUDA {build_version}" if build_version else detail)
+        return Finding("driver", "problem", detail, step)
+    return Finding("driver", "ok", detail)
 
 
 def find_tensorrt() -> Finding:

@@ -19,7 +19,7 @@ from .calibrating import print_quantization, steps_of
 from .console import facts_table, output_console, print_phases
 from .coverage import print_coverage, print_kept_float32
 from .engine_check import engine_check_line, print_engine_check
-from .measured import measured_lines, print_measured
+from .measurements import measured_lines, print_measured
 from .opening import opened_model
 from .options import (
     LINEAR,

@@ -16,7 +16,7 @@ from .calibrating import print_quantization
 from .console import error_console, facts_table, make_table, output_console, print_line, status
 from .coverage import print_coverage, print_kept_float32, print_outputs
 from .engine_check import print_engine_check
-from .measured import measured_lines, print_measured
+from .measurements import measured_lines, print_measured
 from .opening import opened_model
 from .options import (
     add_head_options,

@@ -22,7 +22,7 @@ from ..errors import BuildError
 from ..folders.source import Say
 from .engine_builder import BuiltEngine, EngineBuilder
 from .linear import AUTO, FOLDED, OPERATOR, PADFREE, SEPARATE, TENSORRT, TUNED_MAJOR, linear_of, norms_of
-from .measurements import Candidate, Measurements, Padded, Request, requests_of
+from .measurements import Measurements, PaddedTime, TimedChoice, TimedRequest, requests_of
 from .options import BuildOptions
 from .phases import MEASURING, WAITING, Phases
 from .plan_writing import describe_plan
@@ -107,16 +107,16 @@ def fastest_build(
             outcomes.setdefault(outcome.choice if isinstance(outcome, Build) else choice, outcome)
     order = [choice for choice in CHOICES if choice in outcomes]
     candidates = tuple(_candidate(choice, outcomes[choice], requests, builder) for choice in order)
-    padded = _padded(model, requests[-1], builder, first.description["precision"])
+    padded = _time_padded(model, requests[-1], builder, first.description["precision"])
     measurements = Measurements(requests, candidates, padded)
     for line in (*map(partial(_line, requests=requests), candidates), measurements.warning()):
         if line:
             say(line)
-    number = measurements.kept()
-    kept = first if number is None else outcomes[order[number]]
-    assert isinstance(kept, Build)  # it was timed
-    kept.description["engine"]["measured"] = measurements.to_dict()
-    return kept
+    number = measurements.best()
+    build = first if number is None else outcomes[order[number]]
+    assert isinstance(build, Build)  # it was timed
+    build.description["engine"]["measured"] = measurements.to_dict()
+    return build
 
 
 def _others(first: Build, options: BuildOptions) -> Iterator[tuple[str, str]]:
@@ -130,9 +130,9 @@ def _outcome(
 ) -> Build | str:
     """The engine, or why there is none."""
     linear, norms = choice
-    chosen = replace(options, linear=linear, norms=norms, verify=False)
+    options_of_choice = replace(options, linear=linear, norms=norms, verify=False)
     try:
-        with preparing(model, chosen, lambda: builder.device, say=_say_nothing) as task:
+        with preparing(model, options_of_choice, lambda: builder.device, say=_say_nothing) as task:
             with builder.phases.measure(WAITING):
                 preparation = task()
             return build_prepared(preparation, profile, builder)
@@ -141,23 +141,23 @@ def _outcome(
 
 
 def _candidate(
-    choice: tuple[str, str], outcome: Build | str, requests: tuple[Request, ...], builder: EngineBuilder
-) -> Candidate:
+    choice: tuple[str, str], outcome: Build | str, requests: tuple[TimedRequest, ...], builder: EngineBuilder
+) -> TimedChoice:
     if isinstance(outcome, str):
-        return Candidate(*choice, problem=outcome)
+        return TimedChoice(*choice, problem=outcome)
     try:
-        return Candidate(*choice, _time(outcome, requests, builder))
+        return TimedChoice(*choice, _time(outcome, requests, builder))
     except SessionError as error:
-        return Candidate(*choice, problem=str(error))
+        return TimedChoice(*choice, problem=str(error))
 
 
-def _time(build: Build, requests: tuple[Request, ...], builder: EngineBuilder) -> tuple[float, ...]:
+def _time(build: Build, requests: tuple[TimedRequest, ...], builder: EngineBuilder) -> tuple[float, ...]:
     with builder.phases.measure(MEASURING):
         return time_engine(build.engine.plan, build.description, requests, builder.device.index)
 
 
 def time_engine(
-    content: bytes | memoryview, description: Mapping[str, Any], requests: tuple[Request, ...], device: int
+    content: bytes | memoryview, description: Mapping[str, Any], requests: tuple[TimedRequest, ...], device: int
 ) -> tuple[float, ...]:
     """The median time in ms of each request on the GPU, in a CUDA graph where the engine allows it.
 
@@ -179,16 +179,16 @@ def time_engine(
         backend.close()
 
 
-def _padded(model: ModelSource, request: Request, builder: EngineBuilder, precision: str) -> Padded:
+def _time_padded(model: ModelSource, request: TimedRequest, builder: EngineBuilder, precision: str) -> PaddedTime:
     """The short text's time in TensorRT's engine of the model as it was exported, which is built for it alone."""
     from ..peers.padded_engine import padded_metadata, to_fp16  # which imports the builder of engines
 
     if precision != "fp16":
-        return Padded(problem=f"the padded model is built in fp16, and this one is in {precision}")
+        return PaddedTime(problem=f"the padded model is built in fp16, and this one is in {precision}")
     try:
         exported = open_source(model, Storage.MEMORY, Phases(), _say_nothing).whole()
         if is_rewritten(exported):
-            return Padded(problem="the padded model is not known: the engine is built from a rewritten one")
+            return PaddedTime(problem="the padded model is not known: the engine is built from a rewritten one")
         original = standard_model(exported)
         raw = padded_metadata(original)
         metadata = parse_metadata(raw, "the original model")
@@ -196,12 +196,12 @@ def _padded(model: ModelSource, request: Request, builder: EngineBuilder, precis
         engine = builder.build(to_fp16(original), shape_ranges(metadata, profile))
         choices = {"linear": TENSORRT, "norms": SEPARATE}
         build = Build(engine, describe_plan(engine, raw, profile, builder, choices))
-        return Padded(_time(build, (request,), builder)[0])
+        return PaddedTime(_time(build, (request,), builder)[0])
     except Exception as error:  # the original, not padfree, may be at fault, in whatever library
-        return Padded(problem=" ".join(str(error).split()) or type(error).__name__)
+        return PaddedTime(problem=" ".join(str(error).split()) or type(error).__name__)
 
 
-def _line(item: Candidate, requests: tuple[Request, ...]) -> str:
+def _line(item: TimedChoice, requests: tuple[TimedRequest, ...]) -> str:
     name = f"GEMMs by {item.linear}, norms {item.norms}"
     if item.problem:
         return f"{name}: not measured: {item.problem}"

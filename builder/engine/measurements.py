@@ -20,7 +20,7 @@ TIE = 0.02
 
 
 @dataclass(frozen=True)
-class Request:
+class TimedRequest:
     """What an engine is timed with: sequences of these lengths."""
 
     seq_lens: tuple[int, ...]
@@ -36,7 +36,7 @@ class Request:
         return {"sequences": len(self.seq_lens), "tokens": sum(self.seq_lens)}
 
 
-def requests_of(profile: Profile) -> tuple[Request, Request]:
+def requests_of(profile: Profile) -> tuple[TimedRequest, TimedRequest]:
     """A batch of the tokens that the profile is tuned for, and one short text."""
     longest = profile.max_seq_len
     mean = longest * (1 + SHORTEST_SHARE) / 2
@@ -45,11 +45,11 @@ def requests_of(profile: Profile) -> tuple[Request, Request]:
     lengths = np.clip(np.round(lengths * profile.opt_tokens / lengths.sum()), 1, longest).astype(int)
     while lengths.sum() > profile.max_tokens:
         lengths[lengths.argmax()] -= 1
-    return Request(tuple(map(int, lengths))), Request((min(SHORT_TOKENS, longest, profile.max_tokens),))
+    return TimedRequest(tuple(map(int, lengths))), TimedRequest((min(SHORT_TOKENS, longest, profile.max_tokens),))
 
 
 @dataclass(frozen=True)
-class Candidate:
+class TimedChoice:
     """An engine's choices, and how long it takes for the requests; `problem` says why there are no times."""
 
     linear: str
@@ -64,7 +64,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Padded:
+class PaddedTime:
     """What TensorRT's engine of the model as it was exported takes for the short text, or why that is not known."""
 
     time_ms: float | None = None
@@ -79,33 +79,33 @@ class Padded:
 class Measurements:
     """All candidates, in the order in which ties are decided."""
 
-    requests: tuple[Request, Request]
-    candidates: tuple[Candidate, ...]
-    padded: Padded
+    requests: tuple[TimedRequest, TimedRequest]
+    candidates: tuple[TimedChoice, ...]
+    padded: PaddedTime
 
-    def kept(self) -> int | None:
+    def best(self) -> int | None:
         """The number of the candidate to keep; None where nothing could be timed.
 
         Candidates that are not slower than the padded engine on the short text come first, if there are any. Of these,
         the cheapest is kept: its cost is the geometric mean of its times, each in parts of the fastest candidate's.
         """
-        timed = [at for at, item in enumerate(self.candidates) if not item.problem]
-        if not timed:
+        numbers = [at for at, item in enumerate(self.candidates) if not item.problem]
+        if not numbers:
             return None
         limit = math.inf if self.padded.time_ms is None else self.padded.time_ms
-        chosen = [at for at in timed if self.candidates[at].times_ms[-1] <= limit] or timed
-        columns = zip(*(self.candidates[at].times_ms for at in timed), strict=True)
+        eligible = [at for at in numbers if self.candidates[at].times_ms[-1] <= limit] or numbers
+        columns = zip(*(self.candidates[at].times_ms for at in numbers), strict=True)
         fastest = [min(column) for column in columns]
-        costs = {at: _mean_ratio(self.candidates[at].times_ms, fastest) for at in chosen}
+        costs = {at: _mean_ratio(self.candidates[at].times_ms, fastest) for at in eligible}
         least = min(costs.values())
-        return next(at for at in chosen if costs[at] <= least * (1 + TIE))
+        return next(at for at in eligible if costs[at] <= least * (1 + TIE))
 
     def warning(self) -> str:
         """Both times, where TensorRT's padded engine is faster on the short text; else nothing."""
-        kept = self.kept()
-        if kept is None or self.padded.time_ms is None:
+        number = self.best()
+        if number is None or self.padded.time_ms is None:
             return ""
-        time_ms = self.candidates[kept].times_ms[-1]
+        time_ms = self.candidates[number].times_ms[-1]
         if time_ms <= self.padded.time_ms:
             return ""
         return (
@@ -119,7 +119,7 @@ class Measurements:
         return {
             "requests": [request.to_dict() for request in self.requests],
             "engines": [item.to_dict() for item in self.candidates],
-            "kept": self.kept(),
+            "kept": self.best(),
             "padded": self.padded.to_dict(),
         }
 

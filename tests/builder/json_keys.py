@@ -56,7 +56,7 @@ METADATA: Mapping[str, str] = {
     "engine.measured.engines[].ms": "its time for each request",
     "engine.measured.engines[].problem": "why it could not be built or timed; only there in place of `ms`",
     "engine.measured.kept": "which of these engines was kept, from 0; null: none could be timed",
-    "engine.measured.padded.short_ms": "the time of TensorRT's engine of the padded model for the last request; without it, `problem` says why",
+    "engine.measured.padded.short_ms": "time of the padded engine by TensorRT for the last request, or else `problem`",
     "engine.build_seconds.*": "[how long each step of the build took](../internals/build-time.md)",
     "engine.plan_bytes": "size of the plan",
     "engine.plan_sha256": "its digest, which is compared when it is opened",

@@ -21,7 +21,7 @@ from typing import Any
 
 from padfree.builder import cli
 from padfree.builder.demo.demo import DEMO_DATA
-from padfree.builder.engine.measurements import Candidate, Measurements, Padded, Request
+from padfree.builder.engine.measurements import Measurements, PaddedTime, TimedChoice, TimedRequest
 
 from tests.builder import json_keys
 from tests.support.pages import ROOT
@@ -30,9 +30,9 @@ DOCUMENT = ROOT / "docs" / "reference" / "json.md"
 FROZEN_PLAN = ROOT / "tests" / "frozen" / "files" / "plan.json"
 """The metadata of a plan, which only a machine with a GPU can make."""
 MEASURED = Measurements(
-    (Request((8, 4)), Request((4,))),
-    (Candidate("padfree", "folded", (1.5, 0.5)), Candidate("tensorrt", "separate", problem="no memory")),
-    Padded(0.4),
+    (TimedRequest((8, 4)), TimedRequest((4,))),
+    (TimedChoice("padfree", "folded", (1.5, 0.5)), TimedChoice("tensorrt", "separate", problem="no memory")),
+    PaddedTime(0.4),
 )
 """What builds on other GPUs than Hopper add to it."""
 HEAD = """# The JSON of the commands

@@ -88,8 +88,10 @@ def test_the_driver_has_to_know_the_librarys_cuda(monkeypatch: pytest.MonkeyPatc
     assert finding.state == state
     assert "CUDA up to 12.8" in finding.detail
     if state == "problem":
-        assert "built with CUDA 13.0" in finding.detail
-        assert "CUDACXX" in finding.next_step
+        assert "built with CUDA 13.0, which needs driver 580 or newer" in finding.detail
+        assert "CUDACXX=/usr/local/cuda-12/bin/nvcc pip install ." in finding.next_step
+    elif built:
+        assert "built with CUDA 12.4, which needs driver 525 or newer" in finding.detail
 
 
 def test_no_driver(cuda: SimpleNamespace) -> None:

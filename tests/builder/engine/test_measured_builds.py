@@ -13,7 +13,7 @@ from padfree.builder.cli import main
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.engine import build, candidates
 from padfree.builder.engine.engine_builder import BuiltEngine
-from padfree.builder.engine.measurements import TIE, Candidate, Measurements, Padded, Request, requests_of
+from padfree.builder.engine.measurements import TIE, Measurements, PaddedTime, TimedChoice, TimedRequest, requests_of
 from padfree.builder.errors import BuildError
 from padfree.runtime import Profile, SessionError
 from padfree.runtime.gpu.device import Device
@@ -25,7 +25,7 @@ Times = Mapping[str, tuple[float, ...] | str]
 
 BERT = DEMO_DATA / "bert_tiny.onnx"
 ADA, HOPPER = Device(0, "NVIDIA L4", 8, 9), Device(0, "NVIDIA H200", 9, 0)
-REQUESTS = Request((100, 50)), Request((32,))
+REQUESTS = TimedRequest((100, 50)), TimedRequest((32,))
 TIMES: Times = {"folded": (2.0, 0.5), "separate": (3.0, 0.7), "tensorrt": (4.0, 0.9), "padded": (0.6,)}
 """What the stand-in clock says of each engine."""
 
@@ -188,26 +188,26 @@ def test_precisions_without_a_choice_are_not_measured(bench: Bench) -> None:
 
 
 def measurements(times: Mapping[str, tuple[float, float]], padded: float | None = None) -> Measurements:
-    named = tuple(Candidate("padfree", name, pair) for name, pair in times.items())
-    return Measurements(REQUESTS, named, Padded(padded))
+    named = tuple(TimedChoice("padfree", name, pair) for name, pair in times.items())
+    return Measurements(REQUESTS, named, PaddedTime(padded))
 
 
 def test_ties_go_to_the_first() -> None:
     nearly, clearly = 1 - TIE / 2, 1 - 2 * TIE
-    assert measurements({"a": (1.0, 1.0), "b": (nearly, nearly)}).kept() == 0
-    assert measurements({"a": (1.0, 1.0), "b": (clearly, clearly)}).kept() == 1
+    assert measurements({"a": (1.0, 1.0), "b": (nearly, nearly)}).best() == 0
+    assert measurements({"a": (1.0, 1.0), "b": (clearly, clearly)}).best() == 1
 
 
 def test_both_requests_count_alike() -> None:
-    assert measurements({"a": (10.0, 0.1), "b": (15.0, 0.06)}).kept() == 1
-    assert measurements({"a": (10.0, 0.1), "b": (18.0, 0.06)}).kept() == 0
+    assert measurements({"a": (10.0, 0.1), "b": (15.0, 0.06)}).best() == 1
+    assert measurements({"a": (10.0, 0.1), "b": (18.0, 0.06)}).best() == 0
 
 
 def test_a_short_text_is_not_slower_than_padded_where_that_can_be() -> None:
     times = {"a": (10.0, 0.6), "b": (18.0, 0.5)}
-    assert measurements(times, padded=0.55).kept() == 1
+    assert measurements(times, padded=0.55).best() == 1
     assert measurements(times, padded=0.55).warning() == ""
-    assert measurements(times, padded=0.4).kept() == 0
+    assert measurements(times, padded=0.4).best() == 0
     assert "0.6 ms, and 0.4 ms" in measurements(times, padded=0.4).warning()
 
 

@@ -35,6 +35,7 @@ ALL: dict[str, Any] = {
     "optimization_level": 2,
     "linear": "padfree",
     "norms": "separate",
+    "measure": True,
     "device": 1,
 }
 

@@ -11,43 +11,45 @@ from rich.console import Console
 from .console import make_table, print_line
 from .summary import Line
 
-DAMAGED = "what is kept of the measurement of GEMMs and norms is damaged"
+DAMAGED_TEXT = "what is kept of the measurement of GEMMs and norms is damaged"
 _ERRORS = (KeyError, TypeError, AttributeError, ValueError, IndexError)
 """What reading metadata may raise that anybody may have written."""
 
 
 def print_measured(console: Console, engine: Mapping[str, Any]) -> None:
     """A table of the engines that were timed, and TensorRT's padded one; nothing where none were."""
-    measured = engine.get("measured")
-    if measured is None:
+    entry = engine.get("measured")
+    if entry is None:
         return
     try:
-        columns = ("GEMMs", "norms", *(f"{_request(item)}, ms" for item in measured["requests"]), "remark")
-        rows = [_row(item, "kept" * (at == measured["kept"]), columns) for at, item in enumerate(measured["engines"])]
-        padded = measured["padded"]
+        columns = ("GEMMs", "norms", *(f"{_request(item)}, ms" for item in entry["requests"]), "remark")
+        rows = [_row(item, "kept" * (at == entry["kept"]), columns) for at, item in enumerate(entry["engines"])]
+        padded = entry["padded"]
         last = _number(padded["short_ms"]) if "short_ms" in padded else "-"
         rows.append(("TensorRT's, padded", "-", "-", last, str(padded.get("problem", ""))))
     except _ERRORS:
-        print_line(console, DAMAGED)
+        print_line(console, DAMAGED_TEXT)
         return
     console.print(make_table("engines that were timed", columns, rows))
 
 
 def measured_lines(engine: Mapping[str, Any]) -> list[Line]:
     """The same in one line; none where nothing was timed."""
-    measured = engine.get("measured")
-    if measured is None or measured.get("kept") is None:
+    entry = engine.get("measured")
+    if entry is None:
         return []
     try:
-        kept, timed = measured["engines"][measured["kept"]], [item for item in measured["engines"] if "ms" in item]
-        pairs = zip(kept["ms"], measured["requests"], strict=True)
+        if entry["kept"] is None:
+            return []
+        choice, count = entry["engines"][entry["kept"]], sum("ms" in item for item in entry["engines"])
+        pairs = zip(choice["ms"], entry["requests"], strict=True)
         times = [f"{_number(time_ms)} ms for {_request(item)}" for time_ms, item in pairs]
-        padded = measured["padded"].get("short_ms")
+        padded = entry["padded"].get("short_ms")
         beside = "" if padded is None else f" (padded TensorRT: {_number(padded)})"
-        text = f"GEMMs by {kept['linear']}, norms {kept['norms']}, of {len(timed)} measured: {', '.join(times)}{beside}"
+        choice_text = f"GEMMs by {choice['linear']}, norms {choice['norms']}, of {count} measured"
     except _ERRORS:
-        return [("fastest", DAMAGED)]
-    return [("fastest", text)]
+        return [("fastest", DAMAGED_TEXT)]
+    return [("fastest", f"{choice_text}: {', '.join(times)}{beside}")]
 
 
 def _row(item: Mapping[str, Any], remark: str, columns: tuple[str, ...]) -> tuple[str, ...]:
