@@ -87,6 +87,6 @@ def test_the_command_says_the_same() -> None:
     words = "build model.onnx -o model.plan --interface padded --precision bf16 --strict --verify whole"
     words += " --mask attention_mask --masks contiguous --padding-id 1 --max-batch 4 --max-seq-len 32 --max-tokens 96"
     words += " --opt-tokens 50 --timing-cache cache --workspace-mib 1 --optimization-level 2 --linear padfree"
-    words += " --norms separate --device 1"
+    words += " --norms separate --measure --device 1"
     (engine,) = engines_of(make_parser().parse_args(words.split()))
     assert _options_of(engine) == BuildOptions.of_keywords(**ALL)
