@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.metadata import Metadata
-from padfree.contract.names import PER_SEQUENCE
+from padfree.contract.names import PER_SEQUENCE, PREFIX
 
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Any]
@@ -77,9 +77,11 @@ class CpuRuns:
         sizes = {"T": len(feeds[self._metadata.ids_input().name]), "B": len(lengths)}  # with tokens of filler
         results: dict[str, Array] = {}
         for group in in_groups(lengths, self._most):
-            at = np.concatenate([np.arange(ends[one] - lengths[one], ends[one]) for one in group])
-            outputs = run_once(self._part(feeds, group, [lengths[one] for one in group], at))
-            self._join(results, outputs, {"T": at, "B": np.asarray(group)}, sizes)
+            members = self._with_prefixes(feeds, group)
+            at = np.concatenate([np.arange(ends[one] - lengths[one], ends[one]) for one in members])
+            outputs = run_once(self._part(feeds, members, [lengths[one] for one in members], at))
+            own = at[: sum(lengths[one] for one in group)]
+            self._join(results, outputs, {"T": own, "B": np.asarray(group)}, sizes)
         return results
 
     def _lengths(self, feeds: Feeds) -> Array:
@@ -87,6 +89,14 @@ class CpuRuns:
             if item.role == "cu_seqlens":
                 return np.diff(feeds[item.name])
         return np.asarray(next(feeds[item.name] for item in self._metadata.inputs if item.role == "seq_lens"))
+
+    def _with_prefixes(self, feeds: Feeds, group: list[int]) -> list[int]:
+        """The sequences of a group, then those that they continue and that are not among them."""
+        item = self._metadata.input_of_role(PREFIX)
+        if item is None or len(feeds[item.name]) == 1:
+            return group
+        prefixes = dict.fromkeys(int(feeds[item.name][one]) for one in group)
+        return [*group, *(one for one in prefixes if one >= 0 and one not in group)]
 
     def _part(self, feeds: Feeds, group: list[int], lengths: list[int], at: Array) -> dict[str, Array]:
         """The inputs of some sequences, a `group` of these numbers, whose tokens are `at`."""
@@ -97,6 +107,10 @@ class CpuRuns:
                 part[item.name] = np.asarray(lengths, dtype=value.dtype)
             elif item.role == PER_SEQUENCE:
                 part[item.name] = value[group]
+            elif item.role == PREFIX:
+                numbers = {one: at for at, one in enumerate(group)}
+                part[item.name] = value if len(value) == 1 else np.array([numbers.get(one, -1) for one in value[group]])
+                part[item.name] = part[item.name].astype(value.dtype)
             elif item.role == "cu_seqlens":
                 part[item.name] = np.cumsum([0, *lengths]).astype(value.dtype)
             elif item.role == "max_seqlen":

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from .errors import SessionError
 from .feeds import packed_feeds, padded_feeds, split_outputs
 from .gpu.trt import import_tensorrt
 from .plan_files import open_plan
+from .prefixes import Costs, own_rows, read_prefix, shared_runs
 from .request import RaggedBatch, check_one_run, read_packed, read_request
 from .shared_values import groups_of_shared
 
@@ -84,6 +86,9 @@ class Session(Closing):
         self._metadata = metadata
         self._budget = budget_of(metadata)
         self._calls = CheckedCalls(metadata)
+        self._costs: Costs | None = None
+        self._tokens_saved = 0
+        self._counting = threading.Lock()
         # Frees GPU memory of sessions that nobody closed, at the latest when the process ends.
         self._finalizer = weakref.finalize(self, self._backend.close)
 
@@ -101,6 +106,15 @@ class Session(Closing):
     def budget(self) -> Budget:
         """What one run takes; larger batches are cut into several."""
         return self._budget
+
+    @property
+    def tokens_saved(self) -> int:
+        """Tokens that runs did not compute, because sequences of a batch shared what they begin with."""
+        return self._tokens_saved
+
+    def share_by(self, costs: Costs | None) -> None:
+        """Lets a cost table decide in which batches shared prefixes pay; without one, the tokens that they save do."""
+        self._costs = costs
 
     def run(
         self, request: Mapping[str, Sequence[Any]] | Sequence[Any], *, outputs: str = "host", stream: Any = None
@@ -133,8 +147,18 @@ class Session(Closing):
         return self._run_together(ragged, options)
 
     def _run_together(self, ragged: RaggedBatch, options: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Runs sequences that may share runs."""
+        """Runs sequences that may share runs, and prefixes where that pays."""
+        runs = shared_runs(ragged, self._metadata, self._budget, self._costs)
+        if runs:
+            with self._counting:
+                self._tokens_saved += sum(run.tokens_saved for run in runs)
+            results = self._run_batches([run.batch for run in runs], options)
+            return own_rows(results, runs, ragged.seq_lens.size)
         parts = [ragged.part(run.start, run.stop) for run in cut(ragged.seq_lens.tolist(), self._budget)]
+        return self._run_batches(parts, options)
+
+    def _run_batches(self, parts: Sequence[RaggedBatch], options: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """Runs batches that each fit; results one batch after the other."""
         if len(parts) == 1:
             started = self._start(parts[0], options)
             assert started is not None  # it is patient
@@ -150,6 +174,7 @@ class Session(Closing):
         seq_lens: Any,
         *,
         filler_tokens: int = 0,
+        prefix: Any = None,
         outputs: str = "host",
         stream: Any = None,
     ) -> dict[str, Any]:
@@ -161,6 +186,8 @@ class Session(Closing):
                 host, so their values are not checked (engines stay in bounds whatever they are).
             seq_lens: integers [B]; they and `filler_tokens` add up to T. On the GPU as the inputs.
             filler_tokens: tokens after the last sequence that belong to none; their output rows mean nothing.
+            prefix: integers [B] on the host: the number of the sequence whose tokens come before those of each, or -1;
+                for models made with --shared-prefixes.
             outputs: "host" for NumPy arrays, "device" for DeviceArrays on the GPU (plans only).
             stream: the CUDA stream in whose order inputs on the GPU are there, and with outputs="device" the
                 results: a handle, or a stream of cuda.core, PyTorch, CuPy or PyCUDA. Without one inputs have to be
@@ -177,11 +204,13 @@ class Session(Closing):
                 "run_packed needs a packed model, this one is padded; use run, or rewrite it with --interface packed"
             )
         options = self._run_options(outputs, stream)
-        call = self._calls.read(inputs, seq_lens)
+        call = None if prefix is not None else self._calls.read(inputs, seq_lens)
         if call is not None and self._calls.is_known(call):
             return self._backend.run(call.feeds, **options)
         values = (*inputs.values(), seq_lens) if isinstance(inputs, Mapping) else (inputs, seq_lens)
         if any(on_device(value) for value in values):
+            if prefix is not None:
+                raise SessionError("prefix needs inputs on the host, these are on the GPU; pass NumPy arrays")
             feeds = device_feeds(
                 inputs, seq_lens, self._metadata, self._backend, filler_tokens=filler_tokens, stream=options["stream"]
             )
@@ -190,6 +219,8 @@ class Session(Closing):
             return self._backend.run(feeds, **options)
         ragged = read_packed(inputs, seq_lens, self._metadata, filler_tokens=filler_tokens)
         check_one_run(len(next(iter(ragged.tokens.values()))), ragged.seq_lens.size, self._metadata)
+        if prefix is not None:
+            ragged = ragged._replace(prefix=read_prefix(prefix, ragged.seq_lens, self._metadata))
         return self._backend.run(self.feeds(ragged), **options)
 
     def _run_groups(

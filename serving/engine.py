@@ -199,6 +199,7 @@ class _Measuring:
         self._output = served_model.output
         self._counters = counters
         self._lock = threading.Lock()
+        self._tokens_saved = 0
         self._of_thread = threading.local()
         self._count_devices()
 
@@ -225,7 +226,10 @@ class _Measuring:
         with self._lock:
             self._counters.observe("te_batch_next_size", [sequences])
             self._counters.observe("te_batch_next_tokens", [tokens])
-            self._counters.add("padfree_tokens_total", tokens)
+            saved = getattr(self._session, "tokens_saved", 0) - self._tokens_saved
+            self._tokens_saved += saved
+            self._counters.add("padfree_tokens_saved_total", saved)
+            self._counters.add("padfree_tokens_total", tokens - saved)
             self._count_devices()
         return {self._output: results[self._output]}
 

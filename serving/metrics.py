@@ -30,6 +30,7 @@ COUNTERS: Mapping[str, str] = {
     **{f"te_{name}_count": "Texts, or pairs, that came." for name in WORK},
     **{f"te_{name}_success": "Texts, or pairs, that were answered." for name in WORK},
     "padfree_tokens_total": "Tokens that the model computed.",
+    "padfree_tokens_saved_total": "Tokens that it did not, because texts of a run shared what they begin with.",
     "padfree_gone_total": "Requests whose callers hung up before the answer.",
 }
 HISTOGRAMS: Mapping[str, tuple[str, Sequence[float]]] = {

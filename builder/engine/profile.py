@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from padfree.contract.metadata import InputInfo
-from padfree.contract.names import PER_SEQUENCE
+from padfree.contract.names import PER_SEQUENCE, PREFIX
 from padfree.runtime import Metadata, Profile
 
 from ..errors import BuildError
@@ -103,7 +103,7 @@ def _shape_range(interface: str, item: InputInfo, profile: Profile) -> ShapeRang
     sizes: list[tuple[int, ...]]
     if item.shared and interface == "padded":
         sizes = [()] * 3
-    elif item.role in ("seq_lens", PER_SEQUENCE):
+    elif item.role in ("seq_lens", PER_SEQUENCE, PREFIX):
         sizes = [(1,), (profile.max_batch,), (profile.max_batch,)]
     elif interface == "padded":
         full = (profile.max_batch, profile.max_seq_len)

@@ -10,7 +10,7 @@ from pathlib import Path
 from padfree.builder.engine.preparation import metadata_of
 from padfree.builder.errors import BuildError
 from padfree.contract.metadata import OutputInfo
-from padfree.contract.names import ONNX_SUFFIX
+from padfree.contract.names import ONNX_SUFFIX, PREFIX
 from padfree.onnx_tools import load_model
 from padfree.onnx_tools.files import is_rewritten
 from padfree.runtime import Metadata, SessionError, open_plan, parse_metadata
@@ -177,6 +177,8 @@ def _why_python(metadata: Metadata, options: ServingOptions) -> str:
         return f"the plan has the {metadata.interface} interface"
     if metadata.shared_inputs:
         return f"the model has '{metadata.shared_inputs[0]}' once for a whole batch"
+    if metadata.input_of_role(PREFIX) is not None:
+        return "the plan has an input for shared prefixes"
     if options.costs is not None or options.fair_share:
         return f"{'--costs' if options.costs is not None else '--fair-share'} is for it"
     for output in metadata.outputs:
@@ -207,6 +209,11 @@ def _check_packed(path: Path, metadata: Metadata, backend: str, options: Serving
             f"{path}: the model has '{metadata.shared_inputs[0]}' once for a whole batch, and --backend {backend} "
             "batches requests whatever they hold; use --backend python, which runs requests of other values by "
             f"themselves, or bind it to a number: padfree optimize --fix {metadata.shared_inputs[0]}=NUMBER"
+        )
+    if metadata.input_of_role(PREFIX) is not None:
+        raise BuildError(
+            f"{path}: the plan has an input for shared prefixes, which --backend {backend} does not fill; use "
+            "--backend python, or build the plan without --shared-prefixes"
         )
     if options.costs is not None:
         raise BuildError(f"--costs {options.costs} is for --backend python, which cuts batches itself; leave it out")

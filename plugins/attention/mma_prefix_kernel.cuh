@@ -18,14 +18,51 @@ constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarpSize;
 constexpr int kStages = 2;
 
-// kBlocks: blocks per multiprocessor, which bound the registers.
-template <int kHeadSize_, int kKeys_, int kBlocks_>
+// What rows see, where nothing is added to scores: these stay as they are until the exponentials.
+class CausalScores {
+ public:
+  __device__ CausalScores(const AttentionParams& p, int)
+      : scale_log2_(p.scale * kLog2E), left_(p.window_left < 0 ? 0x7fffffff : p.window_left) {}
+
+  // As PositionedScores has them.
+  __device__ bool seesAny(int first_row, int last_row, int first_key, int keys) const {
+    return first_key <= last_row && first_row - (first_key + keys - 1) <= left_;
+  }
+  template <int kFragments, int kKeyBlocks>
+  __device__ void adjust(float (&scores)[kFragments][kKeyBlocks][4], int first_row, int first_key) const {
+    if (first_key + kKeyBlocks * 8 - 1 <= first_row && first_row + kFragments * 16 - 1 - first_key <= left_) return;
+    const int lane = threadIdx.x % kWarpSize, distance = first_key + lane % 4 * 2 - (first_row + lane / 4);
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+      for (int n = 0; n < kKeyBlocks; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int away = distance + n * 8 + i % 2 - i / 2 * 8 - f * 16;
+          if (away > 0 || -away > left_) scores[f][n][i] = -INFINITY;
+        }
+      }
+    }
+  }
+  __device__ float factor() const { return scale_log2_; }
+
+ private:
+  const float scale_log2_;
+  const int left_;
+};
+
+// kBlocks: blocks per multiprocessor, which bound the registers. kHeads: of queries that a block takes together, which
+// read the same keys; it has as many rows of each, so that fewer rows are none of the sequence's.
+template <int kHeadSize_, int kKeys_, int kBlocks_, int kHeads_, class Adjust_>
 struct Shape {
+  using Adjust = Adjust_;
+  static constexpr int kHeads = kHeads_;
   static constexpr int kHeadSize = kHeadSize_;
   static constexpr int kKeys = kKeys_;
   static constexpr int kBlocks = kBlocks_;
   static constexpr int kWarpRows = 16;
   static constexpr int kRows = kWarps * kWarpRows;
+  static constexpr int kTileRows = kRows / kHeads;
   static constexpr int kStride = kHeadSize + kRowPad;
   static constexpr int kStageElements = 2 * kKeys * kStride;  // K, then V
   static constexpr int kSharedElements = kStages * kStageElements + kRows * kStride;
@@ -72,21 +109,22 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaPrefixKernel
   T* const shared_q = shared_kv + kStages * S::kStageElements;
 
   if (!p.early_lengths) waitForPriorGrids();
-  const int head = blockIdx.x % p.H;  // blocks that start together read whole rows of one sequence
-  const QueryTile tile = findQueryTile<S::kRows>(p.cu_seqlens, p.B, p.T, blockIdx.x / p.H);
+  const int units = p.H / S::kHeads;
+  const int first_head = blockIdx.x % units * S::kHeads;  // blocks that start together read whole rows of one sequence
+  const QueryTile tile = findQueryTile<S::kTileRows>(p.cu_seqlens, p.B, p.T, blockIdx.x / units);
   waitForPriorGrids();
   releaseNextGrid();
   if (tile.rows <= 0) return;
   const int64_t y_stride = static_cast<int64_t>(p.H) * p.D;
-  Result* const y = static_cast<Result*>(p.y) + (tile.begin + tile.first) * y_stride + head * p.D;
-  if (tile.filler) return zeroRows<kThreads>(y, y_stride, p.D, tile.rows);
+  Result* const y = static_cast<Result*>(p.y) + (tile.begin + tile.first) * y_stride + first_head * p.D;
+  if (tile.filler) return zeroRows<kThreads>(y, y_stride, S::kHeads * p.D, tile.rows);
 
   const Prefix prefix = prefixOf(p.prefix, p.cu_seqlens, p.B, p.T, tile.sequence);
   const int first = prefix.length + tile.first;
   const KeyRange range = visibleKeys(p, first, first + tile.rows - 1, prefix.length + tile.length);
   const KeySteps<S::kKeys> steps(range, prefix, tile.begin);
-  const int kv_head = head / (p.H / p.kv_heads);
-  const RowCopier<T, S::kHeadSize, kThreads> copier(head, p.D), kv_copier(kv_head, p.D);
+  const int kv_head = first_head / (p.H / p.kv_heads);
+  const RowCopier<T, S::kHeadSize, kThreads> kv_copier(kv_head, p.D);
   const auto load = [&](T* stage, int number) {
     if (number < steps.count()) {
       const KeyStep step = steps.step(number);
@@ -95,22 +133,28 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaPrefixKernel
     }
     commitCopies();  // an empty group if nothing is left: waitCopies counts groups
   };
-  copier.template copy<S::kRows>(shared_q, p.q, tile.begin + tile.first, tile.rows);
+#pragma unroll
+  for (int i = 0; i < S::kHeads; ++i) {
+    const RowCopier<T, S::kHeadSize, kThreads> copier(first_head + i, p.D);
+    copier.template copy<S::kTileRows>(shared_q + i * S::kTileRows * S::kStride, p.q, tile.begin + tile.first,
+                                       tile.rows);
+  }
 #pragma unroll
   for (int i = 0; i < kStages; ++i) load(shared_kv + i * S::kStageElements, i);
 
-  const int warp_row = static_cast<int>(threadIdx.x) / kWarpSize * S::kWarpRows;
+  const int warp = threadIdx.x / kWarpSize, own_head = warp / (kWarps / S::kHeads), head = first_head + own_head;
+  const int warp_row = warp % (kWarps / S::kHeads) * S::kWarpRows;
   const bool has_rows = warp_row < tile.rows;  // a warp without rows only helps to copy
   const int first_row = first + warp_row;
-  const PositionedScores adjust(p, head);
-  WarpRows<T, S::kHeadSize, 1, S::kKeys, S::kStride, PositionedScores> rows;
+  const typename S::Adjust adjust(p, head);
+  WarpRows<T, S::kHeadSize, 1, S::kKeys, S::kStride, typename S::Adjust> rows;
   for (int number = 0; number < steps.count(); ++number) {
     T* const k = shared_kv + number % kStages * S::kStageElements;
     const T* const v = k + S::kKeys * S::kStride;
     waitCopies<kStages - 1>();
     __syncthreads();
     if (has_rows) {
-      if (number == 0) rows.begin(shared_q + warp_row * S::kStride, biasOf<T>(p.q, head), p.D);
+      if (number == 0) rows.begin(shared_q + warp * S::kWarpRows * S::kStride, biasOf<T>(p.q, head), p.D);
       const KeyStep step = steps.step(number);
       if (!adjust.seesAny(first_row, first_row + S::kWarpRows - 1, step.first, step.keys)) {
         // None of this warp's rows does, though one of the tile's may.
@@ -124,8 +168,8 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaPrefixKernel
     load(k, number + kStages);
   }
   if (!has_rows) return;
-  rows.storeOutput(y + warp_row * y_stride, y_stride, tile.rows - warp_row, biasOf<T>(p.v, kv_head), p.D,
-                   p.e4m3_factor);
+  rows.storeOutput(y + warp_row * y_stride + own_head * p.D, y_stride, tile.rows - warp_row, biasOf<T>(p.v, kv_head),
+                   p.D, p.e4m3_factor);
 }
 
 template <typename T, class S>
@@ -135,17 +179,27 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   static_assert(kBytes <= 99 * 1024, "sm_86, sm_89 and sm_120 give a block 99 KB");
   const auto kernel =
       params.e4m3_factor > 0.f ? attentionMmaPrefixKernel<T, S, E4m3> : attentionMmaPrefixKernel<T, S, T>;
-  const unsigned blocks = countQueryTiles(params.T, params.B, S::kRows) * params.H;
+  const unsigned blocks = countQueryTiles(params.T, params.B, S::kTileRows) * (params.H / S::kHeads);
   return launchWithSharedMemory(kernel, blocks, kThreads, kBytes, stream, params);
+}
+
+template <typename T, int kHeads>
+cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
+  if (params.D <= 64) return launch<T, Shape<64, 64, 3, kHeads, CausalScores>>(params, stream);
+  if (params.D <= 128) return launch<T, Shape<128, 32, 3, kHeads, CausalScores>>(params, stream);
+  return launch<T, Shape<256, 32, 1, kHeads, CausalScores>>(params, stream);
 }
 
 }  // namespace
 
 template <typename T>
 cudaError_t launchMmaPrefix(const AttentionParams& params, cudaStream_t stream) {
-  if (params.D <= 64) return launch<T, Shape<64, 64, 3>>(params, stream);
-  if (params.D <= 128) return launch<T, Shape<128, 32, 2>>(params, stream);
-  return launch<T, Shape<256, 32, 1>>(params, stream);
+  if (params.bias != AttentionBias::kNone) {
+    if (params.D <= 64) return launch<T, Shape<64, 64, 3, 1, PositionedScores>>(params, stream);
+    if (params.D <= 128) return launch<T, Shape<128, 32, 2, 1, PositionedScores>>(params, stream);
+    return launch<T, Shape<256, 32, 1, 1, PositionedScores>>(params, stream);
+  }
+  return params.H / params.kv_heads % 2 == 0 ? chooseShape<T, 2>(params, stream) : chooseShape<T, 1>(params, stream);
 }
 
 }  // namespace padfree

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from padfree.contract.metadata import Metadata
+from padfree.contract.names import PREFIX
 
 from ..backend import Backend
 from ..errors import SessionError
@@ -101,6 +102,7 @@ def device_feeds(
             if not isinstance(feeds[item.name], DeviceInput):
                 check_values(item, feeds[item.name], lens)
     feeds |= {item.name: np.zeros(max(1, total), np.int32) for item in metadata.inputs if item.role == "unread"}
+    feeds |= {item.name: np.full(1, -1, np.int32) for item in metadata.inputs if item.role == PREFIX}
     feeds[lens_input.name] = cumulative(lens) if sums else lens
     return {**feeds, **of_sequences, **_longest_feed(metadata, longest)}
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from padfree.contract.metadata import Metadata, OutputInfo
-from padfree.contract.names import PER_SEQUENCE
+from padfree.contract.names import PER_SEQUENCE, PREFIX
 
 from ..errors import SessionError
 
@@ -36,11 +36,15 @@ def batch_bucket(sequences: int, max_batch: int) -> int:
 
 
 class Sizes(NamedTuple):
-    """What the shapes of a run follow from: tokens T, sequences B, and slots S where there is a padded axis."""
+    """What the shapes of a run follow from: tokens T, sequences B, and slots S where there is a padded axis.
+
+    `prefixes` are the numbers in the input of shared prefixes: B, or 1 where no sequence has one; 0 without the input.
+    """
 
     tokens: int
     sequences: int
     slots: int = 0
+    prefixes: int = 0
 
 
 class Buckets:
@@ -53,24 +57,28 @@ class Buckets:
         self._profile = metadata.engine.profile
         names = {item.role: item.name for item in metadata.inputs}
         self._tokens, self._lens, self._slots = names["tokens"], names["seq_lens"], names.get("max_seqlen")
+        self._prefix = names.get(PREFIX)
 
     def sizes(self, shapes: Mapping[str, Shape]) -> Sizes:
         """The sizes of a run with inputs of these shapes."""
         slots = 0 if self._slots is None else shapes[self._slots][0]
-        return Sizes(shapes[self._tokens][0], shapes[self._lens][0], slots)
+        prefixes = 0 if self._prefix is None else shapes[self._prefix][0]
+        return Sizes(shapes[self._tokens][0], shapes[self._lens][0], slots, prefixes)
 
     def round_up(self, sizes: Sizes) -> Sizes:
         """The sizes of the graph that takes a run of these."""
+        sequences = batch_bucket(sizes.sequences, self._profile.max_batch)
         return Sizes(
             token_bucket(sizes.tokens, self._profile.max_tokens),
-            batch_bucket(sizes.sequences, self._profile.max_batch),
+            sequences,
             token_bucket(sizes.slots, self._profile.max_seq_len) if sizes.slots else 0,
+            sequences if sizes.prefixes > 1 else sizes.prefixes,
         )
 
     def input_shapes(self, sizes: Sizes) -> dict[str, Shape]:
         """The shapes of the inputs for these sizes."""
         of_sequences = dict.fromkeys(("seq_lens", PER_SEQUENCE), sizes.sequences)
-        by_role = {"tokens": sizes.tokens, "max_seqlen": sizes.slots, **of_sequences}
+        by_role = {"tokens": sizes.tokens, "max_seqlen": sizes.slots, PREFIX: sizes.prefixes, **of_sequences}
         return {item.name: (by_role[item.role], *item.trailing_shape) for item in self._metadata.inputs}
 
     def trim(self, output: OutputInfo, shape: Shape, sizes: Sizes) -> Shape:

@@ -115,6 +115,8 @@ class DevicePool(Closing):
                     contexts=contexts,
                     max_graphs=max_graphs,
                 )
+            for session in sessions.values():
+                session.share_by(costs)
             return cls(sessions, costs=costs, contexts=contexts)
         except BaseException:
             for session in sessions.values():
@@ -150,6 +152,11 @@ class DevicePool(Closing):
     def stats(self) -> dict[str, DeviceStats]:
         """Name of every device -> what it has done."""
         return self._members.stats()
+
+    @property
+    def tokens_saved(self) -> int:
+        """As of a Session, of all devices."""
+        return self._members.tokens_saved()
 
     def run(self, request: Mapping[str, Sequence[Any]] | Sequence[Any]) -> dict[str, list[Any]]:
         """Runs a ragged batch, as Session.run, with results on the host.

@@ -118,6 +118,10 @@ class Members:
                 for member in self._members
             }
 
+    def tokens_saved(self) -> int:
+        """Tokens that sessions did not compute, because sequences of a batch shared what they begin with."""
+        return sum(getattr(member.session, "tokens_saved", 0) for member in self._members)
+
     def run(self, work: Callable[[PoolSession], T], cost_s: float, tokens: int) -> T:
         """Does work on the device that ends it first, and on another one where that fails.
 
