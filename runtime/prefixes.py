@@ -36,14 +36,14 @@ class Costs(Protocol):
         """The cost of packed runs with these numbers of sequences, sums of lengths and sums of squared lengths."""
 
 
-class Family(NamedTuple):
+class Siblings(NamedTuple):
     """Sequences, by number, that begin with the same tokens, and how many these are."""
 
     members: list[int]
     length: int
 
     @property
-    def saved(self) -> int:
+    def savings(self) -> int:
         """Tokens that are computed once instead of by every member."""
         return (len(self.members) - 1) * self.length
 
@@ -113,7 +113,7 @@ def read_prefix(prefix: Any, seq_lens: Int32Array, metadata: Metadata) -> Int32A
     return numbers
 
 
-def _families(ragged: RaggedBatch) -> list[Family]:
+def _families(ragged: RaggedBatch) -> list[Siblings]:
     """Families that save many tokens; of every sequence, all tokens but the last may be shared."""
     ends = np.cumsum(ragged.seq_lens, dtype=np.int64).tolist()
     bounds = [(start, max(start, end - 1)) for start, end in zip([0, *ends], ends, strict=False)]
@@ -130,7 +130,7 @@ def _families(ragged: RaggedBatch) -> list[Family]:
     return families
 
 
-def _best(group: list[int], columns: list[TokenArray], bounds: Sequence[tuple[int, int]]) -> list[Family]:
+def _best(group: list[int], columns: list[TokenArray], bounds: Sequence[tuple[int, int]]) -> list[Siblings]:
     """Families of sequences that stand in the order of their ids; together they save the most tokens, or nearly so.
 
     Sequences that share so many tokens stand together: they are a node of the tree of common prefixes, which a stack
@@ -142,9 +142,9 @@ def _best(group: list[int], columns: list[TokenArray], bounds: Sequence[tuple[in
         shared = 0 if after is None else _common(columns, bounds[number], bounds[after])
         node = _Node(shared, [number], [])
         while stack and stack[-1].depth > shared:
-            node = stack.pop().joined(node).with_family()
+            node = stack.pop().join(node).with_family()
         if stack and stack[-1].depth == shared:
-            stack[-1] = stack[-1].joined(node)
+            stack[-1] = stack[-1].join(node)
         else:
             stack.append(node._replace(depth=shared))
     return stack[0].families
@@ -155,22 +155,22 @@ class _Node(NamedTuple):
 
     depth: int
     loose: list[int]
-    families: list[Family]
+    families: list[Siblings]
 
-    def joined(self, other: _Node) -> _Node:
+    def join(self, other: _Node) -> _Node:
         return self._replace(loose=self.loose + other.loose, families=self.families + other.families)
 
     def with_family(self) -> _Node:
         """With one more family, of loose sequences and those that save less in a family below, if it saves more."""
         if self.depth < LEAST_PREFIX:
             return self
-        kept = [family for family in self.families if family.saved >= len(family.members) * self.depth]
-        others = [family for family in self.families if family not in kept]
+        staying = [family for family in self.families if family.savings >= len(family.members) * self.depth]
+        others = [family for family in self.families if family not in staying]
         members = self.loose + [number for family in others for number in family.members]
-        before = sum(family.saved for family in others)
+        before = sum(family.savings for family in others)
         if (len(members) - 1) * self.depth <= before:
             return self
-        return _Node(self.depth, [], [*kept, Family(members, self.depth)])
+        return _Node(self.depth, [], [*staying, Siblings(members, self.depth)])
 
 
 def _common(columns: Sequence[TokenArray], one: tuple[int, int], other: tuple[int, int]) -> int:
@@ -183,37 +183,37 @@ def _common(columns: Sequence[TokenArray], one: tuple[int, int], other: tuple[in
     return most
 
 
-def _pays(seq_lens: Int32Array, families: Sequence[Family], costs: Costs | None) -> bool:
+def _pays(seq_lens: Int32Array, families: Sequence[Siblings], costs: Costs | None) -> bool:
     """Whether a batch is faster when these sequences share their prefixes."""
     lengths = seq_lens.astype(np.int64)
-    saved = sum(family.saved for family in families)
+    savings = sum(family.savings for family in families)
     if costs is None:
-        return saved >= max(LEAST_SAVED, LEAST_PART_SAVED * int(lengths.sum()))
+        return savings >= max(LEAST_SAVED, LEAST_PART_SAVED * int(lengths.sum()))
     squares = int((lengths**2).sum())
     # Of a member with n tokens after p others, attention is n^2 + 2 n p of (n + p)^2; what p^2 it lacks, one has.
-    squares_saved = sum(family.saved * family.length for family in families)
+    squares_saved = sum(family.savings * family.length for family in families)
     tokens, count = int(lengths.sum()), lengths.size
     alone, together = costs.mixed_seconds(
         np.array([count, count + len(families)]),
-        np.array([tokens, tokens - saved]),
+        np.array([tokens, tokens - savings]),
         np.array([squares, squares - squares_saved]),
     ).tolist()
     return bool(together < alone)
 
 
-class _Member(NamedTuple):
+class _Place(NamedTuple):
     """A sequence by number, and its family; None: it shares nothing."""
 
     number: int
-    family: Family | None
+    family: Siblings | None
 
 
-def _cut(families: Sequence[Family], lengths: Sequence[int], budget: Budget) -> Iterator[list[_Member]]:
+def _cut(families: Sequence[Siblings], lengths: Sequence[int], budget: Budget) -> Iterator[list[_Place]]:
     """Runs that fit the budget, with families kept together as far as they fit; the rest in the caller's order."""
     shared = {number for family in families for number in family.members}
-    members = [_Member(number, family) for family in families for number in family.members]
-    members += [_Member(number, None) for number in range(len(lengths)) if number not in shared]
-    run: list[_Member] = []
+    members = [_Place(number, family) for family in families for number in family.members]
+    members += [_Place(number, None) for number in range(len(lengths)) if number not in shared]
+    run: list[_Place] = []
     present: set[int] = set()  # the families of the run, by id
     sequences = tokens = 0
     for member in members:
@@ -230,7 +230,7 @@ def _cut(families: Sequence[Family], lengths: Sequence[int], budget: Budget) -> 
         yield run
 
 
-def _run(ragged: RaggedBatch, starts: Sequence[int], lengths: Sequence[int], members: Sequence[_Member]) -> SharedRun:
+def _run(ragged: RaggedBatch, starts: Sequence[int], lengths: Sequence[int], members: Sequence[_Place]) -> SharedRun:
     """The batch of a run; a family of which one member alone is there is none."""
     counts: dict[int, int] = {}
     for member in members:
@@ -240,8 +240,8 @@ def _run(ragged: RaggedBatch, starts: Sequence[int], lengths: Sequence[int], mem
     pieces, prefix = list[tuple[int, int]](), list[int]()
     for member in members:
         parent = families.get(id(member.family))
-        skipped = 0 if parent is None else parent.length
-        pieces.append((starts[member.number] + skipped, lengths[member.number] - skipped))
+        offset = 0 if parent is None else parent.length
+        pieces.append((starts[member.number] + offset, lengths[member.number] - offset))
         prefix.append(numbers.get(id(member.family), -1))
     for family in families.values():
         pieces.append((starts[family.members[0]], family.length))
@@ -262,11 +262,11 @@ def _ranges(pieces: Iterable[tuple[int, int]]) -> npt.NDArray[np.int64]:
 
 def own_rows(results: Mapping[str, list[Any]], runs: Sequence[SharedRun], count: int) -> dict[str, list[Any]]:
     """The caller's rows in its order, of all sequences of all runs; those of prefixes stay behind."""
-    ordered: dict[str, list[Any]] = {name: [None] * count for name in results}
+    in_order: dict[str, list[Any]] = {name: [None] * count for name in results}
     first = 0
     for run in runs:
         for name, rows in results.items():
             for number, row in zip(run.callers, rows[first:], strict=False):
-                ordered[name][number] = row
+                in_order[name][number] = row
         first += run.batch.seq_lens.size
-    return ordered
+    return in_order

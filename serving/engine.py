@@ -226,10 +226,10 @@ class _Measuring:
         with self._lock:
             self._counters.observe("te_batch_next_size", [sequences])
             self._counters.observe("te_batch_next_tokens", [tokens])
-            saved = getattr(self._session, "tokens_saved", 0) - self._tokens_saved
-            self._tokens_saved += saved
-            self._counters.add("padfree_tokens_saved_total", saved)
-            self._counters.add("padfree_tokens_total", tokens - saved)
+            savings = getattr(self._session, "tokens_saved", 0) - self._tokens_saved
+            self._tokens_saved += savings
+            self._counters.add("padfree_tokens_saved_total", savings)
+            self._counters.add("padfree_tokens_total", tokens - savings)
             self._count_devices()
         return {self._output: results[self._output]}
 

@@ -62,13 +62,15 @@ def check_prefixes(result: PassResult) -> None:
 
 
 def _reasons(graph: gs.Graph, analysis: Analysis) -> Iterator[str]:
-    yield from _of_inputs(graph)
-    if not any(is_padfree(node, "PadfreeAttention") for node in graph.nodes):
-        yield "the model has no attention"
-    for node in graph.nodes:
+    """Why sequences may not continue others; what says most of the model comes first."""
+    attentions = [node for node in graph.nodes if is_padfree(node, "PadfreeAttention")]
+    if not attentions:
+        yield "the model has no attention that is packed"
+    for node in [*attentions, *graph.nodes]:
         reason = _of_operator(node) if node.domain == DOMAIN else _of_standard(node, analysis)
         if reason is not None:
             yield reason
+    yield from _of_inputs(graph)
     yield from _of_outputs(graph, analysis)
 
 
