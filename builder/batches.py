@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from padfree.contract.fields import decode
 from padfree.contract.os_errors import not_readable
+from padfree.contract.text_files import read_text
 from padfree.contract.text_inputs import PROMPT_LENGTH
 from padfree.contract.texts import RIGHT, TextInfo
 from padfree.runtime import Metadata, SessionError
@@ -180,13 +181,11 @@ def _read_text_records(
     path: Path, info: TextInfo | None, advice: str
 ) -> tuple[list[Text], dict[int, Mapping[str, Any]]]:
     """Texts, and by line or row the objects that they come from: none for a file of plain texts."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines() if path.suffix in (".txt", ".jsonl") else []
-    except (OSError, UnicodeDecodeError) as error:
-        raise BuildError(f"{path}: {not_readable(error, 'pass a UTF-8 text file')}") from error
     if path.suffix not in (".txt", ".jsonl", *TABLES):
         suffixes = ", ".join((".txt", ".jsonl", *TABLES))
         raise BuildError(f"{path}: {advice} ({suffixes})")
+    if path.suffix not in TABLES:
+        lines = read_text(path, BuildError, "pass a UTF-8 text file", encoding="utf-8-sig").splitlines()
     if path.suffix == ".txt":
         return list(lines), {}
     records: Sequence[Mapping[str, Any]]

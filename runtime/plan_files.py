@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from padfree.contract import metadata as contract
-from padfree.contract.fields import decode
 from padfree.contract.metadata import EngineInfo, Metadata
-from padfree.contract.os_errors import not_readable
+from padfree.contract.text_files import read_json
 
 from .errors import SessionError
 
@@ -59,20 +58,12 @@ def read_sidecar(plan: Path) -> Metadata:
     if not plan.is_file():
         raise SessionError(f"{plan}: no such plan; build one with: padfree build model.onnx -o {plan}")
     path = sidecar_path(plan)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
+    if not path.exists():
         raise SessionError(
             f"{plan}: its metadata {path.name} is missing; copy it along with the plan, or build the plan again "
             f"with: padfree build model.onnx -o {plan}"
-        ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise SessionError(f"{path}: {not_readable(error, 'build the plan again with padfree build')}") from error
-    try:
-        raw = decode(text)
-    except ValueError as error:
-        raise SessionError(f"{path}: not JSON ({error}); build the plan again with padfree build") from error
-    metadata = parse_metadata(raw, str(path))
+        )
+    metadata = parse_metadata(read_json(path, SessionError, "build the plan again with padfree build"), str(path))
     if metadata.engine is None:
         raise SessionError(f"{path}: holds no 'engine' entry, so it is not a plan's metadata; build the plan again")
     return metadata

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from padfree.contract.names import FP8, INTERFACES, MASKS, PRECISIONS, WHOLE
-from padfree.contract.os_errors import not_readable
+from padfree.contract.text_files import read_text
 
 from .console import error_console, print_line
 
@@ -206,10 +206,8 @@ def _content_of(text: str, option: str) -> str:
         is_file = Path(text).is_file()
     except (OSError, ValueError):  # longer than any path
         return text
-    try:
-        return Path(text).read_text(encoding="utf-8") if is_file else text
-    except (OSError, UnicodeDecodeError) as error:
-        raise BuildError(f"{option} {text}: {not_readable(error, 'give a text in UTF-8')}") from error
+    advice = "give a text in UTF-8"
+    return read_text(Path(text), lambda reason: BuildError(f"{option} {reason}"), advice) if is_file else text
 
 
 def _names(text: str | None) -> tuple[str, ...]:

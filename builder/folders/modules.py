@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from padfree.contract.fields import decode
-from padfree.contract.os_errors import not_readable
+from padfree.contract.text_files import read_json
 
 from ..errors import BuildError
 from .head import ACTIVATIONS, POOLINGS, Chain, Dense, Head, Normalize, Splade, Step, VectorNorm
@@ -50,12 +49,7 @@ def read_modules(folder: Path, *, code_allowed: bool = False) -> Chain:
     file = folder / MODULES
     if not file.is_file():
         return _with_encoder(Chain(folder), folder)
-    try:
-        raw = decode(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BuildError(f"{file}: {not_readable(error, 'download the model again')}") from error
-    except ValueError as error:
-        raise BuildError(f"{file}: not JSON ({error}); download the model again") from error
+    raw = read_json(file, BuildError, "download the model again")
     if not isinstance(raw, list) or not raw or any(not isinstance(item, dict) for item in raw):
         raise BuildError(f"{file}: holds no list of modules; download the model again")
     modules = [(str(item.get("type", "")), str(item.get("path", ""))) for item in raw]

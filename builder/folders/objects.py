@@ -6,8 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from padfree.contract.fields import decode
-from padfree.contract.os_errors import not_readable
+from padfree.contract.text_files import read_json
 
 from ..errors import BuildError
 
@@ -21,16 +20,7 @@ class Entries:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        try:
-            text = file.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            text = "{}"
-        except (OSError, UnicodeDecodeError) as error:
-            raise BuildError(f"{file}: {not_readable(error, 'download the model again')}") from error
-        try:
-            raw = decode(text)
-        except ValueError as error:
-            raise BuildError(f"{file}: not JSON ({error}); download the model again") from error
+        raw = read_json(file, BuildError, "download the model again", missing="{}")
         if not isinstance(raw, dict):
             raise BuildError(f"{file}: holds a {type(raw).__name__}, not an object; download the model again")
         self.raw: dict[str, Any] = raw

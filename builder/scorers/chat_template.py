@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from padfree.contract.os_errors import not_readable
 from padfree.contract.templates import DOCUMENT, FIELDS, QUERY, Piece, Template
+from padfree.contract.text_files import read_text
 from tokenizers import Tokenizer
 
 from ..errors import BuildError
@@ -198,7 +198,4 @@ def _frame(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
 
 
 def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BuildError(f"{file}: {not_readable(error, 'download the model again')}") from error
+    return read_text(file, BuildError, "download the model again")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.fields import decode
-from padfree.contract.os_errors import not_readable
+from padfree.contract.text_files import read_text
 from padfree.runtime.batching import Waiting
 
 from ..errors import BuildError
@@ -101,10 +101,7 @@ def read_trace(path: Path) -> list[Waiting]:
     Raises:
         BuildError: the file cannot be read, or a line is something else.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BuildError(f"{path}: {not_readable(error, 'pass a trace of JSON lines')}") from error
+    lines = read_text(path, BuildError, "pass a trace of JSON lines").splitlines()
     trace: list[Waiting] = []
     for number, line in enumerate(lines, 1):
         if line.strip():

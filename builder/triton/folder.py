@@ -14,12 +14,13 @@ from typing import Any
 
 from padfree.builder.errors import BuildError
 from padfree.contract.fields import decode
-from padfree.runtime import file_digest
+from padfree.runtime import file_digest, sidecar_path
 
 Files = dict[str, "bytes | Callable[[Path], object]"]
 """Path in the folder -> content, or what writes the file."""
 
 MANIFEST = "padfree.json"
+PLAN_FILE = "model.plan"
 FORMAT = 2
 ENCODER, TOKENIZER, ENSEMBLE = "encoder", "tokenizer", "ensemble"
 CACHES = "__pycache__"  # Python makes these beside the model.py that a server runs
@@ -68,6 +69,11 @@ class Manifest:
 def copy_of(source: Path) -> Callable[[Path], object]:
     """Content for Files: a copy of a file."""
     return partial(shutil.copyfile, source)
+
+
+def plan_files(plan: Path) -> Files:
+    """A plan and its metadata."""
+    return {PLAN_FILE: copy_of(plan), f"{PLAN_FILE}.json": copy_of(sidecar_path(plan))}
 
 
 def read_manifest(folder: Path) -> Manifest | None:

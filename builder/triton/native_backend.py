@@ -11,19 +11,16 @@ from __future__ import annotations
 
 from padfree.builder.errors import BuildError
 from padfree.contract.metadata import OutputInfo
-from padfree.runtime import sidecar_path
 from padfree.runtime.request import ZERO_WHEN_MISSING
 from padfree.runtime.triton import EncoderParameters
 
 from . import config as configs
 from .compiled_tokenizer import COMPILED_FILE
-from .folder import ENCODER, Files, ModelFolder, copy_of
+from .folder import PLAN_FILE, ModelFolder, plan_files
 from .serving import NATIVE, ServedModel, has_rows
 from .tensors import VARIABLE, data_type, output_dims
 from .text import TokenizerChoice, add_text_inputs, add_text_outputs, text_inputs, tokenizer_parameters
-from .warmup import add_warmup
-
-PLAN_FILE = "model.plan"
+from .warmup import encoder_folder
 
 
 def model_folder(served_model: ServedModel, tokenizer: TokenizerChoice | None) -> ModelFolder:
@@ -45,10 +42,7 @@ def model_folder(served_model: ServedModel, tokenizer: TokenizerChoice | None) -
     for output in served_model.metadata.outputs:
         check_output(output)
         configs.add_output(config, output.name, data_type(configs.protobuf(), output.dtype), output_dims(output))
-    files: Files = {
-        PLAN_FILE: copy_of(served_model.path),
-        f"{PLAN_FILE}.json": copy_of(sidecar_path(served_model.path)),
-    }
+    files = plan_files(served_model.path)
     if tokenizer is not None and compiled is not None:
         files[COMPILED_FILE] = compiled
         add_text_inputs(config)
@@ -57,14 +51,7 @@ def model_folder(served_model: ServedModel, tokenizer: TokenizerChoice | None) -
         configs.add_parameters(config, tokenizer_parameters(served_model, tokenizer, COMPILED_FILE).to_strings())
     configs.add_batching(config, served_model)
     configs.add_instances(config, served_model.options.instances, on_gpu=True, gpus=served_model.options.gpus)
-    warmup = add_warmup(config, served_model)
-    return ModelFolder(
-        version=files,
-        beside=warmup,
-        config=configs.to_text(config),
-        part=ENCODER,
-        family=served_model.options.name,
-    )
+    return encoder_folder(config, served_model, files)
 
 
 def check_output(output: OutputInfo) -> None:

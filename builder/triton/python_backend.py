@@ -7,16 +7,15 @@ from pathlib import Path
 
 from padfree.builder.errors import BuildError
 from padfree.onnx_tools import load_model, save_model
-from padfree.runtime import sidecar_path
 from padfree.runtime.batching import read_costs
 from padfree.runtime.request import ZERO_WHEN_MISSING
 from padfree.runtime.triton import EncoderParameters
 
 from . import config as configs
-from .folder import ENCODER, Files, ModelFolder, copy_of
+from .folder import PLAN_FILE, Files, ModelFolder, plan_files
 from .serving import ServedModel
 from .tensors import VARIABLE, data_type, output_dims
-from .warmup import add_warmup
+from .warmup import encoder_folder
 
 MODEL_FILE = "model.py"
 COSTS_FILE = "costs.json"
@@ -36,7 +35,7 @@ def model_folder(served_model: ServedModel) -> ModelFolder:
         BuildError: an output whose type or shape cannot be served, or costs of another kind of model.
         padfree.runtime.SessionError: no table of costs.
     """
-    file = "model.plan" if served_model.is_plan else "model.onnx"
+    file = PLAN_FILE if served_model.is_plan else "model.onnx"
     config = new_config(served_model.options.name, served_model.max_batch)
     for item in served_model.metadata.token_inputs():
         optional = item.name in ZERO_WHEN_MISSING
@@ -55,17 +54,15 @@ def model_folder(served_model: ServedModel) -> ModelFolder:
         model=file, costs=COSTS_FILE if costs else "", fair_share=served_model.options.fair_share
     )
     configs.add_parameters(config, parameters.to_strings())
-    warmup = add_warmup(config, served_model)
     files: Files = {MODEL_FILE: MODEL.format(module="encoder", name="EncoderModel").encode()}
     if costs is not None:
         files[COSTS_FILE] = _cost_table(costs, served_model)
     if served_model.is_plan:
-        files[file] = copy_of(served_model.path)
-        files[f"{file}.json"] = copy_of(sidecar_path(served_model.path))
+        files |= plan_files(served_model.path)
     else:
         model = load_model(served_model.path)  # brings weights along that lie in files of their own
         files[file] = lambda path: save_model(model, path)
-    return ModelFolder(files, warmup, configs.to_text(config), ENCODER, served_model.options.name)
+    return encoder_folder(config, served_model, files)
 
 
 def _cost_table(file: Path, served_model: ServedModel) -> bytes:

@@ -6,16 +6,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from padfree.runtime import Profile, sidecar_path
+from padfree.runtime import Profile
 
 from . import config as configs
 from . import libraries
-from .folder import ENCODER, ModelFolder, copy_of
+from .folder import PLAN_FILE, ModelFolder, plan_files
 from .serving import ServedModel
 from .tensors import VARIABLE, data_type, output_dims
-from .warmup import add_warmup
+from .warmup import encoder_folder
 
-PLAN_FILE = "model.plan"
 BATCHING_FILE = "batchstrategy.so"
 """The name that the core looks for in a model's folder (core/src/backend_model.cc, TritonModel::Create). The parameter
 TRITON_BATCH_STRATEGY_PATH is not used: servers since May 2026 refuse a path outside of the model's folder, and one
@@ -55,11 +54,5 @@ def model_folder(served_model: ServedModel, profile: Profile) -> ModelFolder:
     configs.add_batching(config, served_model)
     configs.add_instances(config, served_model.options.instances, on_gpu=True, gpus=served_model.options.gpus)
     configs.add_parameters(config, {MAX_TOKENS_PARAMETER: str(profile.max_tokens)})
-    warmup = add_warmup(config, served_model)
-    return ModelFolder(
-        version={PLAN_FILE: copy_of(served_model.path), f"{PLAN_FILE}.json": copy_of(sidecar_path(served_model.path))},
-        beside={BATCHING_FILE: libraries.find(libraries.BATCHING).read_bytes(), **warmup},
-        config=configs.to_text(config),
-        part=ENCODER,
-        family=served_model.options.name,
-    )
+    library = {BATCHING_FILE: libraries.find(libraries.BATCHING).read_bytes()}
+    return encoder_folder(config, served_model, plan_files(served_model.path), library)

@@ -8,12 +8,14 @@ sample of batch size N is N requests of one sequence each (core/src/backend_mode
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from padfree.contract.metadata import InputInfo
 
-from .config import protobuf
+from .config import protobuf, to_text
+from .folder import ENCODER, Files, ModelFolder
 from .serving import ServedModel
 
 WARMUP_FOLDER = "warmup"  # the server looks for input_data_file here
@@ -47,6 +49,14 @@ def add_warmup(config: Any, served_model: ServedModel) -> dict[str, bytes]:
             values.dims.append(item.width or 1)
             values.zero_data = True  # which every table has
     return files
+
+
+def encoder_folder(
+    config: Any, served_model: ServedModel, version: Files, beside: Mapping[str, bytes] | None = None
+) -> ModelFolder:
+    """The folder of a model that is configured but for its warm-up; the other arguments are files of the folder."""
+    warmup = add_warmup(config, served_model)
+    return ModelFolder(version, {**(beside or {}), **warmup}, to_text(config), ENCODER, served_model.options.name)
 
 
 def _as_file(name: str, number: int) -> str:

@@ -14,7 +14,7 @@ from ..budget import Budget
 from .costs import CostTable
 from .line import EntryT, Line, OrderKey
 from .partition import check_alike, partition
-from .policy import TURN, LinePolicy, first_run, in_order, in_time, orders_of, start_s
+from .policy import TURN, LinePolicy, first_run, in_order, in_time, orders_of
 from .waiting import Waiting
 
 
@@ -49,14 +49,9 @@ class FirstCome(LinePolicy):
         """When requests are due, and until when they wait for others, where that is asked for."""
         return orders_of(self.patience_s, self.max_delay_s, self.costs)
 
-    def look(self, line: Line[EntryT], now_s: float) -> tuple[list[tuple[EntryT, Waiting]], float]:
+    def first(self, line: Line[EntryT]) -> list[tuple[EntryT, Waiting]]:
         """The first requests that fit the budget."""
-        start = start_s(line, self.budget, self.max_delay_s)
-        return ([], start) if start > now_s else (first_run(in_order(line, self.patience_s), self.budget), start)
-
-    def pick(self, seen: Sequence[Waiting], now_s: float) -> Sequence[int]:
-        """All of them, as far as deadlines allow."""
-        return in_time(range(len(seen)), seen, self.costs, now_s)
+        return first_run(in_order(line, self.patience_s), self.budget)
 
 
 @dataclass(frozen=True)
@@ -89,14 +84,9 @@ class FairShare(LinePolicy):
         """The order of turns, and until when requests wait for others, where that is asked for."""
         return {**orders_of(None, self.max_delay_s, self.costs), TURN: lambda request: request.turn}
 
-    def look(self, line: Line[EntryT], now_s: float) -> tuple[list[tuple[EntryT, Waiting]], float]:
+    def first(self, line: Line[EntryT]) -> list[tuple[EntryT, Waiting]]:
         """Those whose turn is next, as many as fit the budget."""
-        start = start_s(line, self.budget, self.max_delay_s)
-        return ([], start) if start > now_s else (first_run(line.in_order(TURN), self.budget), start)
-
-    def pick(self, seen: Sequence[Waiting], now_s: float) -> Sequence[int]:
-        """All of them, as far as deadlines allow."""
-        return in_time(range(len(seen)), seen, self.costs, now_s)
+        return first_run(line.in_order(TURN), self.budget)
 
 
 @dataclass(frozen=True)
@@ -130,10 +120,9 @@ class CheapestCut(LinePolicy):
         """When requests are due, and until when they wait for others, where that is asked for."""
         return orders_of(self.patience_s, self.max_delay_s, self.costs)
 
-    def look(self, line: Line[EntryT], now_s: float) -> tuple[list[tuple[EntryT, Waiting]], float]:
+    def first(self, line: Line[EntryT]) -> list[tuple[EntryT, Waiting]]:
         """The first requests, as many as the window holds."""
-        start = start_s(line, self.budget, self.max_delay_s)
-        return ([], start) if start > now_s else (list(islice(in_order(line, self.patience_s), self.window)), start)
+        return list(islice(in_order(line, self.patience_s), self.window))
 
     def pick(self, seen: Sequence[Waiting], now_s: float) -> Sequence[int]:
         """The run of the cheapest cut that holds the request that is due first."""

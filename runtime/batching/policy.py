@@ -48,9 +48,18 @@ class Policy(Protocol):
 class LinePolicy:
     """A policy that does not look at every request that waits, so that its time does not grow with the queue.
 
-    `orders` names the orders that it needs. `look` takes the first requests in these orders while the queue is locked;
-    `pick` chooses a run among them after that. `decide` does both on a list.
+    `orders` names the orders that it needs. `look` takes the first requests in these orders, by `first`, while the
+    queue is locked; `pick` chooses a run among them after that. `decide` does both on a list.
+
+    Attributes:
+        budget: what a run takes.
+        costs: what runs cost; None where nobody measured it.
+        max_delay_s: how long a request waits for others to share its run.
     """
+
+    budget: Budget
+    costs: CostTable | None
+    max_delay_s: float
 
     @property
     def orders(self) -> Mapping[str, OrderKey]:
@@ -59,11 +68,16 @@ class LinePolicy:
 
     def look(self, line: Line[EntryT], now_s: float) -> tuple[list[tuple[EntryT, Waiting]], float]:
         """Those among whom the next run is chosen; without any, when to ask again."""
+        start = start_s(line, self.budget, self.max_delay_s)
+        return ([], start) if start > now_s else (self.first(line), start)
+
+    def first(self, line: Line[EntryT]) -> list[tuple[EntryT, Waiting]]:
+        """Those among whom a run that starts now is chosen."""
         raise NotImplementedError
 
     def pick(self, seen: Sequence[Waiting], now_s: float) -> Sequence[int]:
-        """The next run out of those that were looked at: indexes, one or more."""
-        raise NotImplementedError
+        """The next run out of those that were looked at: indexes, one or more; all, as far as deadlines allow."""
+        return in_time(range(len(seen)), seen, self.costs, now_s)
 
     def decide(self, waiting: Sequence[Waiting], now_s: float) -> Decision:
         """The next run out of what waits."""

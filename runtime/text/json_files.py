@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from padfree.contract.fields import decode
 from padfree.contract.os_errors import not_readable
+from padfree.contract.text_files import read_json
 
 from ..errors import SessionError
 
@@ -52,12 +52,7 @@ def read_object(file: Path) -> dict[str, Any]:
     """
     if not file.is_file():
         return {}
-    try:
-        value = decode(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SessionError(f"{file}: {not_readable(error, 'download it again')}") from error
-    except ValueError as error:
-        raise SessionError(f"{file}: not JSON ({error}); download it again") from error
+    value = read_json(file, SessionError, "download it again")
     if not isinstance(value, dict):
         raise SessionError(f"{file}: holds a {type(value).__name__}, not an object; download it again")
     return value

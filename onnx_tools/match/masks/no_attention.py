@@ -55,22 +55,25 @@ def no_attention(graph: gs.Graph, analysis: Analysis) -> RewriteError:
     )
 
 
-def _traced_length(analysis: Analysis, node: gs.Node) -> int | None:
-    """The number of keys that a Softmax has in place of the sequence's length; None for others."""
+def _traced_scores(analysis: Analysis, node: gs.Node) -> tuple[Shape, int] | None:
+    """The shape of a Softmax's scores, and the number of their keys; None where that is no number above 1."""
     shape = analysis[node.inputs[0]].shape
     if shape is None or len(shape) < 3 or axis_of(node, len(shape)) != len(shape) - 1:
         return None
-    size = shape[-1].constant()
-    return size if size is not None and size > 1 and S in shape[:-1] and S not in shape[:2] else None
+    keys = shape[-1].constant()
+    return (shape, keys) if keys is not None and keys > 1 else None
+
+
+def _traced_length(analysis: Analysis, node: gs.Node) -> int | None:
+    """The number of keys that a Softmax has in place of the sequence's length; None for others."""
+    shape, size = _traced_scores(analysis, node) or ((), None)
+    return size if S in shape[:-1] and S not in shape[:2] else None
 
 
 def _traced_square(analysis: Analysis, node: gs.Node) -> int | None:
     """The number that scores have in place of the sequence's length in both of their last axes; None for others."""
-    shape = analysis[node.inputs[0]].shape
-    if shape is None or len(shape) < 3 or axis_of(node, len(shape)) != len(shape) - 1:
-        return None
-    queries, keys = shape[-2].constant(), shape[-1].constant()
-    return keys if keys is not None and keys > 1 and queries == keys and S not in shape else None
+    shape, keys = _traced_scores(analysis, node) or ((), None)
+    return keys if shape and shape[-2].constant() == keys and S not in shape else None
 
 
 def _traced_constants(graph: gs.Graph, analysis: Analysis, size: int) -> str:
