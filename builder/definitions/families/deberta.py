@@ -20,7 +20,6 @@ from ..model import Definition, EncoderRows, Outputs, Writing
 from ..tensors import Tensors
 from . import bert
 
-_VOCABULARY = 128100
 _TERMS = {"c2p", "p2c"}
 
 
@@ -49,28 +48,53 @@ class Distances:
         return Distances(rows, after, ahead, scale)
 
 
-def _encode(writing: Writing) -> EncoderRows:
-    keys, graph = writing.keys, writing.graph
+@dataclass(frozen=True)
+class Version:
+    """In what the versions of DeBERTa differ.
+
+    Attributes:
+        vocabulary, layers: defaults of sizes.
+        member: a tensor that every layer has.
+        distances: writes the embeddings of distances, for some terms of scores.
+        layer: a layer's tensors.
+        projections: the layers that make keys and queries from embeddings of distances, for some terms.
+    """
+
+    vocabulary: int
+    layers: int
+    member: str
+    distances: Callable[[Writing, Tensors, LayerSizes, tuple[str, ...]], Distances]
+    layer: Callable[[Tensors, LayerSizes], PostNormLayer]
+    projections: Callable[[Keys, Tensors, LayerSizes, tuple[str, ...]], dict[str, Linear]]
+
+
+def encode(writing: Writing, sizes: LayerSizes, version: Version) -> EncoderRows:
+    """The encoder of one version."""
+    keys, graph, tensors = writing.keys, writing.graph, bert.encoder_tensors(writing, "deberta.")
     keys.ignore("pooler_dropout", "pooler_hidden_act", "legacy", "tie_word_embeddings", "padding_idx")
-    keys.only(is_decoder=False, conv_groups=1)
-    sizes = bert.sizes_of(keys, width=1536, heads=24, inner=6144, epsilon=1e-7)
-    keys.only(attention_head_size=sizes.heads.size, pooler_hidden_size=sizes.width)
-    tensors = bert.encoder_tensors(writing, "deberta.")
-    x = embedded = embed(writing, tensors, sizes)
-    seen, terms = mask(graph), terms_of(keys)
-    distances = _distances(writing, tensors, sizes, terms)
-    for number in range(keys.size("num_hidden_layers", default=24)):
+    keys.only(is_decoder=False, pooler_hidden_size=sizes.width)
+    x = embedded = _embed(writing, tensors, sizes, version.vocabulary)
+    seen, terms = mask(graph), _terms_of(keys)
+    distances = version.distances(writing, tensors, sizes, terms)
+    for number in range(keys.size("num_hidden_layers", default=version.layers)):
         with graph.scope(f"layer.{number}"):
-            parts = tensors.below(f"encoder.layer.{number}.", member="attention.self.query_proj.weight")
-            more = terms_by_distance(graph, distances, sizes.heads, _projections(keys, parts, sizes, terms))
-            x = _layer(parts, sizes).apply(graph, x, sizes.heads, Scoring(distances.scale, seen, more=more))
-        if number == 0 and keys.size("conv_kernel_size", default=0, least=0):
+            parts = tensors.below(f"encoder.layer.{number}.", member=version.member)
+            more = _terms_by_distance(graph, distances, sizes.heads, version.projections(keys, parts, sizes, terms))
+            x = version.layer(parts, sizes).apply(graph, x, sizes.heads, Scoring(distances.scale, seen, more=more))
+        if number == 0 and version is _V2 and keys.size("conv_kernel_size", default=0, least=0):
             x = _convolve(writing, tensors, sizes, embedded, x)
     tensors.ignore("position_ids", "lm_predictions.", "mask_predictions.", "pooler.", "lm_head.")
     return EncoderRows(x, sizes.width, tensors)
 
 
-def terms_of(keys: Keys) -> tuple[str, ...]:
+def _encode(writing: Writing) -> EncoderRows:
+    keys = writing.keys
+    sizes = bert.sizes_of(keys, width=1536, heads=24, inner=6144, epsilon=1e-7)
+    keys.only(attention_head_size=sizes.heads.size, conv_groups=1)
+    return encode(writing, sizes, _V2)
+
+
+def _terms_of(keys: Keys) -> tuple[str, ...]:
     """Which terms scores have besides the product of queries and keys."""
     types = keys.raw.get("pos_att_type")
     terms = tuple(item.strip() for item in types.lower().split("|")) if isinstance(types, str) else None
@@ -81,7 +105,7 @@ def terms_of(keys: Keys) -> tuple[str, ...]:
     return terms
 
 
-def embed(writing: Writing, tensors: Tensors, sizes: LayerSizes, vocabulary: int = _VOCABULARY) -> str:
+def _embed(writing: Writing, tensors: Tensors, sizes: LayerSizes, vocabulary: int) -> str:
     """Word embeddings and, where the model has them, those of positions and types, through a norm; 0 in padding."""
     keys, graph = writing.keys, writing.graph
     narrow = keys.size("embedding_size", default=sizes.width)
@@ -136,7 +160,7 @@ def _projections(keys: Keys, parts: Tensors, sizes: LayerSizes, terms: tuple[str
     return {term: Linear.of(parts, names[term], sizes.width, sizes.width) for term in terms}
 
 
-def terms_by_distance(
+def _terms_by_distance(
     graph: EncoderGraph, distances: Distances, heads: Heads, layers: Mapping[str, Linear]
 ) -> Callable[[str, str], str]:
     """A function that adds up the terms of queries and keys [B, H, S, D] with embeddings of distances: [B, H, S, S]."""
@@ -211,6 +235,7 @@ def token_types(keys: Keys) -> int:
     return keys.size("type_vocab_size", default=0, least=0)
 
 
+_V2 = Version(128100, 24, "attention.self.query_proj.weight", _distances, _layer, _projections)
 DEBERTA = Definition(
     "DeBERTa v2",
     lambda keys, _: keys.raw.get("model_type") == "deberta-v2",

@@ -5,39 +5,30 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..attention import Scoring, mask
 from ..blocks import LayerSizes, PostNormLayer
 from ..heads import heads
+from ..keys import Keys
 from ..layers import Linear
 from ..model import Definition, EncoderRows, Writing
 from ..tensors import Tensors
 from . import bert
-from .deberta import Distances, classes, embed, furthest_of, layer_of, terms_by_distance, terms_of, token_types
-
-_VOCABULARY = 50265
+from .deberta import Distances, Version, classes, encode, furthest_of, layer_of, token_types
 
 
 def _encode(writing: Writing) -> EncoderRows:
-    keys, graph, sizes = writing.keys, writing.graph, bert.sizes_of(writing.keys, epsilon=1e-7)
-    keys.ignore("pooler_dropout", "pooler_hidden_act", "legacy", "tie_word_embeddings", "padding_idx")
-    keys.only(is_decoder=False, talking_head=False, pooler_hidden_size=sizes.width)
-    tensors = bert.encoder_tensors(writing, "deberta.")
-    x = embed(writing, tensors, sizes, _VOCABULARY)
-    seen, terms = mask(graph), terms_of(keys)
-    distances = _distances(writing, tensors, sizes, terms)
-    for number in range(keys.size("num_hidden_layers", default=12)):
-        with graph.scope(f"layer.{number}"):
-            parts = tensors.below(f"encoder.layer.{number}.", member="attention.self.in_proj.weight")
-            tables = {"c2p": ("pos_proj", False), "p2c": ("pos_q_proj", True)}
-            layers = {
-                term: Linear.of(parts, f"attention.self.{name}", sizes.width, sizes.width, bias=bias)
-                for term, (name, bias) in tables.items()
-                if term in terms
-            }
-            more = terms_by_distance(graph, distances, sizes.heads, layers)
-            x = _layer(parts, sizes).apply(graph, x, sizes.heads, Scoring(distances.scale, seen, more=more))
-    tensors.ignore("position_ids", "lm_predictions.", "mask_predictions.", "pooler.", "lm_head.", "cls.")
-    return EncoderRows(x, sizes.width, tensors)
+    writing.keys.only(talking_head=False)
+    encoded = encode(writing, bert.sizes_of(writing.keys, epsilon=1e-7), _V1)
+    encoded.tensors.ignore("cls.")
+    return encoded
+
+
+def _projections(_: Keys, parts: Tensors, sizes: LayerSizes, terms: tuple[str, ...]) -> dict[str, Linear]:
+    tables = {"c2p": ("pos_proj", False), "p2c": ("pos_q_proj", True)}
+    return {
+        term: Linear.of(parts, f"attention.self.{name}", sizes.width, sizes.width, bias=bias)
+        for term, (name, bias) in tables.items()
+        if term in terms
+    }
 
 
 def _distances(writing: Writing, tensors: Tensors, sizes: LayerSizes, terms: tuple[str, ...]) -> Distances:
@@ -56,6 +47,7 @@ def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
     return layer_of(parts, sizes, Linear(query, q_bias), Linear(key, None), Linear(value, v_bias))
 
 
+_V1 = Version(50265, 12, "attention.self.in_proj.weight", _distances, _layer, _projections)
 DEBERTA_V1 = Definition(
     "DeBERTa",
     lambda keys, _: keys.raw.get("model_type") == "deberta",

@@ -7,7 +7,7 @@ RMS norms come before attention and gated feed-forward network; keys and values 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,8 @@ from ..layers import Activation, FeedForward, Linear, Norm, activation, activati
 from ..model import Definition, EncoderRows, Outputs, WriteHead, Writing
 from ..rotary import Rotary, frequencies
 from ..tensors import Tensors
+
+_WORDS = "embed_tokens.weight"
 
 
 @dataclass(frozen=True)
@@ -68,32 +70,81 @@ def encoder(defaults: Defaults) -> Callable[[Writing], EncoderRows]:
         keys, graph = writing.keys, writing.graph
         keys.only(pretraining_tp=1, use_mrope=False, is_encoder_decoder=False, add_cross_attention=False)
         keys.ignore("tie_word_embeddings", "classifier_pooling", "clf_pooling")
-        sizes = _sizes(keys, defaults)
-        tensors = writing.tensors.below("", "model.", member="embed_tokens.weight")
-        count = keys.size("vocab_size", default=defaults.vocabulary)
-        with graph.scope("embeddings"):
-            x = words(graph, tensors.take("embed_tokens.weight", count, sizes.width))
-            x = graph.op("Mul", x, graph.constant(math.sqrt(sizes.width))) if defaults.scales_words else x
-        rotary = _rotary(keys, graph, sizes.heads.size, defaults.positions)
-        kinds = _kinds(keys, defaults)
+        sizes, kinds = _sizes(keys, defaults), _kinds(keys, defaults)
+        x = embed(writing, sizes.width, defaults.vocabulary, is_scaled=defaults.scales_words)
         masks = {kind: _mask(keys, graph, defaults, kind) for kind in sorted(set(kinds))}
-        for number, kind in enumerate(kinds):
-            with graph.scope(f"layer.{number}"):
-                parts = tensors.below(f"layers.{number}.", member="self_attn.q_proj.weight")
-                rotations = rotations_of(graph, parts, sizes, rotary, has_norms=defaults.has_key_norms)
-                scoring = Scoring(
-                    sizes.heads.size**-0.5, masks[kind], rotate_queries=rotations[0], rotate_keys=rotations[1]
-                )
-                x = _layer(keys, parts, sizes, defaults).apply(graph, x, sizes.heads, scoring)
-        x = Norm.rms(tensors, "norm", sizes.width, sizes.epsilon, plus=defaults.plus).apply(graph, x)
-        tensors.ignore("rotary_emb.inv_freq")
-        return EncoderRows(x, sizes.width, tensors)
+        rotary = _rotary(keys, graph, sizes.heads.size, defaults.positions)
+        encoded = write_layers(
+            writing,
+            x,
+            sizes,
+            [Kind(sizes.heads.size**-0.5, masks[kind], rotary) for kind in kinds],
+            lambda parts: _layer(keys, parts, sizes, defaults),
+            has_norms=defaults.has_key_norms,
+            plus=defaults.plus,
+        )
+        encoded.tensors.ignore("rotary_emb.inv_freq")
+        return encoded
 
     return encode
 
 
-def rotations_of(
-    graph: EncoderGraph, parts: Tensors, sizes: LayerSizes, rotary: Rotary, *, has_norms: bool, plus: float = 0.0
+def tensors_of(writing: Writing) -> Tensors:
+    """The tensors of the encoder, whose names may have a prefix."""
+    return writing.tensors.below("", "model.", member=_WORDS)
+
+
+def embed(writing: Writing, width: int, vocabulary: int, *, is_scaled: bool) -> str:
+    """Word embeddings, times the root of their width or not; `vocabulary` is the default of vocab_size."""
+    graph, count = writing.graph, writing.keys.size("vocab_size", default=vocabulary)
+    with graph.scope("embeddings"):
+        x = words(graph, tensors_of(writing).take(_WORDS, count, width))
+        return graph.op("Mul", x, graph.constant(math.sqrt(width))) if is_scaled else x
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a layer makes scores: their scale, the mask, and the rotation of queries and keys."""
+
+    scale: float
+    mask: str
+    rotary: Rotary
+
+
+def write_layers(
+    writing: Writing,
+    x: str,
+    sizes: LayerSizes,
+    kinds: Sequence[Kind],
+    layer: Callable[[Tensors], PreNormLayer],
+    *,
+    has_norms: bool,
+    plus: float,
+) -> EncoderRows:
+    """A layer of each of these kinds, and the last norm.
+
+    Args:
+        writing: the model.
+        x: embeddings [B, S, E].
+        sizes: those of all layers.
+        kinds: how each layer makes scores.
+        layer: makes a layer of its tensors.
+        has_norms: whether heads of queries and keys have norms.
+        plus: what is added to the weights of norms.
+    """
+    graph, tensors = writing.graph, tensors_of(writing)
+    for number, kind in enumerate(kinds):
+        with graph.scope(f"layer.{number}"):
+            parts = tensors.below(f"layers.{number}.", member="self_attn.q_proj.weight")
+            queries, its_keys = _rotations_of(graph, parts, sizes, kind.rotary, has_norms=has_norms, plus=plus)
+            scoring = Scoring(kind.scale, kind.mask, rotate_queries=queries, rotate_keys=its_keys)
+            x = layer(parts).apply(graph, x, sizes.heads, scoring)
+    x = Norm.rms(tensors, "norm", sizes.width, sizes.epsilon, plus=plus).apply(graph, x)
+    return EncoderRows(x, sizes.width, tensors)
+
+
+def _rotations_of(
+    graph: EncoderGraph, parts: Tensors, sizes: LayerSizes, rotary: Rotary, *, has_norms: bool, plus: float
 ) -> tuple[Callable[[str], str], Callable[[str], str]]:
     """Functions of queries and of keys [B, H, S, D]: a norm of every head where the model has one, and the rotation."""
 

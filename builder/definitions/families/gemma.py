@@ -3,21 +3,19 @@
 
 from __future__ import annotations
 
-import math
-
 from padfree.contract.texts import FEATURES, SENTENCES
 
-from ..attention import FULL, SLIDING, Scoring, layer_kinds, mask
+from ..attention import FULL, SLIDING, layer_kinds, mask
 from ..blocks import LayerSizes, PreNormLayer
 from ..errors import NotDefinedError
 from ..graph import EncoderGraph
 from ..heads import rows
 from ..keys import Keys
-from ..layers import Norm, activation, words
+from ..layers import Norm, activation
 from ..model import Definition, EncoderRows, Writing
 from ..rotary import Rotary, frequencies_of, parameters_by_kind
 from ..tensors import Tensors
-from .decoders import gated_network, heads_of, projections, rotations_of
+from .decoders import Kind, embed, gated_network, heads_of, projections, write_layers
 
 
 def _encode(writing: Writing) -> EncoderRows:
@@ -25,21 +23,12 @@ def _encode(writing: Writing) -> EncoderRows:
     keys.only(attn_logit_softcapping=None, final_logit_softcapping=None, is_encoder_decoder=False)
     keys.ignore("tie_word_embeddings", "_sliding_window_pattern")
     sizes = _sizes(keys)
-    tensors = writing.tensors.below("", "model.", member="embed_tokens.weight")
-    with graph.scope("embeddings"):
-        x = words(graph, tensors.take("embed_tokens.weight", keys.size("vocab_size", default=262_208), sizes.width))
-        x = graph.op("Mul", x, graph.constant(math.sqrt(sizes.width)))
-    kinds, rotary = _kinds(keys), _rotary(keys, graph, sizes.heads.size)
-    masks = {kind: _mask(keys, graph, kind) for kind in sorted(set(kinds))}
-    scale = keys.number("query_pre_attn_scalar", default=256) ** -0.5
-    for number, kind in enumerate(kinds):
-        with graph.scope(f"layer.{number}"):
-            parts = tensors.below(f"layers.{number}.", member="self_attn.q_proj.weight")
-            queries, its_keys = rotations_of(graph, parts, sizes, rotary[kind], has_norms=True, plus=1.0)
-            scoring = Scoring(scale, masks[kind], rotate_queries=queries, rotate_keys=its_keys)
-            x = _layer(keys, parts, sizes).apply(graph, x, sizes.heads, scoring)
-    x = Norm.rms(tensors, "norm", sizes.width, sizes.epsilon, plus=1.0).apply(graph, x)
-    return EncoderRows(x, sizes.width, tensors)
+    x = embed(writing, sizes.width, 262_208, is_scaled=True)
+    scale, rotary = keys.number("query_pre_attn_scalar", default=256) ** -0.5, _rotary(keys, graph, sizes.heads.size)
+    names = _kinds(keys)
+    kinds = {name: Kind(scale, _mask(keys, graph, name), rotary[name]) for name in sorted(set(names))}
+    layers = [kinds[name] for name in names]
+    return write_layers(writing, x, sizes, layers, lambda parts: _layer(keys, parts, sizes), has_norms=True, plus=1.0)
 
 
 def _sizes(keys: Keys) -> LayerSizes:
