@@ -12,7 +12,6 @@ for more queries and narrower intervals.
 
 from __future__ import annotations
 
-import argparse
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -31,6 +30,8 @@ from padfree.onnx_tools.precision.rounding import with_rounding
 from padfree.runtime import Session
 from padfree.runtime.plan_files import parse_metadata
 from padfree.runtime.texts import TextReader
+
+from benchmarks.command import json_parser
 
 from .pretrained_models import cosines
 from .texts import documentation_of, texts_at_hand
@@ -169,15 +170,10 @@ def _is_passed(figures: Mapping[str, Any]) -> bool:
 
 def main() -> int:
     """Measures and prints; exit code 1 if fp8 misses a goal."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.accuracy.fp8",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = json_parser(__doc__, "one line per model", prog="python -m benchmarks.accuracy.fp8")
     parser.add_argument("models", nargs="+", type=Path, help="folders of models, with their tokenizers")
     parser.add_argument("--texts", type=int, default=600, help="pairs of query and document, at most")
     parser.add_argument("--documentation", nargs="*", default=[], metavar="PACKAGE", help="texts of these packages too")
-    parser.add_argument("--json", type=Path, help="append one line per model to this file")
     arguments = parser.parse_args()
     passed = []
     for path in arguments.models:

@@ -12,7 +12,6 @@ runs the rewritten files in onnxruntime, with every tensor rounded as on a GPU. 
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +24,8 @@ from padfree.onnx_tools import load_model, rewrite, save_model
 from padfree.onnx_tools.files.model import Model as OnnxModel
 from padfree.onnx_tools.precision.rounding import with_rounding
 from padfree.runtime import Session
+
+from benchmarks.command import json_parser
 
 from .texts import texts_at_hand
 
@@ -125,18 +126,13 @@ def cosines(wanted: Array, result: Array) -> Array:
 
 def main() -> int:
     """Prepares what is missing and measures; exit code 1 if a cosine misses the goal."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.accuracy.pretrained_models",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = json_parser(__doc__, "one line per model", prog="python -m benchmarks.accuracy.pretrained_models")
     parser.add_argument("folders", nargs="*", type=Path, help="models to prepare; none: what --work has")
     parser.add_argument("--work", type=Path, required=True, help="folder for rewritten files, answers and plans")
     parser.add_argument("--texts", type=int, default=800, help="how many")
     parser.add_argument("--prepare-only", action="store_true", help="build and measure nothing")
     parser.add_argument("--without-tensorrt", action="store_true", help="run the rewritten files in onnxruntime")
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
-    parser.add_argument("--json", type=Path, help="append one line per model to this file")
     arguments = parser.parse_args()
     for folder in arguments.folders:
         prepare(folder, arguments.work / folder.name, arguments.texts)

@@ -18,11 +18,11 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from padfree.builder.bench.environment import append_record, environment
 
+from benchmarks.command import json_parser
 from benchmarks.kernels_library import require_kernels_library
 from tests.support.launchers import ATTENTION_KERNELS
 
@@ -36,10 +36,7 @@ from .report import table
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.attention", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path, help="append one line per case to this file")
+    parser = json_parser(__doc__, prog="python -m benchmarks.attention")
     parser.add_argument("--positions", action="store_true", help="cases with windows and biases, and their peers")
     parser.add_argument("--cases", default="", help="only cases whose name this regular expression finds")
     parser.add_argument("--peers", default="", help="only peers whose name this regular expression finds")

@@ -23,6 +23,7 @@ from typing import Any
 
 from padfree.builder.bench.environment import append_record, environment
 
+from benchmarks.command import json_parser
 from benchmarks.kernels_library import require_kernels_library
 from benchmarks.records import read
 
@@ -176,8 +177,7 @@ def profile(ncu: str, names: Sequence[str]) -> str:
 
 def main() -> int:
     """Profiles the cases and writes their records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="append one line per case to this file")
+    parser = json_parser(__doc__)
     parser.add_argument("--cases", help="cases whose name this regular expression finds, met or missed")
     parser.add_argument("--ncu", default="ncu", help="Nsight Compute's program")
     parser.add_argument("--launch", nargs="+", metavar="CASE", help=argparse.SUPPRESS)  # ncu calls this

@@ -11,7 +11,6 @@ The share that a GPU was busy counts from the start of its first run to the end 
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +26,8 @@ from padfree.onnx_tools import synthetic
 from padfree.runtime import Session
 from padfree.runtime.batching import Batcher, FirstCome
 from padfree.runtime.pool import DevicePool, machine_devices
+
+from benchmarks.command import json_parser
 
 from .measurement import VOCABULARY, one_vector
 
@@ -85,8 +86,7 @@ def measure(plan: Path, devices: Sequence[int], texts: Ids, rounds: int) -> dict
 
 def main() -> None:
     """Builds, measures, prints and records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="append one line per case to this file")
+    parser = json_parser(__doc__)
     parser.add_argument("--lengths", type=Path, metavar="FILE", help="tokens of real texts, .npy")
     parser.add_argument("--plan", type=Path, help="a packed plan with one vector per text, instead of building one")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="timed rounds (default 3)")

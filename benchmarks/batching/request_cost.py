@@ -11,12 +11,10 @@ checking one, queueing it, choosing runs, joining their tokens, handing out rows
 
 from __future__ import annotations
 
-import argparse
 import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +22,8 @@ from padfree.builder.bench.environment import append_record, environment
 from padfree.contract.metadata import Metadata, parse_metadata
 from padfree.runtime.batching import Batcher, Budget, CheapestCut, FairShare, FirstCome, Policy
 from padfree.runtime.request import RaggedBatch
+
+from benchmarks.command import json_parser
 
 from .planning import table
 
@@ -91,11 +91,10 @@ def us_a_request(policy: Policy, waiting: int, requests: int) -> tuple[float, fl
 
 def main() -> None:
     """Prints a line for each policy, with a column for each length of the queue."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     parser.add_argument("--requests", type=int, default=REQUESTS, help="of every case")
     parser.add_argument("--policy", choices=POLICIES, help="this one alone")
     parser.add_argument("--label", default="", help="is added to the case, for another version of the runtime")
-    parser.add_argument("--json", type=Path, help="append one line per case to this file")
     arguments = parser.parse_args()
     print(f"{'us for a request; requests waiting:':40}" + "".join(f"{count:>9}" for count in QUEUES))
     for name, policy in POLICIES.items():

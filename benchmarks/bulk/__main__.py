@@ -12,7 +12,6 @@ as nvidia-smi samples it on the first GPU in the same time.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import itertools
 import os
@@ -33,6 +32,8 @@ from padfree.runtime import Session
 from padfree.runtime.budget import cut
 from pyarrow import parquet
 from tokenizers import Tokenizer
+
+from benchmarks.command import json_parser
 
 from ..load.texts import spell, text_of
 from .measurement import Steady, gpu_use
@@ -176,12 +177,11 @@ def others(folder: Path, data: Data, gpus: int, texts: int) -> Iterator[dict[str
 
 def main() -> None:
     """Measures, prints and records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__, "one line per measurement")
     parser.add_argument("--minilm", type=Path, required=True, help="folder of all-MiniLM-L6-v2")
     parser.add_argument("--lengths", type=Path, required=True, help=".npy of texts' tokens")
     parser.add_argument("--models", nargs="+", choices=SECONDS, default=["bert-base", "minilm"])
     parser.add_argument("--runs", type=int, default=Running.runs, help="batches under way at once on a GPU")
-    parser.add_argument("--json", type=Path, help="append one line per measurement to this file")
     arguments = parser.parse_args()
     cores, count = len(os.sched_getaffinity(0)), visible_gpus()
     tokenizer = arguments.minilm / "tokenizer.json"

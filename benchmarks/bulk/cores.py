@@ -11,7 +11,6 @@ each of embed's workers did of all tokens. `--peer-python` names a Python with t
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -28,6 +27,8 @@ from pydoc_data.topics import topics
 from typing import Any
 
 from padfree.builder.bench.environment import append_record, environment
+
+from benchmarks.command import json_parser
 
 SHORTEST = 8  # letters; shorter lines are headings or numbers
 PEER = """
@@ -99,12 +100,11 @@ def of_workers(output: Path) -> list[float]:
 
 def main() -> None:
     """Measures, prints and records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__, "one line per command")
     parser.add_argument("--minilm", type=Path, required=True, help="folder of all-MiniLM-L6-v2")
     parser.add_argument("--texts", type=int, default=2000, help="how many (2000)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peer-python", metavar="PYTHON", help="measure sentence-transformers with it, too")
-    parser.add_argument("--json", type=Path, help="append one line per command to this file")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="padfree-cores-") as name:
         folder = Path(name)

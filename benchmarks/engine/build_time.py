@@ -8,7 +8,6 @@ The whole command as a user runs it: rewriting and its check in onnxruntime, mea
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -18,6 +17,8 @@ from pathlib import Path
 
 from padfree.builder.bench.environment import append_record, environment
 from padfree.onnx_tools import save_model, synthetic
+
+from benchmarks.command import json_parser
 
 GOALS_S = {"empty timing cache": 30, "filled timing cache": 10}
 """Most seconds that a build without checking the rewriting should take."""
@@ -36,8 +37,7 @@ def build_s(model: Path, cache: Path, options: list[str]) -> tuple[float, dict[s
 
 def main() -> None:
     """Builds, prints, records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="append one line per build to this file")
+    parser = json_parser(__doc__, "one line per build")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="padfree-bench-") as name:
         model, cache = Path(name) / "base.onnx", Path(name) / "timing.cache"

@@ -15,7 +15,6 @@ is the same call with arrays of the host.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import threading
 import time
@@ -30,6 +29,8 @@ import padfree.runtime
 from padfree.builder.bench.environment import append_record, environment
 from padfree.runtime import Session
 from padfree.runtime.request import read_request
+
+from benchmarks.command import json_parser
 
 from .base import build_base
 from .session import MAX_BATCH, MAX_SEQ_LEN, draw_sequences
@@ -138,8 +139,7 @@ def measure(plan: Path, batch: int, seq_len: int) -> dict[str, Any]:
 
 def main() -> None:
     """Builds, measures, prints and records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="append one line per case to this file")
+    parser = json_parser(__doc__)
     parser.add_argument("--folder", type=Path, help="keeps the plan, or has the one of an earlier run")
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     parser.add_argument("--cases", default=CASES, help="sequences x longest")

@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 from padfree.builder.bench.environment import append_record, environment
 
+from benchmarks.command import json_parser
 from benchmarks.definitions import CONFIGS, shapes_of
 from tests.support.safetensors_files import write_drawn
 
@@ -230,14 +231,13 @@ def measure(name: str, shape: Shape, arguments: argparse.Namespace) -> dict[str,
 
 def main() -> None:
     """Runs, prints and records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__, "one line per folder")
     parser.add_argument("shapes", nargs="+", help=f"of {', '.join(SHAPES)}")
     parser.add_argument("--layers", type=int, help="fewer than the model has")
     parser.add_argument("--precision", help="default: bf16 for weights in bf16, else fp16")
     parser.add_argument("--verify", choices=("usual", "whole", "none"), default="usual")
     parser.add_argument("--build", action="store_true", help="`padfree build`, which needs a GPU")
     parser.add_argument("--prepare", action="store_true", help="a build without TensorRT, which needs no GPU")
-    parser.add_argument("--json", type=Path, help="append one line per folder to this file")
     arguments = parser.parse_args()
     for name in arguments.shapes:
         if name not in SHAPES:

@@ -10,7 +10,6 @@ torch, rewriting and its checks, TensorRT, the engine's check, writing; and the 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -25,6 +24,8 @@ from types import MappingProxyType
 from typing import Any
 
 from padfree.builder.bench.environment import append_record, environment
+
+from benchmarks.command import json_parser
 
 GOALS_S: Mapping[str, int] = MappingProxyType({"minilm": 15, "bge-m3": 35, "qwen3-0.6b": 40})
 """Goals in seconds on 16 cores, with a filled timing cache or without."""
@@ -109,10 +110,9 @@ def run(command: Sequence[str]) -> tuple[float, dict[str, float], float]:
 
 def main() -> None:
     """Builds, prints, records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__, "one line per command")
     parser.add_argument("shapes", nargs="*", help=f"of {', '.join(SHAPES)} (default: {' and '.join(GOALS_S)})")
     parser.add_argument("--cpu", action="store_true", help="optimize instead of build")
-    parser.add_argument("--json", type=Path, help="append one line per command to this file")
     arguments = parser.parse_args()
     for name in arguments.shapes:  # argparse of Python 3.11 would also compare an empty list with `choices`
         if name not in SHAPES:

@@ -9,7 +9,6 @@ The profiler serialises layers, so that their sum is more than the engine's time
 
 from __future__ import annotations
 
-import argparse
 import re
 import statistics
 import sys
@@ -24,6 +23,7 @@ from padfree.builder.peers.batch import MeasuredBatch, draw_lengths, random_batc
 from padfree.onnx_tools.cost import Lengths
 from padfree.runtime import Session
 
+from benchmarks.command import json_parser
 from benchmarks.models import make
 from benchmarks.sweep.cases import FILL
 
@@ -74,11 +74,10 @@ def layer_times_us(session: Session, batch: MeasuredBatch) -> dict[str, float]:
 
 def main() -> int:
     """Builds, measures, prints and records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__, "one line")
     parser.add_argument("--batch", type=int, default=16, help="sentences")
     parser.add_argument("--seq-len", type=int, default=512, help="S; lengths are uniform in [0.2 S, S]")
     parser.add_argument("--interface", choices=("packed", "padded"), default="packed", help="inputs and outputs")
-    parser.add_argument("--json", type=Path, help="append one line to this file")
     parser.add_argument("--models", type=Path, help="folder for the exported model (default: a temporary one)")
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     arguments = parser.parse_args()

@@ -26,6 +26,8 @@ from padfree.builder.bench.environment import append_record, environment
 from padfree.runtime import Session
 from padfree.runtime.budget import cut
 
+from benchmarks.command import json_parser
+
 from ..models import MODELS, VOCAB_SIZE, make
 
 AT_ONCE = 2
@@ -90,7 +92,7 @@ def rate(plan: Path, rows: list[np.ndarray], seconds: float) -> dict[str, Any]:
 
 def main() -> None:
     """Builds, measures, prints and records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__, "one line per precision")
     parser.add_argument("--model", choices=MODELS, default="bert-large")
     parser.add_argument("--lengths", type=Path, required=True, help=".npy of tokens a sequence")
     parser.add_argument("--precisions", nargs="+", choices=("fp16", "fp8"), default=["fp16", "fp8"])
@@ -98,7 +100,6 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=512, help="sequences of a batch at most")
     parser.add_argument("--seconds", type=float, default=60.0, help="of every precision, at least")
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
-    parser.add_argument("--json", type=Path, help="append one line per precision to this file")
     arguments = parser.parse_args()
     rows = sequences(np.load(arguments.lengths))
     with tempfile.TemporaryDirectory(prefix="padfree-lengths-") as name:

@@ -11,7 +11,6 @@ same for TensorRT's default, measured in the same process.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
 import tempfile
@@ -25,6 +24,8 @@ import tensorrt
 from padfree.builder.bench.environment import append_record, environment
 from padfree.runtime import Session
 from padfree.runtime.gpu.cuda import free_bytes
+
+from benchmarks.command import json_parser
 
 from .base import build_base
 
@@ -94,8 +95,7 @@ def tensorrt_default(plan: Path) -> float:
 
 def main() -> None:
     """Builds, runs, prints and records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="append one line per stream to this file")
+    parser = json_parser(__doc__, "one line per stream")
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="padfree-bench-") as name:

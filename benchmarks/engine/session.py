@@ -14,7 +14,6 @@ from lists apart; `--profile` prints cProfile's account of calls.
 
 from __future__ import annotations
 
-import argparse
 import cProfile
 import importlib.util
 import pstats
@@ -33,6 +32,8 @@ from padfree.runtime import Session
 from padfree.runtime.feeds import split_outputs
 from padfree.runtime.gpu.cuda import Stream
 from padfree.runtime.request import read_request
+
+from benchmarks.command import json_parser
 
 from .base import build_base
 
@@ -177,8 +178,7 @@ def measure(session: Session, batch: int, seq_len: int, *, profile: bool) -> dic
 
 def main() -> None:
     """Builds, measures, prints and records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="append one line per case to this file")
+    parser = json_parser(__doc__)
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     parser.add_argument("--plan", type=Path, help="a packed BERT's plan for 16 x 512, instead of building one")
     parser.add_argument("--cases", help="such as 1x32,16x128: sequences x longest")

@@ -12,7 +12,6 @@ Gaps: from the last end to a kernel's start, where nothing ran.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -29,6 +28,7 @@ from padfree.builder.peers.setup import PeerModel, Setup
 from padfree.onnx_tools.cost import Lengths
 from padfree.runtime import Session
 
+from benchmarks.command import json_parser
 from benchmarks.models import make
 from benchmarks.sweep.cases import FILL
 
@@ -57,7 +57,7 @@ def record_replays(
 
 def main() -> int:
     """Builds, records, prints."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__, "one line")
     parser.add_argument("--batch", type=int, default=16, help="sentences")
     parser.add_argument("--seq-len", type=int, default=512, help="S; lengths are uniform in [0.2 S, S]")
     parser.add_argument("--model", default="bert-base", help="a model of models.py")
@@ -65,7 +65,6 @@ def main() -> int:
     parser.add_argument("--linear", choices=("auto", "padfree", "tensorrt"), default="auto", help="who multiplies")
     parser.add_argument("--norms", choices=("folded", "separate"), default="folded", help="who computes layer norms")
     parser.add_argument("--vectors", choices=("cls", "mean"), help="one a text, of length 1, instead of all outputs")
-    parser.add_argument("--json", type=Path, help="append one line to this file")
     parser.add_argument("--models", type=Path, help="folder for the exported model (default: a temporary one)")
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     parser.add_argument("--kernels", action="store_true", help="also print every kernel of the median replay")

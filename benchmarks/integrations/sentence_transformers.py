@@ -11,7 +11,6 @@ from texts to NumPy. `--host` measures on the CPU, with a model that takes no ti
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import tempfile
 import time
@@ -30,6 +29,8 @@ from padfree.builder.bench.environment import append_record, environment
 from padfree.sentence_transformers import attach
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+
+from benchmarks.command import json_parser
 
 from ..load.texts import spell, text_of
 from ..models import MODELS
@@ -148,8 +149,7 @@ def measure(folder: Path, rounds: int, *, on_gpu: bool) -> Iterator[dict[str, An
 
 def main() -> None:
     """Measures, prints and records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="append one line per measurement to this file")
+    parser = json_parser(__doc__, "one line per measurement")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--host", action="store_true", help="the host alone: no GPU, and a model that takes no time")
     arguments = parser.parse_args()

@@ -12,18 +12,17 @@ Needs libpadfree_kernels.so named by PADFREE_KERNELS_LIBRARY (built with -DPADFR
 
 from __future__ import annotations
 
-import argparse
 import functools
 import statistics
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.peers.timing import capture, mean_ms
 
+from benchmarks.command import json_parser
 from tests.support.launchers import linear, measured_tilings
 
 DEVICE = "cuda"
@@ -263,12 +262,11 @@ def sums(records: list[dict[str, object]]) -> dict[str, float]:
 
 def main() -> int:
     """Measures, prints and records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     parser.add_argument("--models", nargs="*", default=list(SHAPES), choices=list(SHAPES), help="whose GEMMs")
     parser.add_argument("--tokens", nargs="*", type=int, default=list(TOKENS), help="T")
     parser.add_argument("--type", default="float16", choices=["float16", "bfloat16"], help="of every tensor")
     parser.add_argument("--tilings", action="store_true", help="every tiling as well as the chosen one")
-    parser.add_argument("--json", type=Path, help="append one line per case to this file")
     arguments = parser.parse_args()
     about = environment()
     dtype = getattr(torch, arguments.type)

@@ -16,7 +16,6 @@ PADFREE_KERNELS_LIBRARY.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 import math
@@ -24,18 +23,17 @@ import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.peers.timing import capture, mean_ms
 
-from tests.support.launchers import E4m3, Moments, linear, measured_tilings
+from benchmarks.command import json_parser
+from tests.support.launchers import E4m3, Moments, Rotation, linear, measured_tilings
 
 from .linear import AUTO, CACHE_MULTIPLE, CHAIN_LAYERS, DEVICE, MIN_CALLS, ROUNDS, TILINGS, Launch, Tiling, time_us
-from .linear_epilogues import rotation_of
 
-GROUP = 64
+GROUP = HEAD_SIZE = 64
 RESIDENT = [(tokens, *cluster, 0) for cluster in ((2, 1), (1, 2), (1, 1)) for tokens in range(224, 127, -16)]
 """Tilings for input that stays in shared memory."""
 E4M3 = torch.float8_e4m3fn
@@ -44,6 +42,14 @@ MODERNBERT = "modernbert"
 BOTH = ("y", "y_e4m3")
 TOKENS = (128, 1403, 4802, 7579)
 Y_SCALE = 2.0**-3
+
+
+def rotation_of(tokens: int, features: int) -> Rotation:
+    """Rotation for heads of HEAD_SIZE, in sequences of 512 tokens."""
+    return Rotation(
+        torch.arange(tokens, device=DEVICE, dtype=torch.int32) % 512,
+        10000.0 ** -(torch.arange(features // 2, device=DEVICE) % (HEAD_SIZE // 2) / HEAD_SIZE * 2),
+    )
 
 
 @dataclass(frozen=True)
@@ -267,12 +273,11 @@ def summary(record: dict[str, object]) -> str:
 
 def main() -> int:
     """Measures, prints and records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     models = [*HIDDEN, MODERNBERT]
     parser.add_argument("--models", nargs="*", default=["base"], choices=models, help="whose GEMMs")
     parser.add_argument("--tokens", nargs="*", type=int, default=list(TOKENS), help="T")
     parser.add_argument("--tilings", action="store_true", help="every tiling as well as the chosen one")
-    parser.add_argument("--json", type=Path, help="append one line per case to this file")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     about = environment()

@@ -11,7 +11,6 @@ PADFREE_KERNELS_LIBRARY (built with -DPADFREE_KERNEL_TESTS=ON).
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
@@ -19,7 +18,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -27,6 +25,7 @@ import torch
 from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.peers.timing import capture, time_ms
 
+from benchmarks.command import json_parser
 from benchmarks.kernels_library import require_kernels_library
 from tests.support import launchers
 
@@ -117,8 +116,7 @@ def measure(case: Case) -> dict[str, Any]:
 
 def main() -> int:
     """Measures; exit code 1 if a kernel is wrong or misses its share of a copy's bandwidth."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="append one line per case to this file")
+    parser = json_parser(__doc__)
     parser.add_argument("--cases", default="", help="only cases whose name this regular expression finds")
     options = parser.parse_args()
     require_kernels_library()

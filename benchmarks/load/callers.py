@@ -11,7 +11,6 @@ what a run takes without a server. Needs PADFREE_TRITON.
 
 from __future__ import annotations
 
-import argparse
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +22,8 @@ import numpy.typing as npt
 import tritonclient.grpc as triton
 from padfree.builder.bench.environment import append_record, environment
 from padfree.runtime import Session
+
+from benchmarks.command import json_parser
 
 from .contest import CONTENDERS, MAX_SEQ_LEN, MODEL, OUTPUT, serve
 from .traffic import Traffic
@@ -88,13 +89,12 @@ def texts_of(pool: int) -> list[Array]:
 
 def main() -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__, "one line per measurement")
     parser.add_argument("--folder", type=Path, required=True, help="what `benchmarks.load.contest build` wrote")
     parser.add_argument("--servers", nargs="+", choices=CONTENDERS, default=["packed", "native", "padded"])
     parser.add_argument("--callers", nargs="+", type=int, default=[1, 16])
     parser.add_argument("--pool", type=int, default=300, help="different texts")
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--json", type=Path, help="append one line per measurement to this file")
     arguments = parser.parse_args()
     texts = texts_of(arguments.pool)
 

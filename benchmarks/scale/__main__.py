@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 from padfree.builder.bench.environment import append_record, environment
 
+from benchmarks.command import json_parser
+
 from . import report, tokenising
 from .model import Job, Machines, forecast
 
@@ -36,8 +38,7 @@ def option(name: str) -> str:
 
 def make_parser() -> argparse.ArgumentParser:
     """One option for every field of Job and Machines."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="append one line per row, or a measurement, to this file")
+    parser = json_parser(__doc__, "one line per row, or a measurement,")
     parser.add_argument("--lengths", type=Path, metavar="FILE", help="tokens of real texts, .npy, for their spread")
     parser.add_argument("--gpus", type=int, nargs="+", default=GPUS, metavar="N", help="rows (default: 1 2 4 ... 1024)")
     parser.add_argument("--tokenise", action="store_true", help="measure one core of this machine instead")

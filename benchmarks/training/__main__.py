@@ -12,11 +12,12 @@ attention, AdamW, DistributedDataParallel) with one process per GPU, with both k
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 from padfree.builder.bench.environment import append_record, environment
+
+from benchmarks.command import json_parser
 
 from .batches import Lengths, imbalance
 
@@ -32,8 +33,7 @@ def read_lengths(path: Path | None) -> Lengths:
 
 def main() -> None:
     """Measures, prints and records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="append one line per case to this file")
+    parser = json_parser(__doc__)
     parser.add_argument("--lengths", type=Path, metavar="FILE", help="tokens of the rows of a dataset, .npy")
     parser.add_argument("--epochs", type=int, default=5, metavar="N", help="epochs of the first command (default 5)")
     parser.add_argument("--steps", action="store_true", help="train on all GPUs, and count steps")

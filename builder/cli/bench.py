@@ -15,7 +15,7 @@ from rich.console import Console
 
 from .console import error_console, make_table, output_console, print_line, status
 from .opening import opened_model
-from .options import add_head_options, add_mask_option, say
+from .options import add_device_option, add_head_options, add_mask_option, say
 
 if TYPE_CHECKING:
     from padfree.builder.bench.measure import Measurement, Timing
@@ -68,7 +68,7 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument(
         "--timing-cache", type=Path, metavar="FILE", help="TensorRT's (default: in the user's cache folder)"
     )
-    group.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
+    add_device_option(group)
     group.add_argument(
         "--cpu", action="store_true", help="compare in onnxruntime on the CPU, also on a machine with a GPU"
     )

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from padfree.builder.errors import BuildError
 from padfree.contract.names import FP8, ONNX_SUFFIX, WHOLE
 from padfree.contract.phases import Phases
 
@@ -24,6 +25,7 @@ from .opening import opened_model
 from .options import (
     LINEAR,
     add_calibration_options,
+    add_device_option,
     add_head_options,
     add_norms_option,
     add_output_option,
@@ -103,7 +105,7 @@ def add_parser(subparsers: Any) -> None:
         "(default: on GPUs other than Hopper)",
     )
     add_calibration_options(parser)
-    group.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
+    add_device_option(group)
     add_quiet_option(parser)
     add_verbose_option(
         parser, "how the time was spent, the engine's properties, tensors that stay float32, and the coverage report"
@@ -134,8 +136,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check_revision(arguments: argparse.Namespace) -> None:
     """Refuses one revision for several repositories."""
-    from padfree.builder.errors import BuildError
-
     if arguments.revision and len(arguments.model) > 1:
         raise BuildError(
             f"--revision {arguments.revision} is of one repository, and there are {len(arguments.model)} models; build "

@@ -8,10 +8,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from padfree.builder.errors import BuildError
 from padfree.contract.names import ONNX_SUFFIX
 
 from .console import count_text, make_table, output_console, print_line
-from .options import add_revision_option, add_tokenizer_option
+from .options import add_other_gpu_option, add_revision_option, add_tokenizer_option
 from .profiles import PLAN_SUFFIX
 from .row_progress import show_progress
 from .stages import add_quiet_option, sayer
@@ -104,9 +105,7 @@ def _add_worker_options(group: argparse._ArgumentGroup) -> None:
         help=f"tokenising processes per worker (default: its share of cores; for a GPU at most {MOST_TOKENIZERS})",
     )
     group.add_argument("--ray", metavar="ADDRESS", help="run on a Ray cluster: its address, or auto")
-    group.add_argument(
-        "--allow-other-gpu", action="store_true", help="run a plan built on another GPU of the same architecture"
-    )
+    add_other_gpu_option(group)
 
 
 def run_job(arguments: argparse.Namespace, columns: tuple[str, ...] | None, prompt: str | None) -> int:
@@ -161,8 +160,6 @@ def _model(arguments: argparse.Namespace) -> Path:
     Raises:
         BuildError: nothing, two, a file that is not there, or what the machines of a cluster cannot read.
     """
-    from padfree.builder.errors import BuildError
-
     paths: list[Path] = [each for each in (arguments.model, arguments.engine) if each is not None]
     if len(paths) != 1:
         paths_text = "none" if not paths else " and ".join(map(str, paths))
@@ -182,7 +179,6 @@ def _model(arguments: argparse.Namespace) -> Path:
 
 
 def _missing_package(error: ImportError) -> Exception | None:
-    from padfree.builder.errors import BuildError
     from padfree.contract.installation import install_command
 
     package = (error.name or "").partition(".")[0]
@@ -195,7 +191,6 @@ class _Workers:
     """Who does the work, as the options say."""
 
     def __init__(self, arguments: argparse.Namespace, model: Path) -> None:
-        from padfree.builder.errors import BuildError
         from padfree.bulk import Running
         from padfree.runtime import read_sidecar
 
@@ -244,7 +239,6 @@ def _gpus(which: str) -> list[str]:
     Raises:
         BuildError: there are none, or not those.
     """
-    from padfree.builder.errors import BuildError
     from padfree.runtime.gpu import import_tensorrt
 
     import_tensorrt()  # named first where both TensorRT and cuda-bindings are missing

@@ -7,11 +7,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from padfree.builder.errors import BuildError
 from padfree.contract.names import INTERFACES, PRECISIONS
 
 from .console import make_table, output_console, print_line, status
 from .opening import opened_model
-from .options import add_head_options, add_mask_option, add_tokenizer_option, say
+from .options import add_device_option, add_head_options, add_mask_option, add_tokenizer_option, say
 
 if TYPE_CHECKING:
     from padfree.builder.compare.report.report import Report, RunnerReport
@@ -77,7 +78,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--absolute-tolerance", type=float, metavar="X", help="instead of the precision's, see below")
     group.add_argument("--relative-tolerance", type=float, metavar="X", help="instead of the precision's, see below")
-    group.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
+    add_device_option(group)
 
 
 def _add_data_options(parser: argparse.ArgumentParser) -> None:
@@ -125,7 +126,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     from padfree.builder.compare.saved import check_folder
     from padfree.builder.destinations import check_destinations
-    from padfree.builder.errors import BuildError
 
     inputs = [("the original", arguments.original), *(("the model", path) for path in arguments.models)]
     inputs += [

@@ -7,8 +7,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from padfree.builder.errors import BuildError
+
 from .console import make_table, output_console, print_line
-from .options import add_output_option, add_revision_option
+from .options import add_device_option, add_output_option, add_revision_option
 from .row_progress import show_batches
 from .stages import add_quiet_option, sayer
 
@@ -39,7 +41,7 @@ def add_parser(subparsers: Any) -> None:
         help="separated by commas, growing from 1 (default: powers of two to the maximum; on a CPU powers of four)",
     )
     parser.add_argument("--repeats", type=int, metavar="N", help="timed runs per cell (default 20; 5 on a CPU)")
-    parser.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
+    add_device_option(parser)
     add_quiet_option(parser)
     parser.set_defaults(function=run)
 
@@ -79,8 +81,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _numbers(text: str | None, option: str) -> list[int] | None:
-    from padfree.builder.errors import BuildError
-
     if text is None:
         return None
     try:

@@ -9,6 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from padfree.builder.errors import BuildError
+
 from .console import make_table, output_console, print_line
 
 REQUIRABLE = ("python", "gpu", "driver", "tensorrt", "library", "registration", "compiler", "nvcc", "headers")
@@ -49,8 +51,6 @@ def add_parser(subparsers: Any) -> None:
 
 def _check(arguments: argparse.Namespace) -> int:
     """--check or --plan."""
-    from padfree.builder.errors import BuildError
-
     from .engine_check import check_plan
     from .operator_check import check_operators
 
@@ -64,7 +64,6 @@ def _check(arguments: argparse.Namespace) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand; 0 unless something present is broken or something required does not work."""
     from padfree.builder.doctor import ENGINES, capabilities, diagnose
-    from padfree.builder.errors import BuildError
 
     if arguments.check or arguments.plan is not None:
         return _check(arguments)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from padfree.builder.errors import BuildError
 from rich.console import Console
 
 from .calibrating import print_quantization
@@ -134,7 +135,6 @@ def run(arguments: argparse.Namespace) -> int:
 def _check_plot(arguments: argparse.Namespace) -> None:
     """Refuses a picture that could not be drawn, before the work that it shows. Raises BuildError."""
     from padfree.builder.destinations import check_destinations
-    from padfree.builder.errors import BuildError
     from padfree.builder.simulate.plot import check_plot
 
     if arguments.plot is None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from padfree.builder.errors import BuildError
 from padfree.contract.names import ONNX_SUFFIX, WHOLE
 from padfree.contract.phases import WRITING, Phases
 
@@ -80,8 +81,6 @@ def add_parser(subparsers: Any) -> None:
 
 def _check_suffixes(output: Path, report: Path | None) -> None:
     """Files are what their names say."""
-    from padfree.builder.errors import BuildError
-
     if output.suffix != ONNX_SUFFIX:
         named_plan = output.suffix in PLAN_SUFFIXES
         name = output.with_suffix(ONNX_SUFFIX).name if named_plan else f"{output.name}{ONNX_SUFFIX}"

@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from padfree.builder.errors import BuildError
 from padfree.contract.names import FP8, INTERFACES, MASKS, PRECISIONS, WHOLE
 from padfree.contract.text_files import read_text
 
@@ -110,8 +111,6 @@ def fixed_inputs(arguments: argparse.Namespace) -> dict[str, int | float]:
     Raises:
         BuildError: no NAME=NUMBER, or a name that is given twice.
     """
-    from padfree.builder.errors import BuildError
-
     inputs: dict[str, int | float] = {}
     for text in arguments.fix:
         name, _, number = text.rpartition("=")
@@ -180,7 +179,6 @@ def head_options(arguments: argparse.Namespace) -> HeadOptions:
     Raises:
         BuildError: an unknown way of pooling.
     """
-    from padfree.builder.errors import BuildError
     from padfree.builder.folders.head import NO_POOLING, POOLINGS, HeadOptions
 
     pooling, outputs = _names(arguments.pooling), _names(arguments.outputs)
@@ -200,8 +198,6 @@ def head_options(arguments: argparse.Namespace) -> HeadOptions:
 
 def _content_of(text: str, option: str) -> str:
     """What a file holds, or a text that names none."""
-    from padfree.builder.errors import BuildError
-
     try:
         is_file = Path(text).is_file()
     except (OSError, ValueError):  # longer than any path
@@ -292,8 +288,6 @@ def calibration_of(arguments: argparse.Namespace) -> Calibration | None:
     Raises:
         BuildError: fp8 without data, or options of fp8 without it; RewriteError: a number out of range.
     """
-    from padfree.builder.errors import BuildError
-
     names = ("calibrate", "tokenizer", "margin", "keep", "quantize", "largest_loss")
     used_options = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name) is not None]
     if arguments.precision != FP8:
@@ -327,6 +321,18 @@ def add_tokenizer_option(parser: argparse._ActionsContainer, default: str = "the
 def _tokenizer_file(text: str) -> Path:
     path = Path(text)
     return path / "tokenizer.json" if path.is_dir() else path
+
+
+def add_device_option(parser: argparse._ActionsContainer) -> None:
+    """--device."""
+    parser.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
+
+
+def add_other_gpu_option(parser: argparse._ActionsContainer) -> None:
+    """--allow-other-gpu."""
+    parser.add_argument(
+        "--allow-other-gpu", action="store_true", help="run a plan built on another GPU of the same architecture"
+    )
 
 
 def add_output_option(parser: argparse.ArgumentParser, example: str) -> None:

@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from padfree.builder.errors import BuildError
 from padfree.contract.names import ONNX_SUFFIX
 
 PLAN_SUFFIX = ".plan"
@@ -26,8 +27,6 @@ def engines_of(arguments: argparse.Namespace) -> list[argparse.Namespace]:
     Raises:
         BuildError: options of a profile are given different numbers of times, or several engines have no folder.
     """
-    from padfree.builder.errors import BuildError
-
     profiles = list(_profiles(arguments))
     precisions = arguments.precision or [None]
     names = [_name_of(model) for model in arguments.model]
@@ -74,8 +73,6 @@ def folder_for(path: Path) -> Iterator[None]:
 
 
 def _profiles(arguments: argparse.Namespace) -> Iterator[dict[str, int | None]]:
-    from padfree.builder.errors import BuildError
-
     sizes: dict[str, Sequence[int | None]] = {name: getattr(arguments, name) or [None] for name in PROFILE}
     count = max(map(len, sizes.values()))
     for name, values in sizes.items():

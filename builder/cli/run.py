@@ -9,8 +9,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from padfree.builder.errors import BuildError
+
 from .console import count_text, make_table, output_console, print_line
-from .options import add_output_option, add_revision_option, add_tokenizer_option
+from .options import (
+    add_device_option,
+    add_other_gpu_option,
+    add_output_option,
+    add_revision_option,
+    add_tokenizer_option,
+)
 from .row_progress import show_batches
 from .stages import add_quiet_option, sayer
 
@@ -57,10 +65,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--prompt", metavar="NAME", help="name of one of the model's prompts, which is prepended to texts"
     )
-    parser.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
-    parser.add_argument(
-        "--allow-other-gpu", action="store_true", help="run a plan built on another GPU of the same architecture"
-    )
+    add_device_option(parser)
+    add_other_gpu_option(parser)
     parser.add_argument("--no-cuda-graphs", action="store_true", help="never capture CUDA graphs")
     add_quiet_option(parser)
     parser.set_defaults(function=run)
@@ -71,7 +77,6 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.answers import ANSWER_SUFFIX
     from padfree.builder.batches import RESULT_SUFFIX, TextOptions, read_batch, read_texts, write_results
     from padfree.builder.destinations import check_destinations
-    from padfree.builder.errors import BuildError
     from padfree.builder.folders.packing import runnable
     from padfree.runtime import Session, run_chunks
     from padfree.runtime.request import read_request
@@ -162,8 +167,6 @@ def _texts(arguments: argparse.Namespace) -> list[Text]:
     Raises:
         BuildError: there are not as many of the second as of the first.
     """
-    from padfree.builder.errors import BuildError
-
     texts, seconds = arguments.text or [], arguments.text_pair or []
     if seconds and len(seconds) != len(texts):
         raise BuildError(

@@ -8,9 +8,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+from padfree.builder.errors import BuildError
+
 from .arguments import Parser
 from .console import output_console, print_line, print_pairs
-from .options import add_revision_option, add_tokenizer_option, say
+from .options import add_device_option, add_other_gpu_option, add_revision_option, add_tokenizer_option, say
 
 PREFIX = "PADFREE"
 KEY_VARIABLE = "PADFREE_API_KEY"
@@ -54,7 +56,7 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--document-prompt", metavar="TEXT", help="text before each document")
     group.add_argument("--default-prompt", metavar="NAME", help="name of the prompt for requests that name none")
     gpus = group.add_mutually_exclusive_group()
-    gpus.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
+    add_device_option(gpus)
     gpus.add_argument(
         "--gpus", metavar="LIST", help="several GPUs, with the plan on each: 'all', or numbers separated by commas"
     )
@@ -64,9 +66,7 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="capture repeated sizes, for loads with few sizes: requests wait for captures (6 to 24 ms with BERT-base)",
     )
-    group.add_argument(
-        "--allow-other-gpu", action="store_true", help="run a plan built on another GPU of the same architecture"
-    )
+    add_other_gpu_option(group)
 
 
 def _add_server_options(group: argparse._ArgumentGroup) -> None:
@@ -148,7 +148,6 @@ def _add_limit_options(group: argparse._ArgumentGroup) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand; an error about an option that a variable set names the variable, too."""
-    from padfree.builder.errors import BuildError
     from padfree.runtime import SessionError
 
     try:
@@ -168,7 +167,6 @@ def _names(text: str, option: str) -> bool:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from padfree.builder.errors import BuildError
     from padfree.builder.folders.packing import runnable
     from padfree.contract.installation import install_command
     from padfree.runtime.pool import read_devices
@@ -200,7 +198,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _options(arguments: argparse.Namespace) -> Any:
-    from padfree.builder.errors import BuildError
     from padfree.serving import Limits, ServeOptions
 
     if arguments.processes is not None and arguments.processes < 1:
@@ -230,8 +227,6 @@ def _options(arguments: argparse.Namespace) -> Any:
 
 
 def _keys_of_file(path: Path | None) -> list[str]:
-    from padfree.builder.errors import BuildError
-
     if path is None:
         return []
     try:

@@ -8,6 +8,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from padfree.builder.errors import BuildError
+
 from .console import error_console, make_table, output_console, print_line, status
 
 if TYPE_CHECKING:
@@ -69,7 +71,6 @@ def run(arguments: argparse.Namespace) -> int:
     import json
 
     from padfree.builder.destinations import check_destinations
-    from padfree.builder.errors import BuildError
     from padfree.builder.files import write_files
     from padfree.builder.simulate.plot import check_plot, draw
     from padfree.builder.simulate.replay import replay
@@ -111,7 +112,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _traces(arguments: argparse.Namespace) -> list[Sequence[Waiting]]:
     """A trace a rate."""
-    from padfree.builder.errors import BuildError
     from padfree.builder.peers.batch import read_lengths
     from padfree.builder.simulate.trace import ARRIVALS, LENGTHS, generate, read_trace, stretch
 

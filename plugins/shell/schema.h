@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shell/fields.h"
@@ -33,6 +34,11 @@ struct Condition {
   bool holds(const Attributes& attributes) const;
 };
 
+// Of a flag.
+inline Condition isSet(const char* attribute) {
+  return {attribute, {"1"}};
+}
+
 // One input or output, which is present where all of its conditions hold.
 struct TensorSchema {
   const char* name;
@@ -40,6 +46,22 @@ struct TensorSchema {
   const char* shape;  // in letters, those of attributes as well: "[T,H*D]"
   std::vector<Condition> when;
 };
+
+inline TensorSchema int32Tensor(const char* name, const char* shape, std::vector<Condition> when = {}) {
+  return {name, TensorKind::kInt32, shape, std::move(when)};
+}
+inline TensorSchema floatTensor(const char* name, const char* shape, std::vector<Condition> when = {}) {
+  return {name, TensorKind::kFloat, shape, std::move(when)};
+}
+inline TensorSchema activationTensor(const char* name, const char* shape, std::vector<Condition> when = {}) {
+  return {name, TensorKind::kActivation, shape, std::move(when)};
+}
+inline TensorSchema elementTensor(const char* name, const char* shape, std::vector<Condition> when = {}) {
+  return {name, TensorKind::kElement, shape, std::move(when)};
+}
+inline TensorSchema e4m3Tensor(const char* name, const char* shape, std::vector<Condition> when = {}) {
+  return {name, TensorKind::kE4m3, shape, std::move(when)};
+}
 
 // Where the first holds the second must hold, too.
 struct Requirement {

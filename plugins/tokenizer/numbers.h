@@ -10,7 +10,7 @@
 
 namespace padfree {
 
-// A whole number in a tokenizer's file. Throws std::invalid_argument if it is not one, or not in least..most.
+// A whole number in a JSON file. Throws std::invalid_argument if it is not one, or not in least..most.
 inline int64_t readNumber(const Json& value, int64_t least, int64_t most) {
   const std::string& text = value.text();
   char* end = nullptr;

@@ -3,13 +3,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdlib>
 #include <iterator>
 #include <stdexcept>
 
+#include "tokenizer/numbers.h"
 #include "triton_backend/failure.h"
-#include "triton_batching/json.h"
 
 namespace padfree {
 namespace {
@@ -47,15 +45,11 @@ class Reader {
   }
 
   int64_t integer(const Json& value, const std::string& what, int64_t least, int64_t most = kMost) const {
-    const std::string& text = value.text();
-    char* end = nullptr;
-    errno = 0;
-    const long long number = std::strtoll(text.c_str(), &end, 10);
-    if (text.empty() || *end != '\0' || errno != 0 || number < least || number > most) {
-      damaged(what + " is '" + text.substr(0, 40) + "', allowed: " + std::to_string(least) + ".." +
-              std::to_string(most));
+    try {
+      return readNumber(value, least, most);
+    } catch (const std::invalid_argument& error) {
+      damaged(what + " is " + error.what());
     }
-    return number;
   }
 
   const std::string& string(const Json& object, const char* field) const {

@@ -73,6 +73,12 @@ Json dimsOf(const std::vector<int64_t>& leading, const std::vector<int64_t>& tra
   return dims;
 }
 
+// [-1, ...] of tokens, [...] of sequences, and [1] of a number for each.
+Json dimsOfRows(bool is_of_tokens, const std::vector<int64_t>& trailing) {
+  if (is_of_tokens) return dimsOf({-1}, trailing);
+  return trailing.empty() ? dimsOf({1}, {}) : dimsOf({}, trailing);
+}
+
 Json tensorOf(const std::string& name, const char* type, Json dims) {
   Json item = Json::object();
   item.set("name", Json::string(name));
@@ -92,10 +98,7 @@ Json inputsOf(const Metadata& metadata, const std::optional<TextSettings>& texts
   for (const Input& input : metadata.inputs) {
     if (!input.comesWithRequests()) continue;
     const bool is_of_tokens = input.role == Input::Role::kTokens;
-    std::vector<int64_t> leading;
-    if (is_of_tokens) leading.push_back(-1);
-    if (!is_of_tokens && input.trailing.empty()) leading.push_back(1);
-    Json item = tensorOf(input.name, typeName(input.type), dimsOf(leading, input.trailing));
+    Json item = tensorOf(input.name, typeName(input.type), dimsOfRows(is_of_tokens, input.trailing));
     if (is_of_tokens) item.set("allow_ragged_batch", Json::literal("true"));
     if (input.zero_when_missing || (texts && isFromTexts(input, *texts))) item.set("optional", Json::literal("true"));
     inputs.append(std::move(item));
@@ -118,12 +121,10 @@ Json outputsOf(const Metadata& metadata, const std::optional<TextSettings>& text
   Json outputs = Json::array();
   for (const Output& output : metadata.outputs) {
     const bool is_of_tokens = output.rows == kPadfreeTokens;
-    std::vector<int64_t> leading;
-    if (is_of_tokens) leading.push_back(-1);
-    const bool is_number = !is_of_tokens && output.trailing.empty();
-    if (is_number) leading.push_back(1);
-    Json item = tensorOf(output.name, typeName(output.type), dimsOf(leading, output.trailing));
-    if (is_number) {  // clients get [n]: dims must not be empty, so they are [1], and the server drops the 1
+    Json item = tensorOf(output.name, typeName(output.type), dimsOfRows(is_of_tokens, output.trailing));
+    if (!is_of_tokens &&
+        output.trailing
+            .empty()) {  // clients get [n]: dims must not be empty, so they are [1], and the server drops the 1
       Json reshape = Json::object();
       reshape.set("shape", Json::array());
       item.set("reshape", std::move(reshape));
@@ -181,6 +182,11 @@ void checkTexts(const TextSettings& texts, const Metadata& metadata) {
   }
 }
 
+bool lacksBatchSize(const Json& config) {
+  const std::string& size = config["max_batch_size"].text();
+  return size.empty() || size == "0";
+}
+
 }  // namespace
 
 bool isWithoutPlan(const Json& config) {
@@ -224,7 +230,7 @@ void checkConfiguration(const ModelSettings& settings, const Metadata& metadata)
     }
     checkTensor("output", item, type);
   }
-  if (config["max_batch_size"].text().empty() || config["max_batch_size"].text() == "0") {
+  if (lacksBatchSize(config)) {
     throw Failure(
         "max_batch_size is 0, allowed: 1 or more; give config.pbtxt the most sequences of a request, or let "
         "the server complete it (without --disable-auto-complete-config)");
@@ -236,7 +242,7 @@ void completeConfiguration(ModelSettings& settings, const Metadata& metadata) {
   Json& config = settings.config;
   if (config["input"].items().empty()) config.set("input", inputsOf(metadata, settings.texts));
   if (config["output"].items().empty()) config.set("output", outputsOf(metadata, settings.texts));
-  if (config["max_batch_size"].text().empty() || config["max_batch_size"].text() == "0") {
+  if (lacksBatchSize(config)) {
     config.set("max_batch_size", Json::number(std::min(metadata.max_sequences, metadata.max_tokens)));
   }
   const bool is_scheduled = config["dynamic_batching"].isObject() || config["sequence_batching"].isObject() ||

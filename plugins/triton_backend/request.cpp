@@ -163,19 +163,15 @@ void tokenize(const std::vector<Tensor>& tensors, const TextTokenizer& tokenizer
 }
 
 void readWanted(TRITONBACKEND_Request* request, const Metadata& metadata, RequestData& data) {
-  uint32_t count = 0;
-  check(TRITONBACKEND_RequestOutputCount(request, &count));
-  for (uint32_t i = 0; i < count; ++i) {
-    const char* name = nullptr;
-    check(TRITONBACKEND_RequestOutputName(request, i, &name));
-    data.wants_seq_lens = data.wants_seq_lens || std::strcmp(name, kSeqLens) == 0;
-    data.wants_truncated = data.wants_truncated || std::strcmp(name, kTruncated) == 0;
+  for (const std::string& name : wantedNames(request)) {
+    data.wants_seq_lens = data.wants_seq_lens || name == kSeqLens;
+    data.wants_truncated = data.wants_truncated || name == kTruncated;
     for (size_t output = 0; output < metadata.outputs.size(); ++output) {
       if (metadata.outputs[output].name != name) continue;
       TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
       int64_t memory_id = 0;
       const bool is_known =
-          succeeded(TRITONBACKEND_RequestOutputBufferProperties(request, name, nullptr, &memory, &memory_id));
+          succeeded(TRITONBACKEND_RequestOutputBufferProperties(request, name.c_str(), nullptr, &memory, &memory_id));
       data.wanted.push_back(output);
       data.on_device.push_back(is_known && memory == TRITONSERVER_MEMORY_GPU);
     }

@@ -36,6 +36,18 @@ const Tensor* find(const std::vector<Tensor>& tensors, const std::string& name) 
   return nullptr;
 }
 
+std::vector<std::string> wantedNames(TRITONBACKEND_Request* request) {
+  uint32_t count = 0;
+  check(TRITONBACKEND_RequestOutputCount(request, &count));
+  std::vector<std::string> names;
+  for (uint32_t i = 0; i < count; ++i) {
+    const char* name = nullptr;
+    check(TRITONBACKEND_RequestOutputName(request, i, &name));
+    names.emplace_back(name);
+  }
+  return names;
+}
+
 TensorPiece pieceOf(const Tensor& tensor, uint32_t index) {
   const void* buffer = nullptr;
   uint64_t bytes = 0;

@@ -32,6 +32,8 @@ std::vector<Tensor> tensorsOf(TRITONBACKEND_Request* request);
 // The same for requests with inputs of the same names, and hardly ever for others.
 size_t namesOf(TRITONBACKEND_Request* request);
 const Tensor* find(const std::vector<Tensor>& tensors, const std::string& name);
+// The outputs that a request asks for.
+std::vector<std::string> wantedNames(TRITONBACKEND_Request* request);
 TensorPiece pieceOf(const Tensor& tensor, uint32_t index);
 
 std::string toText(const std::vector<int64_t>& shape);

@@ -110,13 +110,9 @@ void writeFlags(OpenRequest& request, const std::vector<EncodedText>& texts) {
 }  // namespace
 
 std::vector<std::string> wantedTextOutputs(TRITONBACKEND_Request* request, const TextSettings& settings) {
-  uint32_t count = 0;
-  check(TRITONBACKEND_RequestOutputCount(request, &count));
   std::vector<std::string> wanted;
-  for (uint32_t i = 0; i < count; ++i) {
-    const char* name = nullptr;
-    check(TRITONBACKEND_RequestOutputName(request, i, &name));
-    if (isTextOutput(name, settings)) wanted.emplace_back(name);
+  for (const std::string& name : wantedNames(request)) {
+    if (isTextOutput(name, settings)) wanted.push_back(name);
   }
   return wanted;
 }

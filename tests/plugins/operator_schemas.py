@@ -10,7 +10,7 @@ from padfree.onnx_tools.operators import OPERATORS
 from padfree.onnx_tools.operators.spec import INT32_MAX, AttributeSpec, Condition, OperatorSpec, PluginRange, TensorSpec
 
 HEADER = Path(__file__).resolve().parents[2] / "plugins" / "shell" / "schemas.h"
-_KINDS = {"int32": "kInt32", "float32": "kFloat", "act": "kActivation", "act or int32": "kElement", "fp8": "kE4m3"}
+_KINDS = {"int32": "int32", "float32": "float", "act": "activation", "act or int32": "element", "fp8": "e4m3"}
 _BEGIN = """// SPDX-License-Identifier: Apache-2.0
 // The operators as onnx_tools/operators describes them. Written by tests/plugins/operator_table.py; not by hand.
 #pragma once
@@ -92,11 +92,13 @@ def _field(spec: AttributeSpec) -> str:
 
 
 def _tensor(spec: TensorSpec) -> str:
-    when = ", ".join(map(_condition, spec.conditions))
-    return f'{{"{spec.name}", TensorKind::{_KINDS[spec.type]}, "{spec.shape}", {{{when}}}}}'
+    when = f", {{{', '.join(map(_condition, spec.conditions))}}}" if spec.conditions else ""
+    return f'{_KINDS[spec.type]}Tensor("{spec.name}", "{spec.shape}"{when})'
 
 
 def _condition(condition: Condition) -> str:
+    if condition.values == (1,):
+        return f'isSet("{condition.attribute}")'
     return f'{{"{condition.attribute}", {{{_texts(condition.values)}}}}}'
 
 
