@@ -63,6 +63,7 @@ class Outcome:
         tokens: of every worker, by its number.
         busy_s: of every worker, batches under way.
         span_s: of every worker, from the first batch to the last.
+        tokens_saved: of every worker, those that texts of a batch shared.
         losses: workers that ended by themselves, and why.
     """
 
@@ -72,6 +73,7 @@ class Outcome:
     tokens: Counter[int] = field(default_factory=Counter)
     busy_s: dict[int, list[float]] = field(default_factory=dict)
     span_s: dict[int, list[float]] = field(default_factory=dict)
+    tokens_saved: dict[int, list[int]] = field(default_factory=dict)
     losses: list[str] = field(default_factory=list)
 
 
@@ -188,6 +190,8 @@ class _Dealer:
         outcome.tokens[worker] += done.part.tokens
         for of_workers, seconds in ((outcome.busy_s, done.busy_s), (outcome.span_s, done.span_s)):
             of_workers.setdefault(worker, [0.0])[-1] = max(of_workers.get(worker, [0.0])[-1], seconds)
+        savings = outcome.tokens_saved.setdefault(worker, [0])
+        savings[-1] = max(savings[-1], done.tokens_saved)
         self._done_rows += self._manifest.shard_rows(shard)
         outcome.seconds = time.perf_counter() - self._start
 
@@ -213,6 +217,7 @@ class _Dealer:
             )
         for of_workers in (self.outcome.busy_s, self.outcome.span_s):
             of_workers.setdefault(event.worker, []).append(0.0)
+        self.outcome.tokens_saved.setdefault(event.worker, []).append(0)
         self._workers.restart(event.worker)
 
     def progress(self) -> Progress:

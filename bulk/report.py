@@ -47,6 +47,7 @@ class Report:
         seconds: of this run's work, from the first shard dealt to the last one done.
         texts_now: texts that this run did.
         tokens_now: tokens of these.
+        tokens_saved: of these, how many were computed once for texts that begin alike, instead of for each.
         workers: who did them.
         losses: workers that ended by themselves and were started anew.
     """
@@ -62,6 +63,7 @@ class Report:
     tokens_now: int
     workers: Sequence[WorkerReport]
     losses: Sequence[str]
+    tokens_saved: int = 0
 
     @property
     def tokens_a_second(self) -> float:
@@ -106,6 +108,7 @@ def report_of(manifest: Manifest, outcome: Outcome, earlier: frozenset[int], nam
         tokens_now=sum(part.tokens for part in now),
         workers=tuple(workers),
         losses=tuple(outcome.losses),
+        tokens_saved=sum(map(sum, outcome.tokens_saved.values())),
     )
 
 

@@ -201,19 +201,19 @@ def _pays(seq_lens: Int32Array, families: Sequence[Siblings], costs: Costs | Non
     return bool(together < alone)
 
 
-class _Place(NamedTuple):
+class _RunItem(NamedTuple):
     """A sequence by number, and its family; None: it shares nothing."""
 
     number: int
     family: Siblings | None
 
 
-def _cut(families: Sequence[Siblings], lengths: Sequence[int], budget: Budget) -> Iterator[list[_Place]]:
+def _cut(families: Sequence[Siblings], lengths: Sequence[int], budget: Budget) -> Iterator[list[_RunItem]]:
     """Runs that fit the budget, with families kept together as far as they fit; the rest in the caller's order."""
     shared = {number for family in families for number in family.members}
-    members = [_Place(number, family) for family in families for number in family.members]
-    members += [_Place(number, None) for number in range(len(lengths)) if number not in shared]
-    run: list[_Place] = []
+    members = [_RunItem(number, family) for family in families for number in family.members]
+    members += [_RunItem(number, None) for number in range(len(lengths)) if number not in shared]
+    run: list[_RunItem] = []
     present: set[int] = set()  # the families of the run, by id
     sequences = tokens = 0
     for member in members:
@@ -230,7 +230,7 @@ def _cut(families: Sequence[Siblings], lengths: Sequence[int], budget: Budget) -
         yield run
 
 
-def _run(ragged: RaggedBatch, starts: Sequence[int], lengths: Sequence[int], members: Sequence[_Place]) -> SharedRun:
+def _run(ragged: RaggedBatch, starts: Sequence[int], lengths: Sequence[int], members: Sequence[_RunItem]) -> SharedRun:
     """The batch of a run; a family of which one member alone is there is none."""
     counts: dict[int, int] = {}
     for member in members:

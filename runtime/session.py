@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 from padfree.contract.closing import Closing
 from padfree.contract.metadata import Metadata
@@ -23,7 +24,7 @@ from .errors import SessionError
 from .feeds import packed_feeds, padded_feeds, split_outputs
 from .gpu.trt import import_tensorrt
 from .plan_files import open_plan
-from .prefixes import Costs, own_rows, read_prefix, shared_runs
+from .prefixes import Costs, SharedRun, own_rows, read_prefix, shared_runs
 from .request import RaggedBatch, check_one_run, read_packed, read_request
 from .shared_values import groups_of_shared
 
@@ -150,8 +151,7 @@ class Session(Closing):
         """Runs sequences that may share runs, and prefixes where that pays."""
         runs = shared_runs(ragged, self._metadata, self._budget, self._costs)
         if runs:
-            with self._counting:
-                self._tokens_saved += sum(run.tokens_saved for run in runs)
+            self._count(runs)
             results = self._run_batches([run.batch for run in runs], options)
             return own_rows(results, runs, ragged.seq_lens.size)
         parts = [ragged.part(run.start, run.stop) for run in cut(ragged.seq_lens.tolist(), self._budget)]
@@ -222,6 +222,27 @@ class Session(Closing):
         if prefix is not None:
             ragged = ragged._replace(prefix=read_prefix(prefix, ragged.seq_lens, self._metadata))
         return self._backend.run(self.feeds(ragged), **options)
+
+    def run_fitting(self, ragged: RaggedBatch) -> dict[str, Any]:
+        """Runs a checked batch that one run takes, with outputs on the host as run_packed gives them.
+
+        Sequences share what they begin with where that pays, which may take more than one run.
+        """
+        runs = shared_runs(ragged, self._metadata, self._budget, self._costs)
+        if not runs:
+            return self._backend.run(self.feeds(ragged))
+        self._count(runs)
+        outputs: dict[str, Any] = {}
+        for run in runs:
+            for name, rows in self._backend.run(self.feeds(run.batch)).items():
+                if name not in outputs:
+                    outputs[name] = np.empty((ragged.seq_lens.size, *rows.shape[1:]), rows.dtype)
+                outputs[name][run.callers] = rows[: len(run.callers)]
+        return outputs
+
+    def _count(self, runs: Sequence[SharedRun]) -> None:
+        with self._counting:
+            self._tokens_saved += sum(run.tokens_saved for run in runs)
 
     def _run_groups(
         self, ragged: RaggedBatch, groups: Sequence[Sequence[int]], options: Mapping[str, Any]

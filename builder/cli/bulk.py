@@ -286,6 +286,8 @@ def _print(result: Finished, output: str) -> None:
         print_line(console, f"texts that were longer than the model takes, and were cut: {report.cut}")
     if not report.texts:
         print_line(console, "no row has a result")
+    if report.tokens_saved:
+        print_line(console, f"tokens that texts with the same beginning shared: {report.tokens_saved}")
     now = f"{count_text(report.texts_now, 'text')}, {report.seconds:.1f} s, {report.tokens_a_second:,.0f} tokens/s"
     print_line(
         console,

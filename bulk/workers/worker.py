@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from padfree.contract.metadata import Metadata
+from padfree.contract.names import PREFIX
 from padfree.runtime import Budget, Session, cut, groups_of_shared
 from padfree.runtime.request import RaggedBatch, read_packed
 from padfree.runtime.text import TextInputs
@@ -74,11 +76,13 @@ class FinishedShard:
         part: what it holds.
         busy_s: seconds with a batch under way, since the worker began.
         span_s: seconds from its first batch to the end of its last one.
+        tokens_saved: that texts of a batch shared, since the worker began.
     """
 
     part: Part
     busy_s: float
     span_s: float
+    tokens_saved: int = 0
 
 
 @dataclass(frozen=True)
@@ -180,12 +184,12 @@ class Worker:
                 future.set_exception(error)
 
     def _prepare_shard(self, shard: int, chunks: Sequence[Tokens]) -> _PreparedShard:
-        """A shard's sequences, the longest first: checked, and their tokens in the order of the batches."""
+        """A shard's sequences, checked, and their tokens in the order of the batches."""
         seq_lens = np.concatenate([np.zeros(0, np.int32), *(chunk.seq_lens for chunk in chunks)])
         columns = {name: np.concatenate([chunk.columns[name] for chunk in chunks]) for name in chunks[0].columns}
         metadata = self._session.metadata
         packed_rows = read_packed(columns, seq_lens, metadata)
-        order = np.argsort(-packed_rows.seq_lens, kind="stable")
+        order = _order(packed_rows, metadata)
         lens = packed_rows.seq_lens[order].astype(np.int64)
         starts = (np.cumsum(packed_rows.seq_lens, dtype=np.int64) - packed_rows.seq_lens)[order]
         at = np.repeat(starts - (np.cumsum(lens) - lens), lens) + np.arange(int(lens.sum()))
@@ -218,7 +222,7 @@ class Worker:
         for group in groups_of_shared(ragged, self._session.metadata):
             part = ragged if len(group) == ragged.seq_lens.size else ragged.take(group)
             with self._clock:
-                outputs = self._session.backend.run(self._session.feeds(part))
+                outputs = self._session.run_fitting(part)
             shard.head.add(shard.order[run][group], outputs, part)
             self._on_batch(shard.shard, part.seq_lens.size, int(part.seq_lens.sum(dtype=np.int64)))
 
@@ -232,7 +236,7 @@ class Worker:
             part = part_of(self._manifest, self._digest, shard.shard, tokens, shard.cut, bad)
             ids, columns = shard.ids.take(pa.array(good)), shard.head.columns(good)
             write_part(self._output, part, ids, columns, bad, self._manifest)
-            future.set_result(FinishedShard(part, *self._clock.seconds()))
+            future.set_result(FinishedShard(part, *self._clock.seconds(), self._session.tokens_saved))
         except BaseException as error:
             future.set_exception(error)
 
@@ -255,6 +259,14 @@ class Worker:
             file, row = rows[at]
             bad.append(BadRow(file, row, "not finite", reason, shard.ids[at].as_py()))
         return good, sorted([*shard.bad, *bad], key=lambda row: (row.file, row.row))
+
+
+def _order(ragged: RaggedBatch, metadata: Metadata) -> Array:
+    """The longest first; where texts may share what they begin with, those that do stand together."""
+    if metadata.input_of_role(PREFIX) is None:
+        return np.argsort(-ragged.seq_lens, kind="stable")
+    rows = [row.tobytes() for row in ragged.rows()[metadata.ids_input().name]]
+    return np.array(sorted(range(len(rows)), key=rows.__getitem__), np.int64)
 
 
 def _take_rows(rows: Mapping[str, Array], which: Any) -> dict[str, Array]:

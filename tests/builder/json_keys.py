@@ -137,6 +137,7 @@ BULK: Mapping[str, str] = {
     "seconds": "time of this run",
     "texts_now": "texts of this run",
     "tokens_now": "tokens of this run",
+    "tokens_saved": "tokens of this run that were computed once for texts that begin alike, instead of for each",
     "tokens_a_second": "tokens per second of this run",
     "workers[].name": "the worker",
     "workers[].tokens": "its tokens",

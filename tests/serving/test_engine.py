@@ -90,6 +90,16 @@ def test_groups_are_answered(bench: Bench) -> None:
     assert bench.row.total("padfree_tokens_total") == 3
 
 
+def test_tokens_that_texts_shared_are_not_counted_as_computed(bench: Bench) -> None:
+    bench.model.tokens_saved = 2
+    bench.ask(5, [2, 3], [2, 4])
+    assert bench.answer().kind == wire.ROWS
+    bench.ask(6, [7])
+    assert bench.answer().kind == wire.ROWS
+    assert bench.row.total("padfree_tokens_saved_total") == 2
+    assert bench.row.total("padfree_tokens_total") == 3
+
+
 def test_too_much_that_waits_is_refused_at_once(bench: Bench) -> None:
     bench.ask(1, [1])
     assert bench.model.started.acquire(timeout=PATIENCE_S)
