@@ -76,6 +76,14 @@ def shared_runs(ragged: RaggedBatch, metadata: Metadata, budget: Budget, costs: 
     return [_run(ragged, starts, lengths, run) for run in _cut(families, lengths, budget)]
 
 
+def order_of_runs(ragged: RaggedBatch, metadata: Metadata) -> npt.NDArray[np.int64]:
+    """An order to cut runs in: the longest first, or those together that begin alike, if they may share that."""
+    if metadata.input_of_role(PREFIX) is None:
+        return np.argsort(-ragged.seq_lens, kind="stable").astype(np.int64)
+    rows = [row.tobytes() for row in ragged.rows()[metadata.ids_input().name]]
+    return np.array(sorted(range(len(rows)), key=rows.__getitem__), np.int64)
+
+
 def read_prefix(prefix: Any, seq_lens: Int32Array, metadata: Metadata) -> Int32Array:
     """Checks a caller's own prefixes: int32 [B], the number of the sequence that each continues, or -1.
 

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from padfree.contract.metadata import Metadata
-from padfree.contract.names import PREFIX
 from padfree.runtime import Budget, Session, cut, groups_of_shared
+from padfree.runtime.prefixes import order_of_runs
 from padfree.runtime.request import RaggedBatch, read_packed
 from padfree.runtime.text import TextInputs
 from pyarrow.fs import FileType
@@ -189,7 +188,7 @@ class Worker:
         columns = {name: np.concatenate([chunk.columns[name] for chunk in chunks]) for name in chunks[0].columns}
         metadata = self._session.metadata
         packed_rows = read_packed(columns, seq_lens, metadata)
-        order = _order(packed_rows, metadata)
+        order = order_of_runs(packed_rows, metadata)
         lens = packed_rows.seq_lens[order].astype(np.int64)
         starts = (np.cumsum(packed_rows.seq_lens, dtype=np.int64) - packed_rows.seq_lens)[order]
         at = np.repeat(starts - (np.cumsum(lens) - lens), lens) + np.arange(int(lens.sum()))
@@ -259,14 +258,6 @@ class Worker:
             file, row = rows[at]
             bad.append(BadRow(file, row, "not finite", reason, shard.ids[at].as_py()))
         return good, sorted([*shard.bad, *bad], key=lambda row: (row.file, row.row))
-
-
-def _order(ragged: RaggedBatch, metadata: Metadata) -> Array:
-    """The longest first; where texts may share what they begin with, those that do stand together."""
-    if metadata.input_of_role(PREFIX) is None:
-        return np.argsort(-ragged.seq_lens, kind="stable")
-    rows = [row.tobytes() for row in ragged.rows()[metadata.ids_input().name]]
-    return np.array(sorted(range(len(rows)), key=rows.__getitem__), np.int64)
 
 
 def _take_rows(rows: Mapping[str, Array], which: Any) -> dict[str, Array]:

@@ -16,6 +16,7 @@ from padfree.contract.metadata import OutputInfo
 
 from ..chunks import OnChunk, chunks
 from ..errors import SessionError
+from ..prefixes import order_of_runs
 from ..request import RaggedBatch, read_packed
 from ..session import Session
 from ..text.encoder import Text
@@ -282,13 +283,13 @@ class TextModel:
         )
 
     def _rows(self, output: OutputInfo, tokens: PackedTexts, inputs: Values) -> list[Array]:
-        """The output's part of every text, in their order; the longest run first, with others of like lengths."""
+        """The output's part of every text, in their order."""
         self._on_tokens(self._reader, tokens)
         rows_in_order: list[Any] = [None] * len(tokens.seq_lens)
         if not rows_in_order:
             return rows_in_order
         ragged = read_packed({**tokens.columns, **inputs}, tokens.seq_lens, self._session.metadata)
-        order = np.argsort(-ragged.seq_lens, kind="stable")
+        order = order_of_runs(ragged, self._session.metadata)
         for chunk in chunks(self._session, ragged.seq_lens[order].tolist()):
             chosen_rows = order[chunk].tolist()
             rows = self._session.run_ragged(_take(ragged, chosen_rows))[output.name]
