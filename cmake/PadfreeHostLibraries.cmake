@@ -28,8 +28,7 @@ function(padfree_triton_backend)
   file(GLOB tokenizer CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/plugins/tokenizer/*.cpp")
   target_sources(padfree_triton_backend PRIVATE "${PROJECT_SOURCE_DIR}/plugins/triton_batching/json.cpp" ${tokenizer})
   target_link_libraries(padfree_triton_backend PRIVATE ${CMAKE_DL_LIBS} Threads::Threads)
-  # One translation unit: most of the time to compile a small file goes into the standard library's headers.
-  set_target_properties(padfree_triton_backend PROPERTIES OUTPUT_NAME triton_padfree UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+  set_target_properties(padfree_triton_backend PROPERTIES OUTPUT_NAME triton_padfree)
 endfunction()
 
 # padfree_host_library(<name>): libpadfree_<name>.so of plugins/<name>, which exports what exports.map there lists.
@@ -41,7 +40,9 @@ function(padfree_host_library name)
   set_target_properties(${library} PROPERTIES
     CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
-    LINK_DEPENDS "${folder}/exports.map")
+    LINK_DEPENDS "${folder}/exports.map"
+    # One translation unit: most of the time to compile a small file goes into the standard library's headers.
+    UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
   target_include_directories(${library} PRIVATE "${PROJECT_SOURCE_DIR}/plugins")
   target_compile_options(${library} PRIVATE -Wall -Wextra)
   target_link_options(${library} PRIVATE "LINKER:--version-script=${folder}/exports.map" LINKER:--exclude-libs,ALL

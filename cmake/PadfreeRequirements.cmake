@@ -68,13 +68,21 @@ macro(padfree_enable_languages)
   endif()
 endmacro()
 
-# nvcc is tried on a scratch project first, so that a host compiler it refuses is a message and not a failed install.
+# nvcc is tried on a file first, so that a host compiler it refuses is a message and not a failed install.
+# (check_language would take twice as long.)
 macro(padfree_enable_cuda)
   set(ENV{CUDAHOSTCXX} "${CMAKE_CXX_COMPILER}")
   set(CMAKE_CUDA_ARCHITECTURES 80-real)
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
-  check_language(CUDA)
-  if(CMAKE_CUDA_COMPILER)
+  set(padfree_status 0)
+  if(NOT CMAKE_CUDA_COMPILER)
+    set(padfree_try "${CMAKE_BINARY_DIR}/CMakeFiles/try_nvcc")
+    file(WRITE "${padfree_try}.cu" "int main() { return 0; }\n")
+    separate_arguments(padfree_flags NATIVE_COMMAND "$ENV{CUDAFLAGS}")
+    execute_process(COMMAND "$ENV{CUDACXX}" ${padfree_flags} -ccbin "${CMAKE_CXX_COMPILER}" "${padfree_try}.cu" -o
+                            "${padfree_try}" RESULT_VARIABLE padfree_status OUTPUT_QUIET ERROR_QUIET)
+  endif()
+  if(padfree_status EQUAL 0)
     enable_language(CUDA)
   else()
     padfree_missing("nvcc ${PADFREE_NVCC_VERSION} does not work with the C++ compiler ${CMAKE_CXX_COMPILER}"

@@ -82,6 +82,14 @@ def _qwen3(width: int, inner: int, layers: int, heads: int) -> Shape:
 
 SHAPES: Mapping[str, Shape] = MappingProxyType(
     {
+        "minilm": Shape(
+            {
+                "model_type": "bert", "vocab_size": 30_522, "hidden_size": 384, "num_hidden_layers": 6,
+                "num_attention_heads": 12, "intermediate_size": 1536,
+            },
+            "fp32",
+            "mean",
+        ),
         "bge-m3": Shape(
             {
                 "model_type": "xlm-roberta", "vocab_size": 250_002, "hidden_size": 1024, "num_hidden_layers": 24,
@@ -93,6 +101,7 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
         ),
         "gte-base": Shape(CONFIGS["gte-base"], "fp16", "cls", frozenset({"attention.qkv_proj.weight"})),
         "qwen3-0.6b": Shape(CONFIGS["qwen3-0.6b"], "bf16", "lasttoken"),
+        "embedding-gemma": Shape(CONFIGS["embedding-gemma"], "bf16", "mean"),
         "qwen3-4b": _qwen3(2560, 9728, 36, 32),
         "qwen3-8b": _qwen3(4096, 12_288, 36, 32),
     }

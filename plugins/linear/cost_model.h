@@ -8,6 +8,9 @@
 
 namespace padfree {
 
+// All tilings that the kernel could be compiled for (tiling.cpp).
+const std::vector<LinearTiling>& linearTilings();
+
 // All tilings, the fastest first by the cost model, for T tokens on this many multiprocessors.
 std::vector<LinearTiling> rankLinearTilings(const LinearParams& params, int T, int multiprocessors);
 

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <limits>
 #include <utility>
+#include <vector>
 
+#include "linear/cost_model.h"
 #include "linear/menu.h"
 #include "linear/mma/menu.h"
 

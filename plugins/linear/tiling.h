@@ -2,9 +2,6 @@
 // How a GEMM is divided into tiles for the Hopper kernel.
 #pragma once
 
-#include <algorithm>
-#include <vector>
-
 #include "common/launch.h"
 #include "linear/choice.h"
 #include "linear/launch.h"
@@ -38,7 +35,7 @@ constexpr int kMaxLinearTokens = 256;
 constexpr int kMaxClusterBlocks = 8;  // that every device runs as a cluster
 
 inline int clusterBlocks(const LinearTiling& tiling) {
-  return tiling.cluster_features * tiling.cluster_tokens * std::max(tiling.parts, 1);
+  return tiling.cluster_features * tiling.cluster_tokens * (isResident(tiling) ? 1 : tiling.parts);
 }
 inline int tileFeatures(const LinearTiling& tiling) {
   return isResident(tiling) ? kResidentFeatures : kLinearFeatures;
@@ -53,12 +50,10 @@ inline int stagesOf(const LinearParams& params) {
 constexpr int64_t maxLinearTokens(int64_t N) {
   constexpr int64_t kMinTileTokens = 16, kMaxClusterTokens = 4 * kMaxLinearTokens;
   const int64_t features = ceilDiv<int64_t>(N, kLinearFeatures);
-  const int64_t tiles = std::min(kMaxGridX / (kMaxClusterBlocks * features), 0xffffffff / (features * features));
-  return std::min(tiles * kMinTileTokens, kMaxGridX - kMaxClusterTokens);
+  const int64_t in_grid = kMaxGridX / (kMaxClusterBlocks * features), in_products = 0xffffffff / (features * features);
+  const int64_t tokens = (in_grid < in_products ? in_grid : in_products) * kMinTileTokens;
+  return tokens < kMaxGridX - kMaxClusterTokens ? tokens : kMaxGridX - kMaxClusterTokens;
 }
-
-// All tilings that the kernel could be compiled for.
-const std::vector<LinearTiling>& linearTilings();
 
 bool isLinearTiling(const LinearTiling& tiling);
 

@@ -16,7 +16,7 @@ PoolMode modeOf(const std::string& name) {
   return name == "mean" ? PoolMode::kMean : PoolMode::kMax;
 }
 
-constexpr int64_t kNormedMultiple = 8, kMaxNormedWidth = 1024;
+constexpr int64_t kNormedMultiple = 8, kMaxPooledWidth = 1024;
 
 class Pool final : public Operator {
  public:
@@ -36,9 +36,9 @@ class Pool final : public Operator {
 
   void checkSizes(const Sizes& sizes) const override {
     const int64_t E = sizes.get("E");
-    if (gamma_ == kAbsent || E < 0 || (E % kNormedMultiple == 0 && E <= kMaxNormedWidth)) return;
+    if (gamma_ == kAbsent || E < 0 || (E % kNormedMultiple == 0 && E <= kMaxPooledWidth)) return;
     throw std::invalid_argument(text("E is ", E, " with has_norm 1; allowed: multiples of ", kNormedMultiple, " up to ",
-                                     kMaxNormedWidth, "; set has_norm to 0 and use PadfreeLayerNorm"));
+                                     kMaxPooledWidth, "; set has_norm to 0 and use PadfreeLayerNorm"));
   }
 
   cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const override {

@@ -11,6 +11,7 @@ from benchmarks.engine import folder_time
 @pytest.mark.parametrize("given", ["--help", "nothing"])
 def test_the_shapes_are_named(given: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", ["folder_time", given])
+    monkeypatch.setenv("COLUMNS", "400")
     with pytest.raises(SystemExit):
         folder_time.main()
     said = "".join(capsys.readouterr())
@@ -19,7 +20,7 @@ def test_the_shapes_are_named(given: str, monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_without_names_those_with_a_goal_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[folder_time.Shape] = []
+    measured: list[object] = []
     monkeypatch.setattr("sys.argv", ["folder_time", "--cpu"])
     monkeypatch.setattr(folder_time, "write_folder", lambda shape, _folder: measured.append(shape))
     monkeypatch.setattr(folder_time, "run", lambda _command: (1.0, {}, 0.0))
