@@ -84,6 +84,15 @@ _NUM_HEADS = integer(
     "num_heads", "H of the attention that reads tasks; any number without tasks", 1, letter="H", plugin=_HEADS
 )
 
+_CAUSAL_TASKS = later(
+    AttributeSpec(
+        "causal_tasks",
+        "int",
+        "1: tasks are ordered by what they cost where queries see no keys after their own",
+        allowed=(0, 1),
+    )
+)
+
 _SCHEDULE = OperatorSpec(
     "PadfreeSchedule",
     "Computes the prefix sums of the lengths: negative lengths count as 0, and no sum exceeds T. With has_extent it "
@@ -109,6 +118,7 @@ _SCHEDULE = OperatorSpec(
         flag("has_tasks", "whether tasks exist; only plugins make and read them: the ONNX body gives [1,4]"),
         _NUM_HEADS,
         _HAS_PREFIX,
+        _CAUSAL_TASKS,
     ),
 )
 
@@ -144,6 +154,7 @@ _EMBEDDING = OperatorSpec(
         in_engines(flag("schedules", "1: computes cu_seqlens from seq_lens, as PadfreeSchedule does")),
         in_engines(flag("has_tasks", "whether tasks exist, as those of PadfreeSchedule")),
         in_engines(_NUM_HEADS, 1),
+        _CAUSAL_TASKS,
         RESULTS,
         Y_SCALE,
         _early("early_ids", "ids and token_types"),

@@ -32,6 +32,7 @@ class Embedding final : public Operator {
         num_heads_(attributes.integer("num_heads")),
         position_offset_(attributes.integer("position_offset")),
         early_ids_(attributes.flag("early_ids")),
+        causal_tasks_(attributes.flag("causal_tasks")),
         epsilon_(attributes.real("epsilon")) {}
 
   void checkSizes(const Sizes& sizes) const override {
@@ -80,6 +81,7 @@ class Embedding final : public Operator {
       schedule.T = params.T;
       schedule.H = num_heads_;
       schedule.num_tasks = taskListRoom(params.T, params.B, num_heads_);
+      schedule.causal = causal_tasks_;
     }
     return launchEmbedding(params, stream);
   }
@@ -90,7 +92,7 @@ class Embedding final : public Operator {
       seq_lens_, y_, y_e4m3_, new_cu_seqlens_, tasks_;
   const int num_heads_;
   const int position_offset_;
-  const bool early_ids_;
+  const bool early_ids_, causal_tasks_;
   const float epsilon_;
 };
 

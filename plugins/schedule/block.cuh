@@ -47,7 +47,12 @@ __device__ void makeSchedule(const ScheduleParams& p) {
     }
     if (round == 0) before = blockExclusiveSum(sum, limit, scratch, total);
   }
-  if (p.tasks) listTasks(p, range, first_sequence, groups, total, task_memory);
+  if (!p.tasks) return;
+  if (p.causal) {
+    listTasks<true>(p, range, first_sequence, groups, total, task_memory);
+  } else {
+    listTasks<false>(p, range, first_sequence, groups, total, task_memory);
+  }
 }
 
 }  // namespace padfree

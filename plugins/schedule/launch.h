@@ -20,6 +20,7 @@ struct ScheduleParams {
   int num_tasks;                // room for so many; num_tasks + 1 is at least taskListEntries(T, B, H)
   int num_sms;                  // multiprocessors that the tasks are cut for; 0: those of the current device
   const int* prefix = nullptr;  // [B] or null: sequences that positions continue from, as attention's keys do
+  bool causal = false;          // whether rows see no keys after them: orders tasks by what they then cost
 };
 
 constexpr int kMaxTaskHeads = 4096;

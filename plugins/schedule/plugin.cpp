@@ -20,7 +20,8 @@ class Schedule final : public Operator {
         positions_(output("positions")),
         tasks_(output("tasks")),
         prefix_(input("prefix")),
-        num_heads_(attributes.integer("num_heads")) {}
+        num_heads_(attributes.integer("num_heads")),
+        causal_tasks_(attributes.flag("causal_tasks")) {}
 
   void checkSizes(const Sizes& sizes) const override {
     if (extent_ != kAbsent) sizes.checkProduct({"B", "S"});
@@ -45,12 +46,14 @@ class Schedule final : public Operator {
     params.H = num_heads_;
     params.num_tasks = taskListRoom(params.T, params.B, params.H);
     params.prefix = prefixOf(tensors, prefix_, params.B);
+    params.causal = causal_tasks_;
     return launchSchedule(params, stream);
   }
 
  private:
   const int seq_lens_, tokens_, extent_, cu_seqlens_, token_index_, positions_, tasks_, prefix_;
   const int num_heads_;
+  const bool causal_tasks_;
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 namespace padfree {
 
+constexpr int kCausalSlices = 16;
 constexpr int kTaskClasses = 256;  // by cost, dearest first; what is beyond them counts as the dearest
 
 template <int kWarps>
@@ -80,6 +81,7 @@ struct SequenceTasks {
   int splits;
   int full_tasks, remainder_tasks;
   int full_class, remainder_class;
+  int first_part = 0;  // the number of the first full part
 
   __device__ SequenceTasks(const TaskShape& task_shape, const LaneSequence& sequence)
       : begin(sequence.begin), length(sequence.end - sequence.begin) {
@@ -101,7 +103,30 @@ struct SequenceTasks {
   }
 
   __device__ int tasks() const { return full_tasks + remainder_tasks; }
+
+  // Where rows see no keys after them, parts differ in cost: they are listed in slices of as many parts, at most
+  // kCausalSlices of full ones, and the remainder after these.
+  __device__ int partsOfSlice(const TaskShape& task_shape) const {
+    return max(ceilDiv(full_tasks / task_shape.heads, kCausalSlices), 1);
+  }
+  __device__ int slices(const TaskShape& task_shape) const {
+    return ceilDiv(full_tasks / task_shape.heads, partsOfSlice(task_shape)) + (remainder > 0);
+  }
+  // The tasks of one slice.
+  __device__ SequenceTasks causalSlice(const TaskShape& task_shape, int slice) const {
+    SequenceTasks result = *this;
+    const int full_parts = full_tasks / task_shape.heads, each = partsOfSlice(task_shape);
+    const int parts = max(min(full_parts - slice * each, each), 0);
+    result.first_part = min(slice * each, full_parts);
+    result.full_tasks = parts * task_shape.heads;
+    result.remainder_tasks = slice == ceilDiv(full_parts, each) ? remainder_tasks : 0;
+    const int all_steps = (result.first_part + parts) * task_shape.groups;  // of kTaskRows keys
+    const int half_steps = splits == 1 ? all_steps : ceilDiv(all_steps, 2);
+    result.full_class = taskClass(taskCost(half_steps, 1, task_shape.groups * splits), false);
+    return result;
+  }
 };
+static_assert(kTaskRows == kTaskKeys / 2);
 
 using Counts = Packed<int, 4>;
 
@@ -162,6 +187,7 @@ __device__ int takeOffsets(TaskMemory<kWarps>& memory, int task_class, int tasks
 }
 
 // Writes the tasks of the sequences that the lanes of this warp have, 32 tasks at a time, whichever lanes have them.
+template <bool kCausal>
 __device__ inline void writeTasks(const SequenceTasks& own, const TaskShape& task_shape, int full_offset,
                                   int remainder_offset, AttentionTask* tasks) {
   const int lane = threadIdx.x % kWarpSize;
@@ -181,6 +207,7 @@ __device__ inline void writeTasks(const SequenceTasks& own, const TaskShape& tas
     const int first_full = __shfl_sync(kFullMask, full_offset, owner);
     const int first_remainder = __shfl_sync(kFullMask, remainder_offset, owner);
     const int cut = __shfl_sync(kFullMask, own_cut, owner);
+    const int first_part = kCausal ? __shfl_sync(kFullMask, own.first_part, owner) : 0;
     if (number >= total) continue;
     const bool in_remainder = in_sequence >= full_tasks;
     const int remainder = cut & 15, remainder_heads = cut >> 4 & 15, splits = cut >> 8;
@@ -190,13 +217,14 @@ __device__ inline void writeTasks(const SequenceTasks& own, const TaskShape& tas
     const TaskParts parts{head, in_remainder ? min(remainder_heads, task_shape.heads - head) : 1,
                           in_remainder ? remainder : task_shape.groups, splits};
     tasks[in_remainder ? first_remainder + in_part : first_full + in_sequence] = {
-        begin, length, part * task_shape.groups * kTaskRows, packParts(parts)};
+        begin, length, (first_part + part) * task_shape.groups * kTaskRows, packParts(parts)};
   }
 }
 
 // Fills p.tasks. `first_sequence` is of the first kWarpSize sequences of the warp's share; those after them stand in
 // p.cu_seqlens. `groups` are those of this lane's sequences, `used` the tokens of all.
-template <int kWarps>
+// kCausal: p.causal, in code of its own, so that other lists take no longer.
+template <bool kCausal, int kWarps>
 __device__ void listTasks(const ScheduleParams& p, const WarpRange& range, const LaneSequence& first_sequence,
                           int groups, int token_count, TaskMemory<kWarps>& memory) {
   const int lane = threadIdx.x % kWarpSize;
@@ -217,14 +245,19 @@ __device__ void listTasks(const ScheduleParams& p, const WarpRange& range, const
       } else if (b < range.end) {
         sequence = {p.cu_seqlens[b], p.cu_seqlens[b + 1]};
       }
-      const SequenceTasks own(task_shape, sequence);
-      if (round == 0) {
-        if (own.full_tasks > 0) atomicAdd(&memory.nextOf(own.full_class), own.full_tasks);
-        if (own.remainder_tasks > 0) atomicAdd(&memory.nextOf(own.remainder_class), own.remainder_tasks);
-      } else {
-        const int full_offset = takeOffsets(memory, own.full_class, own.full_tasks);
-        const int remainder_offset = takeOffsets(memory, own.remainder_class, own.remainder_tasks);
-        writeTasks(own, task_shape, full_offset, remainder_offset, tasks);
+      const SequenceTasks all(task_shape, sequence);
+      const int slices = kCausal ? __reduce_max_sync(kFullMask, all.slices(task_shape)) : 1;
+#pragma unroll 1
+      for (int slice = 0; slice < slices; ++slice) {
+        const SequenceTasks own = kCausal ? all.causalSlice(task_shape, slice) : all;
+        if (round == 0) {
+          if (own.full_tasks > 0) atomicAdd(&memory.nextOf(own.full_class), own.full_tasks);
+          if (own.remainder_tasks > 0) atomicAdd(&memory.nextOf(own.remainder_class), own.remainder_tasks);
+        } else {
+          const int full_offset = takeOffsets(memory, own.full_class, own.full_tasks);
+          const int remainder_offset = takeOffsets(memory, own.remainder_class, own.remainder_tasks);
+          writeTasks<kCausal>(own, task_shape, full_offset, remainder_offset, tasks);
+        }
       }
     }
     if (round == 1) break;

@@ -84,6 +84,7 @@ inline OperatorSchema embeddingSchema() {
           flagField("schedules"),
           flagField("has_tasks"),
           integerField("num_heads", 1, 4096),
+          laterFlagField("causal_tasks"),
           choiceField("results", {"act", "e4m3", "both"}),
           realField("y_scale", 6.103515625e-05f, 16384.0f),
           flagField("early_ids"),
@@ -417,6 +418,7 @@ inline OperatorSchema scheduleSchema() {
           flagField("has_tasks"),
           integerField("num_heads", 1, 4096),
           laterFlagField("has_prefix"),
+          laterFlagField("causal_tasks"),
       },
       {
           int32Tensor("seq_lens", "[B]"),

@@ -42,10 +42,11 @@ PADFREE_TEST_EXPORT int padfreeUnpack(const void* packed, const int* token_index
 
 PADFREE_TEST_EXPORT int padfreeSchedule(const int* seq_lens, int* cu_seqlens, int* token_index, int* positions,
                                         void* tasks, int B, int T, int S, int H, int num_tasks, int num_sms,
-                                        const int* prefix, cudaStream_t stream) {
-  return padfree::launchSchedule({seq_lens, cu_seqlens, token_index, positions,
-                                  static_cast<padfree::AttentionTask*>(tasks), B, T, S, H, num_tasks, num_sms, prefix},
-                                 stream);
+                                        const int* prefix, int causal, cudaStream_t stream) {
+  return padfree::launchSchedule(
+      {seq_lens, cu_seqlens, token_index, positions, static_cast<padfree::AttentionTask*>(tasks), B, T, S, H, num_tasks,
+       num_sms, prefix, causal != 0},
+      stream);
 }
 
 PADFREE_TEST_EXPORT int64_t padfreeTaskListEntries(int T, int B, int H) {

@@ -14,18 +14,24 @@ from .cases import DEVICE, LENGTHS, POISON, assert_guards, poisoned_output
 
 
 def check_list(lengths: Sequence[int], tokens: int, heads: int, multiprocessors: int) -> None:
-    """Compares the kernel's list and prefix sums with plain Python."""
+    """Compares the kernel's lists and prefix sums with plain Python."""
+    for causal in (False, True):
+        _check_list(lengths, tokens, heads, multiprocessors, causal)
+
+
+def _check_list(lengths: Sequence[int], tokens: int, heads: int, multiprocessors: int, causal: bool) -> None:
     seq_lens = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
     cu_seqlens, cu_buffer = poisoned_output((len(lengths) + 1,), torch.int32)
     size = task_list_entries(tokens, len(lengths), heads)
     assert size == most_entries(tokens, len(lengths), heads)
     tasks, buffer = poisoned_output((size, 4), torch.int32)
-    schedule(seq_lens, cu_seqlens, tokens, tasks=tasks, heads=heads, multiprocessors=multiprocessors)
+    schedule(seq_lens, cu_seqlens, tokens, tasks=tasks, heads=heads, multiprocessors=multiprocessors, causal=causal)
     torch.cuda.synchronize()
     assert_guards(cu_buffer)
     assert_guards(buffer)
     assert cu_seqlens.tolist() == starts_of(lengths, tokens)
-    expected = torch.tensor(entries_of(attention_tasks(lengths, tokens, heads, multiprocessors)), dtype=torch.int32)
+    listed = attention_tasks(lengths, tokens, heads, multiprocessors, causal=causal)
+    expected = torch.tensor(entries_of(listed), dtype=torch.int32)
     count = len(expected)
     assert torch.equal(tasks[:count].cpu(), expected)
     assert bool((tasks[count:] == POISON[torch.int32]).all())

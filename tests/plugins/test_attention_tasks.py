@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.attention_tasks import ROWS, WIDTH, attention_tasks, most_entries, starts_of
+from tests.support.attention_tasks import ROWS, WIDTH, Task, attention_tasks, most_entries, starts_of
 
 from .expressions import ExpressionBuilder, Size
 from .plugin_abi import PluginLibrary
@@ -28,7 +28,7 @@ def batch(draw: random.Random) -> tuple[list[int], int, int, int]:
 @pytest.mark.parametrize("seed", range(40))
 def test_every_row_of_every_head_is_in_one_task(seed: int) -> None:
     lengths, tokens, heads, multiprocessors = batch(random.Random(seed))
-    tasks = attention_tasks(lengths, tokens, heads, multiprocessors)
+    tasks = attention_tasks(lengths, tokens, heads, multiprocessors, causal=seed % 2 == 1)
     starts = starts_of(lengths, tokens)
     seen: Counter[tuple[int, int]] = Counter()
     filler: Counter[int] = Counter()
@@ -51,6 +51,14 @@ def test_what_costs_most_comes_first() -> None:
     tasks = [(t.length, t.groups, t.heads) for t in attention_tasks(lengths, sum(lengths), 2, 1)]
     whole = [(513, 3, 1)] * 6 + [(512, 3, 1)] * 8  # 9 and 8 half steps for 3 warpgroups
     assert tasks == [*whole, *[(512, 2, 1)] * 4, *[(200, 3, 1)] * 2, (200, 1, 2), *[(130, 3, 1)] * 2]
+
+
+def test_causal_parts_cost_what_they_see() -> None:
+    lengths = [512, 1024]
+    tasks = attention_tasks(lengths, sum(lengths), 1, 1, causal=True)
+    ends = [min(task.first + task.groups * ROWS, task.length) for task in tasks if task.groups == WIDTH]
+    assert ends == sorted(ends, reverse=True)
+    assert sorted(map(Task.pack, tasks)) == sorted(map(Task.pack, attention_tasks(lengths, sum(lengths), 1, 1)))
 
 
 @pytest.mark.parametrize("seed", range(10))

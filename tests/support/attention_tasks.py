@@ -10,6 +10,10 @@ from dataclasses import dataclass
 
 ROWS, KEYS, WIDTH = 64, 128, 3
 """Query rows of a group, keys of a step, warpgroups of a block."""
+CAUSAL_SLICES = 16
+"""Into how many slices of alike costs the full parts of a sequence are divided at most, with causal attention."""
+WARPS = 16
+"""Of the block that makes the list."""
 CLASSES = 256
 """Classes of cost; all tasks that cost more than the last class are treated alike when they are ordered."""
 MAX_MULTIPROCESSORS = 170
@@ -45,16 +49,27 @@ def starts_of(seq_lens: Sequence[int], tokens: int) -> list[int]:
     return starts
 
 
-def attention_tasks(seq_lens: Sequence[int], tokens: int, heads: int, multiprocessors: int) -> list[Task]:
-    """The tasks in order: the most expensive class first, within a class in the order of sequences, filler last."""
+def attention_tasks(
+    seq_lens: Sequence[int], tokens: int, heads: int, multiprocessors: int, *, causal: bool = False
+) -> list[Task]:
+    """The tasks in order: the most expensive class first, within a class in the order of sequences, filler last.
+
+    causal: rows see no keys after their own. Then a task costs what the keys up to its last row do, and within a class
+    the sequences that a warp of the kernel takes together are in the order of slices.
+    """
     starts = starts_of(seq_lens, tokens)
     lengths = [end - begin for begin, end in itertools.pairwise(starts)]
     multiprocessors = min(multiprocessors, MAX_MULTIPROCESSORS)
     everything = heads * sum(_ceil(length, ROWS) for length in lengths)
     few = everything < WIDTH * multiprocessors
     most = min(max(_ceil(everything, multiprocessors), 1), WIDTH) if few else WIDTH
-    results = [task for at, length in zip(starts, lengths, strict=False) for task in _cut(at, length, heads, most, few)]
-    results.sort(key=lambda entry: -entry[0])
+    of_warp = max(_ceil(len(lengths), WARPS), 1)
+    results: list[tuple[tuple[int, ...], Task]] = []
+    for number, (at, length) in enumerate(zip(starts, lengths, strict=False)):
+        for task_class, piece, task in _cut(at, length, heads, most, few, causal):
+            together = (number // of_warp, number % of_warp // 32, piece) if causal else ()
+            results.append(((-task_class, *together), task))
+    results.sort(key=lambda entry: entry[0])
     filler = [Task(at, 0, min(ROWS, tokens - at), 0, 1, 1, 1) for at in range(starts[-1], tokens, ROWS)]
     return [task for _, task in results] + filler
 
@@ -74,19 +89,25 @@ def _class(cost: int, *, left: bool) -> int:
     return min(2 * (8 * (exponent - 1) + int(16 * mantissa) - 8) + (not left), CLASSES - 1)
 
 
-def _cut(begin: int, length: int, heads: int, most: int, few: bool) -> Iterator[tuple[int, Task]]:
-    """The tasks of one sequence, each with its class."""
+def _cut(begin: int, length: int, heads: int, most: int, few: bool, causal: bool) -> Iterator[tuple[int, int, Task]]:
+    """The tasks of one sequence, each with its class and its slice."""
     left, first, steps = _ceil(length, ROWS), 0, _ceil(length, KEYS)
+    full_parts = left // most
+    parts_of_slice = max(_ceil(full_parts, CAUSAL_SLICES), 1)
     while left > 0:
         groups = min(left, most)
         each = 1
         if groups == 1 < most:
             each = most if steps == 1 or (few and steps == 2) else 2
         splits = 2 if most == 1 and steps > 1 else 1
-        half_steps = _ceil(_ceil(length, KEYS // 2), splits)
+        seen, piece = _ceil(length, KEYS // 2), _ceil(full_parts, parts_of_slice)
+        if causal and groups == most:  # up to the last row of the slice
+            piece = first // (most * ROWS) // parts_of_slice
+            seen = min((piece + 1) * parts_of_slice, full_parts) * most
+        half_steps = _ceil(seen, splits)
         task_class = _class(_cost(half_steps, each, each * groups * splits), left=groups < most)
         for head in range(0, heads, each):
-            yield task_class, Task(begin, length, first, head, min(each, heads - head), groups, splits)
+            yield task_class, piece, Task(begin, length, first, head, min(each, heads - head), groups, splits)
         left, first = left - groups, first + groups * ROWS
 
 

@@ -54,15 +54,17 @@ def schedule(
     heads: int = 1,
     multiprocessors: int = 0,
     prefix: torch.Tensor | None = None,
+    causal: bool = False,
 ) -> None:
     """Prefix sums of seq_lens [B]; on demand also token_index [T], positions [T], and tasks [N, 4] for `heads` heads.
 
     N is at least `task_list_entries`; multiprocessors: how many the tasks are cut for, 0: as many as the device has.
-    prefix [B]: sequences from which positions continue.
+    prefix [B]: sequences from which positions continue. causal: whether tasks are ordered by
+    their costs in causal attention.
     """
     call(
         "padfreeSchedule", seq_lens, cu_seqlens, token_index, positions, tasks, len(seq_lens), tokens,
-        padded_length, heads, 0 if tasks is None else len(tasks) - 1, multiprocessors, prefix,
+        padded_length, heads, 0 if tasks is None else len(tasks) - 1, multiprocessors, prefix, int(causal),
     )  # fmt: skip
 
 
@@ -73,11 +75,11 @@ def task_list_entries(tokens: int, batch: int, heads: int) -> int:
     return int(function(tokens, batch, heads))
 
 
-def make_tasks(cu_seqlens: torch.Tensor, tokens: int, heads: int) -> torch.Tensor:
+def make_tasks(cu_seqlens: torch.Tensor, tokens: int, heads: int, *, causal: bool = False) -> torch.Tensor:
     """The task list [N, 4] of an attention over these sequences."""
     batch = len(cu_seqlens) - 1
     tasks = cu_seqlens.new_empty(task_list_entries(tokens, batch, heads), 4)
-    schedule(cu_seqlens.diff(), torch.empty_like(cu_seqlens), tokens, tasks=tasks, heads=heads)
+    schedule(cu_seqlens.diff(), torch.empty_like(cu_seqlens), tokens, tasks=tasks, heads=heads, causal=causal)
     return tasks
 
 
@@ -142,7 +144,7 @@ def attention(
     arguments.append(Int64(biases[0].stride(0) if biases else 0))
     tokens, heads, head_size = operands[0].shape
     if tasks is None:
-        tasks = make_tasks(cu_seqlens, tokens, heads)
+        tasks = make_tasks(cu_seqlens, tokens, heads, causal=positions is not None and positions.window[1] == 0)
     indices = positions or Positions()
     call(
         "padfreeAttention",

@@ -20,7 +20,7 @@ from .poolers import merge_poolers
 from .pools import merge_pools
 from .schedules import merge_schedules
 from .short_axes import LEAST, lengthen_short_axes
-from .task_lists import drop_unread_task_lists
+from .task_lists import drop_unread_task_lists, mark_causal_task_lists
 from .wide_rows import widen_rows_of_norms
 
 LARGEST_HEADS = {"disentangled": 128}  # of plugins/attention/launch.h, by the kind of bias
@@ -43,6 +43,7 @@ def lower(graph: gs.Graph, max_seq_len: int) -> None:
     name_plugin_nodes(graph)
     set_max_seq_len(graph, max_seq_len)
     drop_unread_task_lists(graph, max_seq_len)
+    mark_causal_task_lists(graph)
     widen_rows_of_norms(graph)
     merge_poolers(graph)
     merge_pools(graph)

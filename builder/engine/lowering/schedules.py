@@ -44,4 +44,5 @@ def _merge(graph: gs.Graph, schedule: gs.Node, embedding: gs.Node, offsets: gs.T
     remove_nodes(graph, [schedule])
     embedding.inputs = [*(tensor for tensor in embedding.inputs if tensor is not offsets), lengths]
     embedding.outputs = [*embedding.outputs, *results]
-    embedding.attrs.update(schedules=1, **{name: schedule.attrs[name] for name in ("has_tasks", "num_heads")})
+    names = ("has_tasks", "num_heads", "causal_tasks")
+    embedding.attrs.update(schedules=1, **{name: schedule.attrs[name] for name in names if name in schedule.attrs})

@@ -4,29 +4,51 @@
 from __future__ import annotations
 
 import onnx_graphsurgeon as gs
-from padfree.onnx_tools.analysis import padfree_attributes
+from padfree.onnx_tools.analysis import is_padfree, padfree_attributes, padfree_inputs
 from padfree.onnx_tools.operators import DOMAIN, OPERATORS
 
 SHORT_LENGTH = 128
 """Up to this max_seq_len PadfreeAttention takes a kernel that reads no list (kShortLength of attention/kernels.h)."""
+NARROW_HEADS = 128
+"""Above this head size no kernel reads a list (kMaxHopperHeadSize of attention/kernels.h)."""
 
 
 def drop_unread_task_lists(graph: gs.Graph, max_seq_len: int) -> None:
-    """Where sequences are short, removes the task lists from schedules and attention nodes, in place.
+    """Removes task lists where sequences are short or heads wide, from schedules and attention nodes, in place.
 
     A schedule that made only the list then feeds nothing, and TensorRT drops it.
 
     Args:
         graph: of a rewritten model.
-        max_seq_len: the build's longest sequence; above SHORT_LENGTH nothing changes.
+        max_seq_len: the build's longest sequence, short up to SHORT_LENGTH.
     """
-    if max_seq_len > SHORT_LENGTH:
-        return
+    read = set() if max_seq_len <= SHORT_LENGTH else {id(tensor) for tensor, _ in _readers(graph)}
     for node in graph.nodes:
         if node.domain != DOMAIN or not padfree_attributes(node).get("has_tasks"):
+            continue
+        if any(id(tensor) in read for tensor in (*node.inputs, *node.outputs)):
             continue
         spec = OPERATORS[node.op]
         inputs, outputs = spec.inputs_for(node.attrs), spec.outputs_for(node.attrs)
         node.inputs = [tensor for tensor, item in zip(node.inputs, inputs, strict=True) if item.name != "tasks"]
         node.outputs = [tensor for tensor, item in zip(node.outputs, outputs, strict=True) if item.name != "tasks"]
         node.attrs["has_tasks"] = 0
+
+
+def mark_causal_task_lists(graph: gs.Graph) -> None:
+    """Tells schedules that all queries which read their list see no keys after their own, in place."""
+    right_sides: dict[int, list[int]] = {}
+    for tensor, attention in _readers(graph):
+        right_sides.setdefault(id(tensor), []).append(int(padfree_attributes(attention)["window_right"]))
+    for node in graph.nodes:
+        if is_padfree(node, "PadfreeSchedule") and padfree_attributes(node)["has_tasks"]:
+            own = right_sides.get(id(node.outputs[-1]), [])
+            if own and not any(own):
+                node.attrs["causal_tasks"] = 1
+
+
+def _readers(graph: gs.Graph) -> list[tuple[gs.Tensor, gs.Node]]:
+    """The lists that attention nodes read, with these nodes: kernels for wide heads read none."""
+    nodes = [node for node in graph.nodes if is_padfree(node, "PadfreeAttention")]
+    narrow = [node for node in nodes if int(padfree_attributes(node)["head_size"]) <= NARROW_HEADS]
+    return [(inputs["tasks"], node) for node in narrow if "tasks" in (inputs := padfree_inputs(node))]

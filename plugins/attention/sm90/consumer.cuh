@@ -226,6 +226,14 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
     }
     barriers.releaseStage(stage_index, group_thread, flags.arrivals);
     if (flags.idle_step) barriers.pingPongPass(flags.next);
+    if constexpr (S::kEndsByGroup) {
+      for (int idle = uniform(item.idle_steps); idle > 0; --idle) {
+        stage_index += stride;
+        barriers.waitKeys(stage_index);
+        barriers.pingPongPass(flags.next);
+        barriers.releaseStage(stage_index, group_thread, flags.arrivals);
+      }
+    }
 
     rows.addUpSums();
     if (flags.splits > 1) {

@@ -91,6 +91,15 @@ __device__ void distributeWorkItems(const AttentionParams& p, const AttentionMap
           item.first = first;
           item.begin = keys.begin;
           item.diagonal = keys.diagonal;
+          if constexpr (S::kEndsByGroup) {
+            const int end = visibleKeys(p, first, first + rows - 1, task.length).end;
+            const int own = ceilDiv(static_cast<unsigned>(end - keys.begin), static_cast<unsigned>(S::kKeys));
+            item.idle_steps = parts.groups > 1 ? max(steps - own, 0) : 0;
+            if (item.idle_steps > 0) {  // all keys of the last own step exist
+              item.steps = own;
+              item.last_keys = S::kKeys;
+            }
+          }
         }
         loadRows<S, kTaskRows>(maps, 0, memory.query((item_count - 1) % S::kQuerySlots, lane), rows, parts.head + head,
                                task.begin + first, queryBarrier());

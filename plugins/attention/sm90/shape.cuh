@@ -58,6 +58,9 @@ struct Sm90Shape : Sm90Tiles<Element, kHeadSize, kStepKeys> {
   // Distance biases have a table per warpgroup after all that, which reaches beyond the range by what a step spans.
   static constexpr int kTableReach = Tiles::kKeys + 16;
   static constexpr int tableEntries(int range) { return 2 * (range + kTableReach) + 1; }
+  // Whether each group of rows ends with the last step that one of its rows sees, not with that of its task: pays where
+  // steps are as short as groups.
+  static constexpr bool kEndsByGroup = kPositionMode != PositionMode::kNone && Tiles::kKeys == kTaskRows;
   // Registers after the producer gave its own away; 512 threads start with 128 each.
   static constexpr int kComputeRegisters = 160, kProducerRegisters = 32;
 };
@@ -67,14 +70,15 @@ struct alignas(16) AttentionWorkItem {
   int token;  // first query row
   int rows;   // of them; 0: `steps` rows of filler to be zeroed, -1: this was the last item
   int head;
-  int stage;      // number of the stage with its first keys, counted from the start of the kernel
-  int steps;      // stages to go through
-  int stride;     // from one of its stages to the next
-  int last_keys;  // keys in its last stage
-  int flags;      // see packFlags
-  int first;      // the query row, counted in the sequence; from here on with positions alone
-  int begin;      // first key of the task's, likewise
-  int diagonal;   // see TaskKeys
+  int stage;       // number of the stage with its first keys, counted from the start of the kernel
+  int steps;       // stages to go through
+  int stride;      // from one of its stages to the next
+  int last_keys;   // keys in its last stage
+  int flags;       // see packFlags
+  int first;       // the query row, counted in the sequence; from here on with positions alone
+  int begin;       // first key of the task's, likewise
+  int diagonal;    // see TaskKeys
+  int idle_steps;  // steps of the task after its own, with kEndsByGroup
 };
 
 struct ItemFlags {

@@ -42,6 +42,16 @@ def test_an_encoders_embedding_makes_the_schedule(max_seq_len: int) -> None:
         np.testing.assert_allclose(a, b, atol=2e-3)  # the last rows are not rounded to fp16
 
 
+def test_an_embedding_orders_tasks_for_causal_attention() -> None:
+    model = without_functions(rewrite_model())
+    for attention in of(model, "PadfreeAttention"):
+        set_attribute(attention, "window_right", 0)
+    (embedding,) = of(for_parser(model, 512), "PadfreeEmbedding")
+    assert node_attributes(embedding)["causal_tasks"] == 1
+    (embedding,) = of(for_parser(rewrite_model(), 512), "PadfreeEmbedding")
+    assert node_attributes(embedding)["causal_tasks"] == 0
+
+
 @pytest.mark.parametrize(
     "change", ["has_extent", "has_positions", "ids after the schedule", "positions", "two readers"]
 )

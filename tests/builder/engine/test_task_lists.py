@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from padfree.builder.engine.lowering.task_lists import SHORT_LENGTH
+from padfree.builder.engine.lowering.task_lists import NARROW_HEADS, SHORT_LENGTH
 from padfree.builder.engine.network import needed_plugin_names
 from padfree.onnx_tools.operators import check_nodes, make_node, node_attributes
 
@@ -20,12 +20,15 @@ ROOT = Path(__file__).parents[3]
 LAYER = {**PLAIN_ATTENTION, "head_size": 8, "scale": 1.0}
 
 
-def two_layers() -> onnx.ModelProto:
-    """Attention of 2 heads, of 4 heads with a list from a second schedule, and a layer that never had a list."""
+def two_layers(**attributes: int) -> onnx.ModelProto:
+    """Attention of 2 heads, of 4 heads with a list from a second schedule, and a layer that never had a list.
+
+    attributes: of the attention of 4 heads.
+    """
 
     def attention(name: str, qkv: str, lists: list[str], heads: int) -> onnx.NodeProto:
         inputs = [qkv, "sums", *lists]
-        own = {"num_heads": heads, "num_kv_heads": heads, "has_tasks": len(lists)}
+        own = {"num_heads": heads, "num_kv_heads": heads, "has_tasks": len(lists), **(attributes if heads == 4 else {})}
         return make_node("PadfreeAttention", inputs, [name], name=name, **{**LAYER, **own})
 
     schedule = {"has_extent": 0, "has_positions": 0, "has_tasks": 1}
@@ -37,11 +40,8 @@ def two_layers() -> onnx.ModelProto:
         attention("c", "qkv2", [], 2),
     ]
     inputs = [helper.make_tensor_value_info(name, TensorProto.INT32, [None]) for name in ("lens", "ids")]
-    inputs += [helper.make_tensor_value_info(f"qkv{h}", TensorProto.FLOAT16, [None, 24 * h]) for h in (2, 4)]
-    outputs = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT16, [None, size])
-        for name, size in (("a", 16), ("b", 32), ("c", 16))
-    ]
+    inputs += [helper.make_tensor_value_info(f"qkv{h}", TensorProto.FLOAT16, [None, None]) for h in (2, 4)]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [None, None]) for name in "abc"]
     return helper.make_model(helper.make_graph(nodes, "g", inputs, outputs))
 
 
@@ -61,7 +61,22 @@ def test_engines_of_longer_sequences_keep_them() -> None:
     assert sorted(needed_plugin_names(model)) == ["a", "b", "c", "first", "second"]
 
 
-def test_builder_and_kernels_mean_the_same_length() -> None:
+def test_attention_with_wide_heads_has_no_list() -> None:
+    model = for_parser(two_layers(head_size=136), 512)
+    check_nodes(model)
+    assert [node_attributes(node)["has_tasks"] for node in model.graph.node] == [1, 0, 1, 0, 0]
+    assert sorted(needed_plugin_names(model)) == ["a", "b", "c", "first"]
+
+
+@pytest.mark.parametrize(("right", "causal"), [(0, [0, 1]), (-1, [0, 0]), (1, [0, 0])])
+def test_lists_that_causal_attention_alone_reads_are_ordered_for_it(right: int, causal: list[int]) -> None:
+    model = for_parser(two_layers(window_right=right), 512)
+    check_nodes(model)
+    assert [node_attributes(node).get("causal_tasks", 0) for node in model.graph.node][:2] == causal
+
+
+def test_builder_and_kernels_mean_the_same_sizes() -> None:
     header = (ROOT / "plugins" / "attention" / "kernels.h").read_text("utf-8")
     (length,) = re.findall(r"kShortLength = (\d+);", header)
-    assert int(length) == SHORT_LENGTH
+    (head_size,) = re.findall(r"kMaxHopperHeadSize = (\d+)\D", header)
+    assert (int(length), int(head_size)) == (SHORT_LENGTH, NARROW_HEADS)
