@@ -275,6 +275,12 @@ def test_a_type_that_no_kernel_has_is_refused(library: PluginLibrary, log: LogCa
         ("PadfreeSchedule", {"has_extent": 1}, [(65536,), (7,), (65536,)], "B*S is above 2147483647"),
         (
             "PadfreeSchedule",
+            {"has_extent": 0, "has_tasks": 0, "has_prefix": 1},
+            [(3,), (7,), (2,)],
+            "input prefix has 2 numbers; allowed: 3, one for every sequence, or 1 where no sequence has a prefix",
+        ),
+        (
+            "PadfreeSchedule",
             {"has_extent": 0, "has_tasks": 1},
             [(2**30,), (7,)],
             "the task list may have 2147484162 entries at T = 7, B = 1073741824 and num_heads = 2",
