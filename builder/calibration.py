@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calibration data from files, and models in fp8 made with them."""
+"""Calibration data from files, and models in fp8 or int8 made with them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
-from padfree.contract.names import FP8, HALF
+from padfree.contract.names import HALF
 from padfree.contract.phases import Phases
 from padfree.onnx_tools import QUANTIZATION, RewriteOptions, quantize, quantize_gemms, rewrite_model
 from padfree.onnx_tools.files import Model, is_rewritten, open_model
@@ -49,7 +49,7 @@ class Calibration:
     options: QuantizationOptions = field(default_factory=QuantizationOptions)
 
 
-def require_calibration(file: Path | None) -> Path:
+def require_calibration(file: Path | None, precision: str) -> Path:
     """The file with the calibration data.
 
     Raises:
@@ -57,8 +57,8 @@ def require_calibration(file: Path | None) -> Path:
     """
     if file is None:
         raise BuildError(
-            f"--precision {FP8} needs --calibrate FILE: scales follow from the largest numbers that the model's own "
-            "inputs give, and made-up ids give others; pass a few hundred texts (.txt, one per line; --tokenizer "
+            f"--precision {precision} needs --calibrate FILE: scales follow from the largest numbers that the model's "
+            "own inputs give, and made-up ids give others; pass a few hundred texts (.txt, one per line; --tokenizer "
             "where the model keeps none) or token ids (.jsonl, .npz) of the kind that the model will get"
         )
     return file
@@ -119,7 +119,7 @@ def _parts(ragged: RaggedBatch) -> Iterator[RaggedBatch]:
         yield ragged.take(indices)
 
 
-def fp8_model(
+def quantized_model(
     model: Model,
     path: Path,
     calibration: Calibration,
@@ -129,14 +129,14 @@ def fp8_model(
     begin: BeginSteps,
     phases: Phases | None = None,
 ) -> Model:
-    """A model in fp8, without function bodies.
+    """A model in fp8 or int8, as the options of its calibration say, without function bodies.
 
     Args:
         model: an exported one, which is rewritten first, or a rewritten one in fp16 or bf16.
         path: its file.
         calibration: data and options.
-        rewriting: how exported models are rewritten, in half precision; with `verify` fp8 is compared, too.
-        norms: whether GEMMs compute the norms between them, where fp8 allows it.
+        rewriting: how exported models are rewritten, in half precision; with `verify` the result is compared, too.
+        norms: whether GEMMs compute the norms between them, where its type allows it.
         begin: for progress; the steps are calibration batches.
         phases: gets the seconds of rewriting.
 
@@ -153,7 +153,7 @@ def fp8_model(
     return quantize_gemms(model, batches, calibration.options, fold_norms=folded, begin=begin, verify=verify)
 
 
-def is_fp8(path: Path) -> bool:
-    """Whether an .onnx file is a rewritten model in fp8."""
+def is_quantized(path: Path) -> bool:
+    """Whether an .onnx file is a rewritten model in fp8 or int8."""
     proto = open_model(path).proto
     return is_rewritten(proto) and QUANTIZATION in metadata_of(proto)

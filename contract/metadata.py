@@ -11,7 +11,7 @@ from typing import Any
 
 from .errors import ContractError
 from .fields import MOST_INT64, Fields
-from .names import FORMAT, FP8, HELD_ROLES, INPUT_ROLES, INTERFACES, OUTPUT_LAYOUTS, PER_SEQUENCE, PRECISIONS
+from .names import FORMAT, HELD_ROLES, INPUT_ROLES, INTERFACES, OUTPUT_LAYOUTS, PER_SEQUENCE, PRECISIONS
 from .quantization import QuantizationInfo, parse_quantization
 from .text_inputs import ids_among, positions_among, types_among
 from .texts import DIGEST, TextInfo, parse_text
@@ -183,8 +183,8 @@ class Metadata:
 
     @property
     def arithmetic(self) -> str:
-        """What its GEMMs compute in: fp8, or its precision, which is that of everything else."""
-        return self.precision if self.quantization is None else FP8
+        """What its GEMMs compute in: fp8, int8, or its precision, which is that of everything else."""
+        return self.precision if self.quantization is None else self.quantization.precision
 
     def filler(self, item: InputInfo) -> int:
         """What a token input holds in padded slots."""

@@ -21,6 +21,10 @@ HALF = "half"
 """Asks for a precision: fp16, or bf16 where fp16 cannot hold what the GEMMs of tokens read or write."""
 FP8 = "fp8"
 """Asks for GEMMs in e4m3; everything else is HALF."""
+INT8 = "int8"
+"""Asks for GEMMs in int8; everything else is HALF."""
+EIGHT_BITS = (FP8, INT8)
+"""What needs calibration."""
 WHOLE = "whole"
 """Instead of True: asks for a verification that takes every sequence through all layers."""
 MASKS = ("any", "contiguous")

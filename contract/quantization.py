@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metadata of a model in fp8: which GEMMs are in e4m3, with which scales, and what they lose by it."""
+"""The metadata of a quantised model: which GEMMs are in e4m3 or int8, with which scales, and what they lose by it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .fields import MOST_INT64, Fields
+from .names import FP8, INT8
 
-TYPES = ("e4m3",)
+TYPES = {"e4m3": FP8, "int8": INT8}
+"""Types of 8 bits, with the precisions that ask for them."""
 
 
 @dataclass(frozen=True)
 class QuantizedLayer:
-    """A GEMM in e4m3.
+    """A GEMM in 8 bits.
 
     Attributes:
         name: its node's.
@@ -21,6 +23,8 @@ class QuantizedLayer:
         largest: the largest absolute value that x had in the calibration data.
         scale: what x is divided by.
         loss: how far its results were off on the calibration data, in parts of their length.
+        smoothing: how much of the differences between the columns of x its weight took over, 0 to 1; None where each
+            column has the same scale.
     """
 
     name: str
@@ -28,14 +32,15 @@ class QuantizedLayer:
     largest: float
     scale: float
     loss: float
+    smoothing: float | None = None
 
 
 @dataclass(frozen=True)
 class QuantizationInfo:
-    """A model whose GEMMs are in e4m3.
+    """A model whose GEMMs are in 8 bits.
 
     Attributes:
-        type: of numbers, "e4m3".
+        type: of numbers, "e4m3" or "int8".
         margin: room above the largest numbers of the calibration data.
         tokens: how many tokens the calibration data had.
         layers: GEMMs in that type.
@@ -50,6 +55,11 @@ class QuantizationInfo:
     kept_gemms: Mapping[str, str]
     cosines: Mapping[str, float]
 
+    @property
+    def precision(self) -> str:
+        """What asks for it: fp8 or int8."""
+        return TYPES[self.type]
+
 
 def parse_quantization(fields: Fields) -> QuantizationInfo:
     """Checks and types the entry `quantization`; raises the error of `fields` for what is missing or wrong."""
@@ -58,11 +68,14 @@ def parse_quantization(fields: Fields) -> QuantizationInfo:
         scale = item.number("scale")
         if not scale > 0:
             raise item.fail("scale", "a number above 0")
-        return QuantizedLayer(item.text("name"), item.text("x"), item.number("largest"), scale, item.number("loss"))
+        smoothing = item.number("smoothing") if "smoothing" in item.names() else None
+        return QuantizedLayer(
+            item.text("name"), item.text("x"), item.number("largest"), scale, item.number("loss"), smoothing
+        )
 
     kept_layers, outputs = fields.optional_object("kept"), fields.optional_object("outputs")
     return QuantizationInfo(
-        type=fields.text("type", TYPES),
+        type=fields.text("type", tuple(TYPES)),
         margin=fields.number("margin"),
         tokens=fields.object("calibration").integer("tokens", most=MOST_INT64),
         layers=fields.objects("layers", read_layer),

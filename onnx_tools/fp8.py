@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantises a rewritten model to fp8: calibration, losses, the new graph, and what the whole model loses."""
+"""Quantises a rewritten model to e4m3 or int8: calibration, losses, the new graph, and what the whole model loses."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from .linear import add_linear
 from .operators import check_nodes, without_functions
 from .precision.element_types import check_element_types
 from .quantization.calibration import BeginSteps, Feeds, Step, largest_numbers
-from .quantization.e4m3 import activation_scale
 from .quantization.effect import Effect, measure_effect
 from .quantization.layers import Layer, Layers, choose_layers, reads_stream
 from .quantization.losses import measure_losses
 from .quantization.narrowing import narrow_gemms
 from .quantization.options import AS_MEASURED, LARGEST_STREAM_LOSS, QuantizationOptions
+from .quantization.scales import TensorScale
+from .quantization.smoothing import choose_scales
 from .quantization.weights import QuantizedWeights
 
 QUANTIZATION = "quantization"
 """The name of the metadata's entry."""
 OPSET = 19
-"""The first opset with e4m3."""
+"""The first opset with e4m3. QuantizeLinear to int8 is the same in it."""
 LEAST_COSINE, USUAL_COSINE = 0.9, 0.98
 """Cosines of an output, averaged over sequences: below the first something is wrong, below the second somebody should
 look. Trained models keep 0.997 (docs/guide/fp8.md); random weights with sharp attention went down to 0.96."""
@@ -48,14 +49,14 @@ def _unseen(_: int) -> Step:
 
 @dataclass(frozen=True)
 class _Plan:
-    """Which GEMMs go to e4m3, their tensors' scales, and what was measured.
+    """Which GEMMs go to 8 bits, their tensors' scales, and what was measured.
 
-    stream_loss: the largest loss of a GEMM that reads a stream, whether it goes to e4m3 or not.
+    stream_loss: the largest loss of a GEMM that reads a stream, whether it goes to 8 bits or not.
     """
 
     layers: Layers
     largest: Mapping[str, float]
-    scales: Mapping[str, float]
+    scales: Mapping[str, TensorScale]
     losses: Mapping[str, float]
     stream_loss: float
 
@@ -68,12 +69,12 @@ def quantize(
     begin: BeginSteps = _unseen,
     verify: bool = True,
 ) -> Model:
-    """A copy of a rewritten model whose GEMMs of packed tokens are in e4m3.
+    """A copy of a rewritten model whose GEMMs of packed tokens are in e4m3 or int8.
 
     Args:
         model: in fp16 or bf16, as `with_linear` returns it, without function bodies.
         batches: inputs of the model, with data of the kind that it will get; losses are measured on the first.
-        options: margin and layers.
+        options: type of 8 bits, margin and layers.
         begin: shows the progress; the steps are calibration batches.
         verify: whether the outputs are compared with the given model's, on the first batch.
 
@@ -96,8 +97,8 @@ def quantize_gemms(
 ) -> Model:
     """Does the same for a model whose GEMMs are not PadfreeLinear yet, and chooses which operators compute its norms.
 
-    With `fold_norms` the GEMMs do, from rows in e4m3. Where norms stand ahead of layers, these are rows of a stream, to
-    which every layer adds. If a GEMM loses more than LARGEST_STREAM_LOSS by that, such norms stay operators of their
+    With `fold_norms` the GEMMs do, from rows of 8 bits. Where norms stand ahead of layers, these are rows of a stream,
+    to which every layer adds. If a GEMM loses more than LARGEST_STREAM_LOSS by that, such norms stay operators of their
     own, their results are rounded instead, and the model is calibrated again.
     """
     plain = _plain(model)
@@ -125,7 +126,7 @@ def _measure(
     rewritten: GraphModel, batches: Sequence[Feeds], options: QuantizationOptions, begin: BeginSteps
 ) -> _Measurements:
     _check(rewritten.metadata, batches)
-    plain, weights = rewritten.export(), QuantizedWeights()
+    plain, weights = rewritten.export(), QuantizedWeights(options.number_format)
     check_nodes(plain.proto)
     plan = _plan(rewritten, plain, batches, options, weights, begin(len(batches)))
     return _Measurements(rewritten, plain, weights, plan)
@@ -140,10 +141,12 @@ def _quantize(
     if not plan.layers.chosen_layers:
         name = max(losses, key=losses.__getitem__)
         raise RewriteError(
-            f"every GEMM loses too much in fp8, '{name}' most: {plan.layers.kept_layers[name]}; choose precision fp16, "
+            f"every GEMM loses too much in {options.number_format.precision}, '{name}' most: "
+            f"{plan.layers.kept_layers[name]}; choose precision fp16, "
             "or allow more with --largest-loss"
         )
-    result = narrow_gemms(graph, precision, plan.layers.chosen_layers, plan.scales, measurements.weights)
+    chosen_layers, weights = plan.layers.chosen_layers, measurements.weights
+    result = narrow_gemms(graph, precision, chosen_layers, plan.scales, weights, options.number_format)
     tidy(graph)
     check_graph(graph, result.name)
     metadata["coverage"]["passes"].append({"name": result.name, "replaced": result.replaced, "missed": []})
@@ -154,7 +157,7 @@ def _quantize(
     effects = measure_effect(plain, exported, precision, metadata, batches[:1]) if verify else {}
     metadata[QUANTIZATION] = _describe(plan, options, metadata, batches, effects)
     write_metadata(exported.proto, metadata)
-    _check_effects(effects, losses)
+    _check_effects(effects, losses, options.number_format.precision)
     return exported
 
 
@@ -163,17 +166,17 @@ def _check(metadata: Mapping[str, Any], batches: Sequence[Feeds]) -> None:
     if not metadata:
         raise RewriteError("the model carries no padfree metadata; rewrite it first (padfree optimize)")
     if QUANTIZATION in metadata:
-        raise RewriteError("the model is in fp8 already; give the original, or leave out --calibrate")
+        raise RewriteError("the model is quantised already; give the original, or leave out --calibrate")
     if metadata["precision"] == "fp32":
         raise RewriteError(
-            "the model was rewritten in fp32, and e4m3 stands beside fp16 or bf16; rewrite it with precision fp16"
+            "the model was rewritten in fp32, and 8 bits stand beside fp16 or bf16; rewrite it with precision fp16"
         )
     if not batches:
         raise RewriteError("there is no calibration data; pass texts, or token ids, of the kind that the model gets")
 
 
 def _plain(model: Model) -> Model:
-    """The model without bodies, in an opset that has e4m3."""
+    """The model without bodies, in an opset that has numbers of 8 bits."""
     proto: ModelProto = without_functions(model.proto)
     raise_opset(proto, OPSET)
     return model.with_proto(proto)
@@ -190,9 +193,11 @@ def _plan(
     """Chooses GEMMs and scales; GEMMs that lose too much, or read only zeros, stay in half precision."""
     layers, precision = choose_layers(rewritten.graph, options), rewritten.metadata["precision"]
     tensors = list(dict.fromkeys(layer.x for layer in layers.chosen_layers))
-    largest = largest_numbers(model, precision, tensors, batches, done)
-    scales = {name: activation_scale(value, options.margin) for name, value in largest.items()}
-    losses = measure_losses(model, precision, layers.chosen_layers, scales, weights, batches[0])
+    number_format = options.number_format
+    columns = largest_numbers(model, precision, tensors, batches, done, by_column=number_format.smooths)
+    scales = choose_scales(model, precision, layers.chosen_layers, columns, options, batches[0])
+    losses = measure_losses(model, precision, layers.chosen_layers, scales, weights, batches[0], number_format)
+    largest = {name: float(values.max()) for name, values in columns.items()}
     reasons, chosen_layers = dict(layers.kept_layers), list[Layer]()
     for layer in layers.chosen_layers:
         if largest[layer.x] == 0:
@@ -219,14 +224,15 @@ def _describe(
             "name": layer.name,
             "x": layer.x,
             "largest": plan.largest[layer.x],
-            "scale": plan.scales[layer.x],
+            "scale": plan.scales[layer.x].value,
             "loss": plan.losses[layer.name],
         }
+        | ({} if (strength := plan.scales[layer.x].strength) is None else {"smoothing": strength})
         for layer in plan.layers.chosen_layers
     ]
     return {
-        "type": "e4m3",
-        "margin": options.margin,
+        "type": options.number_format.name,
+        "margin": options.room,
         "largest_loss": options.largest_loss,
         "calibration": {"batches": len(batches), "tokens": sum(int(feeds[tokens].size) for feeds in batches)},
         "layers": layers,
@@ -235,7 +241,7 @@ def _describe(
     }
 
 
-def _check_effects(effects: Mapping[str, Effect], losses: Mapping[str, float]) -> None:
+def _check_effects(effects: Mapping[str, Effect], losses: Mapping[str, float], precision: str) -> None:
     """Warns of an output that is far off, and raises VerificationError for one that is too far off."""
     for name, effect in effects.items():
         if effect.mean_cosine >= USUAL_COSINE:
@@ -243,9 +249,10 @@ def _check_effects(effects: Mapping[str, Effect], losses: Mapping[str, float]) -
         worst = sorted(losses, key=losses.__getitem__, reverse=True)[:_WORST_SHOWN]
         losses_text = ", ".join(f"'{layer}' ({losses[layer]:.3f})" for layer in worst)
         problem = (
-            f"in fp8 the cosine of output '{name}' to that of the model in half precision is {effect.mean_cosine:.4f} "
-            f"on average over {effect.sequences} sequences of the calibration data, trained models keep 0.997; the "
-            f"GEMMs that lose most are {losses_text}: keep them with --keep, or choose precision fp16"
+            f"in {precision} the cosine of output '{name}' to that of the model in half precision is "
+            f"{effect.mean_cosine:.4f} on average over {effect.sequences} sequences of the calibration data, trained "
+            f"models keep 0.997; the GEMMs that lose most are {losses_text}: keep them with --keep, or choose "
+            "precision fp16"
         )
         if not effect.mean_cosine >= LEAST_COSINE:
             raise VerificationError(f"{problem}; allowed is {LEAST_COSINE}")

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from padfree.builder import build_engine
 from padfree.builder.bench.environment import append_record, environment
-from padfree.builder.calibration import Calibration, fp8_model
+from padfree.builder.calibration import Calibration, quantized_model
 from padfree.builder.compare.comparison import CompareOptions, compare
 from padfree.builder.compare.data import DataOptions
 from padfree.builder.peers.padded_engine import build_padded_engine
@@ -97,7 +97,7 @@ def write_fp8(exported: Path, folder: Path, data: Data) -> Path:
     rows = [*(item.ids for item in data[0][:CALIBRATED]), *(item.document for item in data[1][:CALIBRATED])]
     tokens, path = folder / "calibration.npz", folder / "packed_fp8.onnx"
     np.savez(tokens, input_ids=np.concatenate(rows), seq_lens=np.asarray([len(row) for row in rows]))
-    result = fp8_model(
+    result = quantized_model(
         OnnxModel.of(load_model(exported)),
         exported,
         Calibration(tokens),

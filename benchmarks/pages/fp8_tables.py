@@ -77,7 +77,7 @@ def accuracy(records: Sequence[Record]) -> Table:
     """A row per model and precision, from records of benchmarks/accuracy/fp8.py."""
     head = ["model, queries", "precision", "cosine to fp32, mean", "worst", "top-1", "points to fp32"]
     rows = [
-        [f"{record['case'].removesuffix(', fp8')}, {record['pairs']}", precision, *_accuracy(precision, result)]
+        [f"{record['case'].rsplit(', ', 1)[0]}, {record['pairs']}", precision, *_accuracy(precision, result)]
         for record in records
         for precision, result in record["precisions"].items()
     ]
@@ -86,7 +86,7 @@ def accuracy(records: Sequence[Record]) -> Table:
 
 def _accuracy(precision: str, result: Mapping[str, Any]) -> list[str]:
     low, high = result["against_fp32_interval"]
-    digits = 4 if precision == "fp8" else 6
+    digits = 4 if precision in ("fp8", "int8") else 6
     return [
         *(f"{result[name]:.{digits}f}" for name in ("cosine_mean", "cosine_worst")),
         f"{result['top_1']:.1f} %",

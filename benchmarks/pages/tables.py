@@ -38,7 +38,7 @@ from .markdown import UNMEASURED, table, with_notes
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {
-    "guide": ("integrations", "scale", "training", "bulk", "fp8", "beside-others", "migrating"),
+    "guide": ("integrations", "scale", "training", "bulk", "fp8", "int8", "beside-others", "migrating"),
     "reference": ("runtime-gpu",),
     "internals": (
         "performance",
@@ -190,6 +190,7 @@ TABLES: Mapping[str, Table] = {
     "positions": model_tables.positions,
     "fp8": model_tables.fp8,
     "fp8_accuracy": past_one_gpu("cpu/fp8", fp8_tables.accuracy),
+    "int8_accuracy": past_one_gpu("cpu/int8", fp8_tables.accuracy),
     "build_time": of_cases("build_time", account(account_tables.build_time)),
     "folder_time": of_cases("folder_time", account(account_tables.build_time)),
     "folder_memory": without_gpu("folder_memory", account_tables.folder_memory, but="--no-verify"),

@@ -21,7 +21,7 @@ BUDGET_MS = 60e3  # of all rounds: slow ways, on a CPU, get fewer
 WARM_UP_RUNS = 3
 ROUND_MS = 10.0  # of one way to run a contender, before it is the next one's turn
 MAX_RUNS = 30
-MAX_ERRORS = {"fp32": 1e-3, "fp16": 2e-2, "bf16": 1.5e-1, "fp8": 9e-1}
+MAX_ERRORS = {"fp32": 1e-3, "fp16": 2e-2, "bf16": 1.5e-1, "fp8": 9e-1, "int8": 9e-1}
 """Largest root mean square of a column's differences to fp32, in parts of the column's. Half precision rounds a few
 hundred times on the way through 12 to 24 layers, 2**-11 (fp16) or 2**-8 (bf16) of a value each: 4e-3 in fp16 is usual.
 fp8 rounds both factors of fifty to a hundred GEMMs to 3 bits: 0.1 for trained models; for random weights 0.3 after

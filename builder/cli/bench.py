@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from padfree.contract.names import FP8, PRECISIONS
+from padfree.contract.names import EIGHT_BITS, PRECISIONS
 from rich.console import Console
 
 from .console import error_console, make_table, output_console, print_line, status
@@ -54,8 +54,9 @@ def add_parser(subparsers: Any) -> None:
     group = parser.add_argument_group("contenders")
     group.add_argument(
         "--precision",
-        choices=(*PRECISIONS, FP8),
-        help="fp8: padfree's GEMMs in e4m3, scales from the measured batch, beside peers in e4m3 and fp16. Default: "
+        choices=(*PRECISIONS, *EIGHT_BITS),
+        help="fp8, int8: padfree's GEMMs in e4m3 or int8, scales from the measured batch, beside peers in e4m3 and "
+        "fp16. Default: "
         "fp16 on a GPU, fp32 on the CPU",
     )
     add_mask_option(group)

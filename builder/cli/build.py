@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from padfree.builder.errors import BuildError
-from padfree.contract.names import FP8, ONNX_SUFFIX, WHOLE
+from padfree.contract.names import EIGHT_BITS, ONNX_SUFFIX, WHOLE
 from padfree.contract.phases import Phases
 
 from .calibrating import print_quantization, steps_of
@@ -121,8 +121,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     _check_revision(arguments)
     engines = engines_of(arguments)
-    if all(engine.precision != FP8 for engine in engines):
-        calibration_of(engines[0])  # refuses options of fp8
+    if all(engine.precision not in EIGHT_BITS for engine in engines):
+        calibration_of(engines[0])  # refuses options of fp8 and int8
     cache = _options_of(engines[0]).tactics.timing_cache
     with folder_for(arguments.output) if len(engines) > 1 else contextlib.nullcontext():
         check_plan_destinations([(engine.model, engine.output) for engine in engines], cache)
@@ -149,7 +149,9 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
     from padfree.runtime import parse_metadata
 
     # Calibration makes the model before a GPU is asked for.
-    check = partial(check_machine, arguments.device, operators=()) if arguments.precision == FP8 else lambda: None
+    check = (
+        partial(check_machine, arguments.device, operators=()) if arguments.precision in EIGHT_BITS else lambda: None
+    )
     opening: dict[str, Any] = {"before_export": check, "lazily": True}
     opening["with_second_opinion"] = arguments.verify == WHOLE
     with (
@@ -222,17 +224,17 @@ def _summary(arguments: argparse.Namespace, metadata: Mapping[str, Any]) -> list
 def _quantize(
     arguments: argparse.Namespace, source: Source, progress: StageProgress
 ) -> Iterator[tuple[Path | FolderModel, BuildOptions]]:
-    """The file that the engine is built from, and the options: with --calibrate, a file in fp8 made of the model.
+    """The file that the engine is built from, and the options: with --calibrate, a quantised file made of it.
 
     That file, with its tokenizer, is removed with the context.
     """
     path, options = source.path, _options_of(arguments)
-    if options.precision != FP8:
+    if options.precision not in EIGHT_BITS:
         yield source.unmade or path, options
         return
-    from padfree.builder.calibration import fp8_model, is_fp8
+    from padfree.builder.calibration import is_quantized, quantized_model
     from padfree.builder.engine.build import check_machine
-    from padfree.builder.engine.linear import FP8_OPERATOR
+    from padfree.builder.engine.linear import EIGHT_BIT_OPERATORS
     from padfree.builder.engine.preparation import metadata_of
     from padfree.builder.files import write_files
     from padfree.builder.folders.companions import kept_files
@@ -241,26 +243,28 @@ def _quantize(
     from padfree.runtime import parse_metadata
 
     calibration = None
-    if arguments.calibrate is not None or source.unmade is not None or not is_fp8(path):
+    if arguments.calibrate is not None or source.unmade is not None or not is_quantized(path):
         calibration = calibration_of(arguments)
     if calibration is None:
         yield path, options
         return
-    check_machine(arguments.device, operators=(FP8_OPERATOR,))  # before minutes of calibration
-    with tempfile.TemporaryDirectory(prefix="padfree-fp8-") as scratch:
-        fp8_file = Path(scratch) / f"{path.stem}{ONNX_SUFFIX}"
+    check_machine(
+        arguments.device, operators=(EIGHT_BIT_OPERATORS[options.precision],)
+    )  # before minutes of calibration
+    with tempfile.TemporaryDirectory(prefix="padfree-quantized-") as scratch:
+        quantized_file = Path(scratch) / f"{path.stem}{ONNX_SUFFIX}"
         phases, begin = Phases(progress), steps_of(progress)
         exported = source.open(Storage.MEMORY, phases, sayer(arguments))
-        model = fp8_model(
+        model = quantized_model(
             exported, path, calibration, options.rewriting, norms=options.norms, begin=begin, phases=phases
         )
-        save_model(model, fp8_file)
-        write_files(kept_files(path, fp8_file, parse_metadata(metadata_of(model.proto), str(path))))
+        save_model(model, quantized_file)
+        write_files(kept_files(path, quantized_file, parse_metadata(metadata_of(model.proto), str(path))))
         try:
-            yield fp8_file, options.of_rewritten()
+            yield quantized_file, options.of_rewritten()
         except Exception as error:
             error.args = tuple(
-                str(item).replace(str(fp8_file), str(path)) for item in error.args
+                str(item).replace(str(quantized_file), str(path)) for item in error.args
             )  # what the user knows
             raise
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command line shows of fp8: the calibration's progress, and what became of the GEMMs."""
+"""What the command line shows of fp8 and int8: the calibration's progress, and what became of the GEMMs."""
 
 from __future__ import annotations
 
 import itertools
 from typing import TYPE_CHECKING
 
+from padfree.contract.names import FP8
 from rich.console import Console
 
 from .console import make_table, print_line
@@ -31,22 +32,24 @@ def steps_of(progress: StageProgress) -> BeginSteps:
 
 
 def print_quantization(console: Console, quantization: QuantizationInfo | None) -> None:
-    """Prints which GEMMs are in e4m3, those that lose most first, which are not and why; nothing without fp8."""
+    """Prints which GEMMs are in 8 bits, those that lose most first, which are not and why; nothing without any."""
     if quantization is None:
         return
     layers = sorted(quantization.layers, key=lambda layer: layer.loss, reverse=True)
+    headings = ["GEMM", "largest input", "scale", "loss"]
     rows = [
-        (layer.name, f"{layer.largest:.4g}", f"{layer.scale:g}", f"{layer.loss:.4f}") for layer in layers[:LAYERS_SHOWN]
+        [layer.name, f"{layer.largest:.4g}", f"{layer.scale:g}", f"{layer.loss:.4f}"] for layer in layers[:LAYERS_SHOWN]
     ]
-    console.print(make_table(f"GEMMs in {quantization.type}", ("GEMM", "largest input", "scale", "loss"), rows))
+    if any(layer.smoothing is not None for layer in layers):
+        headings.append("smoothing")
+        for layer, row in zip(layers, rows, strict=False):
+            row.append("-" if layer.smoothing is None else f"{layer.smoothing:g}")
+    console.print(make_table(f"GEMMs in {quantization.type}", headings, rows))
     if len(layers) > LAYERS_SHOWN:
         print_line(console, f"and {len(layers) - LAYERS_SHOWN} more that lose less (`quantization` in the metadata)")
     if quantization.kept_gemms:
         console.print(make_table("GEMMs in half precision", ("GEMM", "reason"), list(quantization.kept_gemms.items())))
     for name, cosine in quantization.cosines.items():
         print_line(console, f"'{name}': cosine {cosine:.5f} to half precision, mean over calibration sequences")
-    print_line(
-        console,
-        f"scales from {quantization.tokens} tokens, with room for {quantization.margin:g} to "
-        f"{2 * quantization.margin:g} times",
-    )
+    up_to = f" to {2 * quantization.margin:g}" if quantization.precision == FP8 else ""  # its scales are powers of two
+    print_line(console, f"scales from {quantization.tokens} tokens, with room for {quantization.margin:g}{up_to} times")

@@ -166,7 +166,7 @@ def _optimize(
     phases: Phases,
 ) -> Model:
     """The model as the file will hold it."""
-    from padfree.builder.calibration import fp8_model
+    from padfree.builder.calibration import quantized_model
     from padfree.builder.engine.linear import apply_linear
     from padfree.builder.engine.preparation import metadata_of
     from padfree.onnx_tools import RewriteOptions, rewrite_model, with_bodies
@@ -178,7 +178,7 @@ def _optimize(
     model_file = source.open(Storage.MEMORY, phases, sayer(arguments))
     if calibration is not None:
         begin = steps_of(progress)
-        model = fp8_model(
+        model = quantized_model(
             model_file, source.path, calibration, options, norms=arguments.norms, begin=begin, phases=phases
         )
         return with_bodies(model, metadata_of(model.proto)["precision"])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from padfree.builder.errors import BuildError
-from padfree.contract.names import FP8, INTERFACES, MASKS, PRECISIONS, WHOLE
+from padfree.contract.names import EIGHT_BITS, INTERFACES, MASKS, PRECISIONS, WHOLE
 from padfree.contract.text_files import read_text
 
 from .console import error_console, print_line
@@ -44,9 +44,10 @@ def add_rewrite_options(
     group.add_argument(
         "--precision",
         action=action,
-        choices=(*PRECISIONS, FP8),
+        choices=(*PRECISIONS, *EIGHT_BITS),
         default=precision,
-        help=f"fp8: GEMMs in e4m3, everything else in fp16 or bf16, with --calibrate. Default: {default_text}{again}",
+        help="fp8, int8: GEMMs in e4m3 or int8, everything else in fp16 or bf16, with --calibrate. Default: "
+        f"{default_text}{again}",
     )
     group.add_argument("--strict", action="store_true", help="fail unless the whole model could be packed")
     verify = group.add_mutually_exclusive_group()
@@ -257,7 +258,7 @@ def add_norms_option(parser: argparse._ActionsContainer) -> None:
 
 def add_calibration_options(parser: argparse.ArgumentParser) -> None:
     """--calibrate, --tokenizer, --margin, --keep, --quantize, --largest-loss."""
-    group = parser.add_argument_group("GEMMs in e4m3 (--precision fp8)")
+    group = parser.add_argument_group("GEMMs in 8 bits (--precision fp8, --precision int8)")
     group.add_argument(
         "--calibrate",
         type=Path,
@@ -266,13 +267,16 @@ def add_calibration_options(parser: argparse.ArgumentParser) -> None:
     )
     add_tokenizer_option(group)
     group.add_argument(
-        "--margin", type=float, metavar="X", help="room above the largest number of the data, 1 to 64 (default 2)"
+        "--margin",
+        type=float,
+        metavar="X",
+        help="room above the largest number of the data, 1 to 64 (default 2, of int8 1.25)",
     )
     group.add_argument(
         "--keep", action="append", metavar="NAMES", help="GEMMs that stay in half precision, by name or pattern (*)"
     )
     group.add_argument(
-        "--quantize", action="append", metavar="NAMES", help="the only GEMMs in e4m3, by name or pattern (*)"
+        "--quantize", action="append", metavar="NAMES", help="the only GEMMs in 8 bits, by name or pattern (*)"
     )
     group.add_argument(
         "--largest-loss",
@@ -283,29 +287,31 @@ def add_calibration_options(parser: argparse.ArgumentParser) -> None:
 
 
 def calibration_of(arguments: argparse.Namespace) -> Calibration | None:
-    """What add_calibration_options' options say; None where fp8 was not asked for.
+    """What add_calibration_options' options say; None where neither fp8 nor int8 was asked for.
 
     Raises:
-        BuildError: fp8 without data, or options of fp8 without it; RewriteError: a number out of range.
+        BuildError: one of them without data, or their options without it; RewriteError: a number out of range.
     """
     names = ("calibrate", "tokenizer", "margin", "keep", "quantize", "largest_loss")
     used_options = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name) is not None]
-    if arguments.precision != FP8:
+    if arguments.precision not in EIGHT_BITS:
         if used_options:
             raise BuildError(
-                f"{used_options[0]} is for --precision {FP8}; pass that too, or leave {used_options[0]} out"
+                f"{used_options[0]} is for --precision {' or '.join(EIGHT_BITS)}; pass one of them too, or leave "
+                f"{used_options[0]} out"
             )
         return None
     from padfree.builder.calibration import Calibration, require_calibration
-    from padfree.onnx_tools.quantization import LARGEST_LOSS, MARGIN, QuantizationOptions
+    from padfree.onnx_tools.quantization import FORMATS, LARGEST_LOSS, QuantizationOptions
 
     options = QuantizationOptions(
-        margin=MARGIN if arguments.margin is None else arguments.margin,
+        margin=arguments.margin,
         keep=tuple(arguments.keep or ()),
         quantize=tuple(arguments.quantize or ()),
         largest_loss=LARGEST_LOSS if arguments.largest_loss is None else arguments.largest_loss,
+        number_format=FORMATS[arguments.precision],
     )
-    return Calibration(require_calibration(arguments.calibrate), arguments.tokenizer, options)
+    return Calibration(require_calibration(arguments.calibrate, arguments.precision), arguments.tokenizer, options)
 
 
 def add_tokenizer_option(parser: argparse._ActionsContainer, default: str = "the one kept with the model") -> None:

@@ -108,14 +108,14 @@ def _types(metadata: Mapping[str, Any]) -> Iterator[str]:
         more = f" {_MORE}" if len(in_float32) > 1 else ""
         yield f"{count_text(len(in_float32), 'tensor')} in float32: '{name}' {_cut(reason)}{more}"
     if "quantization" in metadata:
-        yield _fp8(metadata["quantization"])
+        yield _quantization_text(metadata["quantization"])
 
 
-def _fp8(quantization: Mapping[str, Any]) -> str:
+def _quantization_text(quantization: Mapping[str, Any]) -> str:
     layers, unquantized = quantization["layers"], quantization.get("kept") or {}
     cosines = [item["mean_cosine"] for item in (quantization.get("outputs") or {}).values()]
     cosine = f", cosine {min(cosines):.5f} to half precision" if cosines else ""
-    return f"{len(layers)} of {len(layers) + len(unquantized)} GEMMs in e4m3{cosine} {_MORE}"
+    return f"{len(layers)} of {len(layers) + len(unquantized)} GEMMs in {quantization['type']}{cosine} {_MORE}"
 
 
 def errors(metadata: Mapping[str, Any]) -> str:

@@ -45,6 +45,7 @@ TOLERANCES: Mapping[str, Tolerance] = MappingProxyType(
         "fp16": Tolerance(absolute=5e-2, relative=2e-2),
         "bf16": Tolerance(absolute=4e-1, relative=8e-2),
         "fp8": Tolerance(absolute=2.0, relative=4e-1, cosine=0.97),
+        "int8": Tolerance(absolute=2.0, relative=4e-1, cosine=0.97),
     }
 )
 
@@ -61,5 +62,5 @@ def describe_tolerances() -> str:
         "length of a row's difference in parts of the row's length. Defaults by precision: "
         + "; ".join(parts)
         + ". fp32 allows for sums in another order, fp16 and bf16 for about a hundred roundings one after the other, "
-        "fp8 for products of numbers of 3 bits."
+        "fp8 and int8 for products of numbers of 8 bits."
     )

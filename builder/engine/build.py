@@ -27,7 +27,7 @@ from ..gpu_files import no_gpu
 from . import linear_tables
 from .candidates import Build, build_prepared, fastest_build, is_measured
 from .engine_builder import DEFAULT_CACHE, EngineBuilder, TacticOptions
-from .linear import AUTO, FOLDED, FP8_OPERATOR, fp8_problem
+from .linear import AUTO, EIGHT_BIT_OPERATORS, FOLDED, eight_bit_problem
 from .options import BuildOptions
 from .phases import COMPARING, REFERENCE, WAITING, Phases
 from .plan_writing import write_described
@@ -261,7 +261,7 @@ def check_machine(device: int, *, operators: Collection[str]) -> None:
 
     Raises:
         BuildError: TensorRT, a usable GPU, the plugin library, its code for this GPU or one of its plugins is missing,
-            or the GPU has no e4m3; the message says what to do.
+            or the GPU lacks their type; the message says what to do.
     """
     gpus: list[Device] = []
     problems = [_problem(import_tensorrt), _problem(lambda: gpus.append(open_gpu(device)))]
@@ -272,8 +272,8 @@ def check_machine(device: int, *, operators: Collection[str]) -> None:
         messages = [problem for problem in (_problem(partial(device_code.require, gpus[0])),) if problem]
     if not messages and operators:
         messages = [problem for problem in (_problem(partial(plugin_library.require, operators)),) if problem]
-    if FP8_OPERATOR in operators:
-        messages += [problem for problem in map(fp8_problem, gpus) if problem]
+    for operator in set(operators) & set(EIGHT_BIT_OPERATORS.values()):
+        messages += [problem for gpu in gpus if (problem := eight_bit_problem(operator, gpu))]
     if messages:
         if not gpus and no_gpu():
             advice = "rewritten models run on the CPU, too, and this makes one: padfree optimize MODEL -o packed.onnx"

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import onnx
+from padfree.contract.names import FP8, INT8
 from padfree.onnx_tools import with_linear
 from padfree.onnx_tools.files import Model
 from padfree.onnx_tools.operators import OPERATORS, node_attributes, padfree_nodes
@@ -15,9 +18,11 @@ from ..errors import BuildError
 
 AUTO, PADFREE, TENSORRT = CHOICES = ("auto", "padfree", "tensorrt")
 FOLDED, SEPARATE = NORMS = ("folded", "separate")
-OPERATOR, FP8_OPERATOR = LINEAR_OPERATORS = ("PadfreeLinear", "PadfreeLinearFp8")
-E4M3_CAPABILITY = (8, 9)
-"""The first compute capability with GEMMs in e4m3."""
+OPERATOR, FP8_OPERATOR, INT8_OPERATOR = LINEAR_OPERATORS = ("PadfreeLinear", "PadfreeLinearFp8", "PadfreeLinearInt8")
+EIGHT_BIT_OPERATORS: Mapping[str, str] = MappingProxyType({FP8: FP8_OPERATOR, INT8: INT8_OPERATOR})
+"""By precision."""
+_CAPABILITIES: Mapping[str, tuple[int, int]] = MappingProxyType({FP8_OPERATOR: (8, 9), INT8_OPERATOR: (8, 0)})
+"""The first compute capability with such GEMMs."""
 TUNED_MAJOR = 9
 """Hopper, whose kernels are at least as fast as TensorRT's; those for other GPUs have never been timed there."""
 
@@ -36,9 +41,22 @@ def choose_linear(choice: str, model: onnx.ModelProto, precision: str, device: D
         raise BuildError(f"linear is '{choice}', allowed are {', '.join(CHOICES)}; choose one of them")
     problem = _problem(precision)
     if linear_of(model) == PADFREE:
-        in_fp8 = any(node.op_type == FP8_OPERATOR for node in _linear_nodes(model))
-        if in_fp8 and (reason := fp8_problem(device) or (choice == TENSORRT and f"--linear {TENSORRT} was asked for")):
-            raise BuildError(f"the model is in fp8, and {reason}; build from the original with --precision fp16")
+        operators = {node.op_type for node in _linear_nodes(model)}
+        for precision, operator in EIGHT_BIT_OPERATORS.items():
+            reason = eight_bit_problem(operator, device) or (
+                choice == TENSORRT and f"--linear {TENSORRT} was asked for"
+            )
+            if operator in operators and reason:
+                raise BuildError(
+                    f"the model is in {precision}, and {reason}; build from the original with --precision fp16"
+                )
+        if INT8_OPERATOR in operators and not eight_bit_problem(FP8_OPERATOR, device):
+            _log.warning(
+                "%s has e4m3, for which fp8 is the better choice: it is faster and loses less; build from the "
+                "original with --precision %s",
+                device.name,
+                FP8,
+            )
         if choice == TENSORRT or problem:
             raise BuildError(
                 f"the model was rewritten with {OPERATOR} and "
@@ -92,14 +110,17 @@ def _linear_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     return [node for node in padfree_nodes(model.graph) if node.op_type in LINEAR_OPERATORS]
 
 
-def fp8_problem(device: Device) -> str:
-    """Why GEMMs in e4m3 cannot run on a GPU, empty where they can."""
-    if (device.major, device.minor) >= E4M3_CAPABILITY:
+def eight_bit_problem(operator: str, device: Device) -> str:
+    """Why GEMMs in e4m3 or int8 cannot run on a GPU, empty where they can."""
+    own = (device.major, device.minor)
+    if own >= _CAPABILITIES[operator]:
         return ""
-    capability = "{}.{}".format(*E4M3_CAPABILITY)
-    return (
-        f"{FP8_OPERATOR} needs compute capability {capability} or newer, {device.name} has {device.compute_capability}"
+    capability = "{}.{}".format(*_CAPABILITIES[operator])
+    problem = (
+        f"{operator} needs compute capability {capability} or newer, {device.name} has {device.compute_capability}"
     )
+    has_int8 = operator == FP8_OPERATOR and own >= _CAPABILITIES[INT8_OPERATOR]
+    return f"{problem}, where --precision {INT8} is what takes 8 bits" if has_int8 else problem
 
 
 def _problem(precision: str) -> str:

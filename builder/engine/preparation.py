@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from padfree.contract.names import FP8
 from padfree.contract.phases import Phases
+from padfree.contract.quantization import TYPES
 from padfree.onnx_tools import QUANTIZATION, GraphModel, add_linear, rewrite_model
 from padfree.onnx_tools.files import Model, Storage, is_rewritten, open_model, read_metadata
 from padfree.onnx_tools.operators import check_nodes
@@ -94,7 +94,7 @@ def check_rewritten(model: onnx.ModelProto, options: BuildOptions) -> None:
             f"the model was rewritten with {'no mask' if own is None else f'the mask {own}'}, '{mask}' was asked for; "
             f"leave --mask out, or build from the original model with --mask {mask}"
         )
-    has = {**raw, "masks": raw.get("masks", "any")} | ({"precision": FP8} if QUANTIZATION in raw else {})
+    has = {**raw, "masks": raw.get("masks", "any")} | _eight_bits(raw)
     options_by_name = {"interface": options.interface, "precision": options.precision, "masks": options.mask_form}
     for what, option in options_by_name.items():
         if option is not None and has.get(what) != option:
@@ -102,6 +102,11 @@ def check_rewritten(model: onnx.ModelProto, options: BuildOptions) -> None:
                 f"the model was rewritten with {what} {has.get(what)}, {option} was asked for; leave --{what} out, or "
                 f"build from the original model with --{what} {option}"
             )
+
+
+def _eight_bits(raw: dict[str, Any]) -> dict[str, str]:
+    """The precision that was asked for, where it is not that of the activations."""
+    return {"precision": TYPES[raw[QUANTIZATION]["type"]]} if QUANTIZATION in raw else {}
 
 
 def metadata_of(model: onnx.ModelProto) -> dict[str, Any]:

@@ -50,6 +50,7 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
         "fp16": Bound(relative=0.06, cosine=0.995, equal=0.8),
         "bf16": Bound(relative=0.25, cosine=0.95, equal=0.5),
         "fp8": Bound(relative=0.6, cosine=0.95, equal=0.5),
+        "int8": Bound(relative=0.6, cosine=0.95, equal=0.5),
     }
 )
 ROUNDING = 12.0

@@ -10,8 +10,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from padfree.contract.names import FP8
+from padfree.contract.names import FP8, INT8
 
+from . import int8_cases
 from .graphs import LENGTHS, MAX_SEQ_LEN, MAX_SHORT, SHORT_LENGTHS, VOCABULARY, CaseGraph
 
 HEADS, SIZE = 12, 64
@@ -25,7 +26,7 @@ FULL, HALVES = ("fp32", "fp16", "bf16"), ("fp16", "bf16")
 
 @dataclass(frozen=True)
 class Case:
-    """One check. `kind` is the type: fp32, fp16, bf16, fp8 or int32.
+    """One check. `kind` is the type: fp32, fp16, bf16, fp8, int8 or int32.
 
     make: the graph. flops: of the operator, for its floor; 0 where bytes are all that counts.
     """
@@ -44,7 +45,7 @@ class Case:
 
 def all_cases() -> list[Case]:
     """All cases; those that others rely on come first."""
-    return [*_layout(), *_rows(), *_attention(), *_linear(), *_e4m3()]
+    return [*_layout(), *_rows(), *_attention(), *_linear(), *_eight_bits()]
 
 
 def _layout() -> Iterator[Case]:
@@ -300,7 +301,7 @@ def folded_norms(kind: str) -> CaseGraph:
     return graph
 
 
-def _e4m3() -> Iterator[Case]:
+def _eight_bits() -> Iterator[Case]:
     yield Case("PadfreeEmbedding", "three tables", FP8, _bound(embedding, FP8))
     yield Case("PadfreeLayerNorm", "bias, residual", FP8, _bound(layer_norm, FP8))
     yield Case("PadfreeAttention", "plain", FP8, _bound(attention, FP8))
@@ -308,6 +309,8 @@ def _e4m3() -> Iterator[Case]:
     yield Case("PadfreeLinearFp8", "bias, GELU", FP8, _bound(linear_fp8, activation="gelu"), flops)
     yield Case("PadfreeLinearFp8", "gated, SiLU", FP8, _bound(linear_fp8, activation="silu", gated=1), flops)
     yield Case("PadfreeLinearFp8", "two GEMMs", FP8, two_gemms, 2 * flops)
+    for number, (variant, make) in enumerate(int8_cases.MAKERS.items(), 1):
+        yield Case("PadfreeLinearInt8", variant, INT8, _bound(make, WIDTH, FEATURES), number * flops)
 
 
 def linear_fp8(**attributes: Any) -> CaseGraph:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import onnx
-from padfree.contract.names import FP8
+from padfree.contract.names import EIGHT_BITS
 from padfree.runtime import SessionError
 from padfree.runtime.gpu import Device
 
-from ..engine.linear import fp8_problem
+from ..engine.linear import EIGHT_BIT_OPERATORS, eight_bit_problem
 from ..errors import BuildError
 from .cases import Case
 from .engines import Ran
@@ -72,7 +72,7 @@ def check_cases(cases: Iterable[Case], runner: Runner, device: Device, peaks: Pe
         for at, case in enumerate(cases):
             graph, model, reference = ahead.pop().result()
             ahead += [pool.submit(_prepare, other) for other in cases[at + 1 : at + 2]]
-            problem = fp8_problem(device) if case.kind == FP8 else ""
+            problem = eight_bit_problem(EIGHT_BIT_OPERATORS[case.kind], device) if case.kind in EIGHT_BITS else ""
             if problem:
                 yield CaseResult(case.operator, case.variant, case.kind, "not here", detail=problem)
                 continue

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
-from padfree.contract.names import FORMAT, FP8
+from padfree.contract.names import EIGHT_BITS, FORMAT
 from padfree.onnx_tools.operators import ACT_TYPES, DOMAIN, DOMAIN_VERSION, OPERATORS, AttributeValue, make_node
 
 Array = npt.NDArray[Any]
@@ -43,7 +43,7 @@ class CaseGraph:
     All numbers are exact in the type, so that a reference in float32 computes from the same ones.
 
     Args:
-        kind: "fp32", "fp16", "bf16", or "fp8" for fp16 with results in e4m3.
+        kind: "fp32", "fp16", "bf16", or "fp8" and "int8" for fp16 with rows of 8 bits.
         lengths: of the sequences, with FILLER tokens after them.
         interface: of the metadata, "packed" or "padded".
     """
@@ -56,7 +56,7 @@ class CaseGraph:
     checked_nodes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.precision = "fp16" if self.kind == FP8 else self.kind
+        self.precision = "fp16" if self.kind in EIGHT_BITS else self.kind
         self.act = ACT_TYPES[self.precision]
         self._rng = np.random.default_rng(0)
         self._nodes: list[NodeProto] = []
@@ -141,6 +141,12 @@ class CaseGraph:
         if subject:
             self.checked_nodes.append(name)
         return outputs
+
+    def standard(self, operator: str, *inputs: str) -> str:
+        """A node of a standard operator with one output."""
+        name = f"{operator}_{len(self._nodes)}"
+        self._nodes.append(helper.make_node(operator, inputs, [f"{name}_y"], name=name))
+        return f"{name}_y"
 
     def output(self, tensor: str, *, tokens: int | None = 0, kind: str = "act") -> None:
         """Makes a tensor an output of the graph; activations come as float32. `kind`: act, float32 or int32."""

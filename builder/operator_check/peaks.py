@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from padfree.contract.names import FP8
+from padfree.contract.names import EIGHT_BITS, FP8
 
 COPIED_BYTES = 256 << 20
 COPIES = 10
-HAS_GEMMS = ("PadfreeLinear", "PadfreeLinearFp8", "PadfreeAttention")
+HAS_GEMMS = ("PadfreeLinear", "PadfreeLinearFp8", "PadfreeLinearInt8", "PadfreeAttention")
 
 # Floating-point operations of one multiprocessor in one cycle, dense, with fp16 or bf16 on tensor cores; e4m3, where
 # there is any, does twice as many. They give the figures of NVIDIA's data sheets: A100 312 TFLOPS, L4 121, H100 989,
@@ -46,7 +46,7 @@ class Peaks:
             per_cycle = _FP32_PER_CYCLE.get(at, _USUAL_FP32)
         if per_cycle is None:
             return None
-        return per_cycle * (2 if kind == FP8 else 1) * self.multiprocessors * self.clock_mhz * 1e-6
+        return per_cycle * (2 if kind in EIGHT_BITS else 1) * self.multiprocessors * self.clock_mhz * 1e-6
 
     def floor_us(self, operator: str, kind: str, moved_bytes: int, flops: float) -> tuple[float, str]:
         """The least time in us for an operator, and what limits it: "bytes" or "flops"."""

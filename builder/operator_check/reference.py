@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import helper
-from padfree.contract.names import FP8
+from padfree.contract.names import EIGHT_BITS, FP8, INT8
 from padfree.onnx_tools.files import Model, open_session
 from padfree.onnx_tools.operators import OPERATORS, node_attributes, padfree_nodes, with_functions
 from padfree.onnx_tools.precision import widen, with_rounding
@@ -27,10 +27,10 @@ Array = npt.NDArray[Any]
 # 4e-3 at most). These are ten times that, and a tenth of what a wrong row, column or factor gives. In e4m3 two numbers
 # that differ in their last bit now and then round to neighbours, which are 6 to 12 % apart.
 LARGEST_ERRORS: Mapping[str, float] = MappingProxyType(
-    {"fp32": 1e-4, "fp16": 5e-3, "bf16": 4e-2, FP8: 6e-2, "int32": 0.0}
+    {"fp32": 1e-4, "fp16": 5e-3, "bf16": 4e-2, FP8: 6e-2, INT8: 2e-2, "int32": 0.0}
 )
-_ACT_BYTES = MappingProxyType({"fp32": 4, "fp16": 2, "bf16": 2, FP8: 2})
-_TYPE_BYTES = MappingProxyType({"int32": 4, "float32": 4, "fp8": 1})
+_ACT_BYTES = MappingProxyType({"fp32": 4, "fp16": 2, "bf16": 2, FP8: 2, INT8: 2})
+_TYPE_BYTES = MappingProxyType({"int32": 4, "float32": 4, "fp8": 1, "int8": 1})
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class ReferenceResults:
 
 
 def reference_results(graph: CaseGraph, model: onnx.ModelProto) -> ReferenceResults:
-    """Runs a graph's bodies in onnxruntime; in fp8 every half precision tensor is rounded, as e4m3 rounds it again."""
-    if graph.kind == FP8:
+    """Runs a graph's bodies in onnxruntime; before 8 bits round it again, every half precision tensor is rounded."""
+    if graph.kind in EIGHT_BITS:
         runs = with_rounding(Model(model), graph.precision)
     else:
         wide = widen(Model(model))

@@ -48,7 +48,7 @@ def activation_scales(model: ModelProto, precision: str, batches: Sequence[Feeds
     if not tensors:
         raise BuildError(f"the model has no GEMM with K and N in multiples of {MULTIPLE}; measure it in fp16")
     largest = largest_numbers(Model.of(model), precision, list(tensors), batches, lambda: None)
-    return {name: activation_scale(value, MARGIN) for name, value in largest.items()}
+    return {name: activation_scale(float(value), MARGIN) for name, value in largest.items()}
 
 
 def with_e4m3_gemms(model: ModelProto, scales: Scales, *, attention: bool) -> ModelProto:

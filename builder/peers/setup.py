@@ -11,10 +11,11 @@ from typing import Any
 
 import onnx
 from padfree.contract.metadata import Metadata
-from padfree.contract.names import FP8
+from padfree.contract.names import EIGHT_BITS
 from padfree.onnx_tools import GemmShape, Lengths, finish, load_model, quantize_gemms, rewrite
 from padfree.onnx_tools.files import Model as OnnxModel
 from padfree.onnx_tools.files import is_rewritten
+from padfree.onnx_tools.quantization import FORMATS, QuantizationOptions
 from padfree.runtime import packed_feeds, parse_metadata
 
 from ..engine.engine_builder import DEFAULT_CACHE
@@ -41,7 +42,7 @@ class PeerModel:
     @property
     def half(self) -> str:
         """The precision of everything but our GEMMs: peers of fp8 compute in fp16."""
-        return "fp16" if self.precision == FP8 else self.precision
+        return "fp16" if self.precision in EIGHT_BITS else self.precision
 
     @cached_property
     def original(self) -> onnx.ModelProto:
@@ -95,11 +96,12 @@ class Setup:
 
     @cached_property
     def ours(self) -> onnx.ModelProto:
-        """The rewritten model; in fp8 its scales are those of this batch."""
-        if self.model.precision != FP8:
+        """The rewritten model; in fp8 and int8 its scales are those of this batch."""
+        if self.model.precision not in EIGHT_BITS:
             return self.model.packed
         feeds = packed_feeds(self.batch.ragged, self.model.metadata)
-        quantized = quantize_gemms(OnnxModel.of(self.model.packed), [feeds], verify=False)
+        options = QuantizationOptions(number_format=FORMATS[self.model.precision])
+        quantized = quantize_gemms(OnnxModel.of(self.model.packed), [feeds], options, verify=False)
         return finish(quantized, self.model.half)
 
     @property

@@ -12,7 +12,7 @@ import sentence_transformers
 import torch
 from padfree.contract.installation import install_command
 from padfree.contract.metadata import Metadata
-from padfree.contract.names import FP8
+from padfree.contract.names import EIGHT_BITS, FP8, INT8
 from padfree.runtime import SessionError
 from padfree.runtime.texts import IDS, TYPES
 from padfree.torch import Module
@@ -40,7 +40,7 @@ PROBES = (
     "  Two\tspaces,  Capitals & na\u00efve caf\u00e9s \u2013 3.5 % of 1,200 ",
     "one two three four five six seven eight nine ten " * 40,
 )
-CLOSE = {"fp32": 1e-3, "fp16": 0.02, "bf16": 0.05, FP8: 0.2}
+CLOSE = {"fp32": 1e-3, "fp16": 0.02, "bf16": 0.05, FP8: 0.2, INT8: 0.2}
 """How far answers may lie from the original's, as a fraction of its largest, by the plan's arithmetic."""
 LEAST_COSINE = 0.97
 """Of every vector to the original's, in fp8, whose rounding is too much for CLOSE: what `padfree compare` asks for."""
@@ -189,7 +189,7 @@ def _compare(actual: torch.Tensor, expected: torch.Tensor, metadata: Metadata, p
 
 def _difference(actual: torch.Tensor, expected: torch.Tensor, arithmetic: str) -> str:
     """In what answers differ, for a message; "" where they are close."""
-    if arithmetic == FP8 and expected.ndim > 1 and expected.shape[-1] >= FEW_NUMBERS:
+    if arithmetic in EIGHT_BITS and expected.ndim > 1 and expected.shape[-1] >= FEW_NUMBERS:
         cosine = float(torch.nn.functional.cosine_similarity(actual.double(), expected.double(), dim=-1).min())
         return (
             ""

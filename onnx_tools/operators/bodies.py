@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from .attention_body import attention
 from .body_builder import BodyBuilder
-from .linear_body import linear, linear_fp8, rotated_pairs
+from .linear_body import linear, linear_fp8, linear_int8, rotated_pairs
 from .ragged_tokens import RaggedTokens, grid_token, is_live, pad_index, prefixes, ragged_from_cu_seqlens, token_slot
 
 
@@ -208,6 +208,7 @@ BODIES: Mapping[str, Callable[[BodyBuilder], None]] = MappingProxyType(
         "PadfreeLayerNorm": _layer_norm,
         "PadfreeLinear": linear,
         "PadfreeLinearFp8": linear_fp8,
+        "PadfreeLinearInt8": linear_int8,
         "PadfreePool": _pool,
     }
 )

@@ -89,6 +89,12 @@ class BodyBuilder:
         scaled = self.op("Mul", value, self.op("Div", self.const(1.0, np.float32), scale))
         self.nodes.append(helper.make_node("Cast", [scaled], [name], to=TensorProto.FLOAT8E4M3FN, saturate=1))
 
+    def output_int8(self, name: str, value: str) -> None:
+        """Makes `value` (float32), rounded to nearest even and saturated, the int8 output `name`; NaN becomes 0."""
+        numbers = self.where_or_zero(self.op("Not", self.op("IsNaN", value)), self.op("Round", value))
+        ends = (self.const(end, np.float32) for end in (-128.0, 127.0))
+        self.nodes.append(helper.make_node("Cast", [self.op("Clip", numbers, *ends)], [name], to=TensorProto.INT8))
+
     def output_results(self, value: str) -> None:
         """Makes `value` (float32) the outputs that `results` asks for: y, y_e4m3 of rounded numbers, y_fp32."""
         results = self.attributes["results"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from .linear_specs import LINEAR, LINEAR_FP8, RESULTS, WRITES_ACT, WRITES_E4M3, Y_SCALE
+from .linear_specs import LINEAR, LINEAR_FP8, LINEAR_INT8, RESULTS, WRITES_ACT, WRITES_E4M3, Y_SCALE
 from .spec import (
     AttributeSpec,
     Condition,
@@ -405,7 +405,7 @@ OPERATORS: Mapping[str, OperatorSpec] = MappingProxyType(
         spec.name: spec
         for spec in (
             *(_INDEX, _PACK, _UNPACK, _SCHEDULE, _EMBEDDING, _ATTENTION, _ROTARY, _QK_NORM_ROTARY, _LAYER_NORM),
-            *(LINEAR, LINEAR_FP8),
+            *(LINEAR, LINEAR_FP8, LINEAR_INT8),
             _POOL,
         )
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What GEMMs compute, in standard ONNX operators: x in the activations' type or in e4m3."""
+"""What GEMMs compute, in standard ONNX operators: x in the activations' type, in e4m3 or in int8."""
 
 from __future__ import annotations
 
@@ -40,6 +40,19 @@ def linear_fp8(b: BodyBuilder) -> None:
         b.output("y", y)
     if b.attributes["results"] != "act":
         b.output_e4m3("y_e4m3", y, b.attribute("y_scale"))
+    if b.attributes["has_moments"]:
+        b.output_as_is("moments", _moments(b, y))
+
+
+def linear_int8(b: BodyBuilder) -> None:
+    """Writes the body of PadfreeLinearInt8: sums are int32."""
+    sums = b.op("MatMulInteger", "x", b.op("Transpose", "weight", perm=[1, 0]))
+    total = b.op("Mul", b.op("Cast", sums, to=TensorProto.FLOAT), "scale")
+    y = _epilogue(b, total, "bias")
+    if b.attributes["results"] != "int8":
+        b.output("y", y)
+    if b.attributes["results"] != "act":
+        b.output_int8("y_int8", b.op("Mul", y, "y_factors"))
     if b.attributes["has_moments"]:
         b.output_as_is("moments", _moments(b, y))
 

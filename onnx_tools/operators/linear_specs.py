@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators of GEMMs: PadfreeLinear, and PadfreeLinearFp8 with operands in e4m3."""
+"""The operators of GEMMs: PadfreeLinear, and with operands of 8 bits PadfreeLinearFp8 and PadfreeLinearInt8."""
 
 from __future__ import annotations
 
@@ -142,4 +142,43 @@ LINEAR_FP8 = OperatorSpec(
     plugin_precisions=LINEAR.plugin_precisions,
     in_half=_ALWAYS,
     measurement="choices",
+)
+
+_RESULTS_INT8 = AttributeSpec(
+    "results",
+    "string",
+    "the types in which results are written: act, int8, or both",
+    allowed=("act", "int8", "both"),
+    selects_body=True,
+)
+_WRITES_INT8 = Condition("results", ("int8", "both"))
+
+LINEAR_INT8 = OperatorSpec(
+    "PadfreeLinearInt8",
+    "PadfreeLinear for int8 numbers. The product, exact in int32, is x weight^T * scale, where scale[n] is the scale "
+    "of x times that of row n of the weight. x_moments are those of the rows before they were rounded to x. y_int8 are "
+    "the results times y_factors of their columns, rounded to nearest even; beyond -128 and 127 they become these, and "
+    "NaN becomes 0. K and N are multiples of 16, and N of 32 with gated.",
+    inputs=(
+        TensorSpec("x", "int8", "[T,K]"),
+        TensorSpec("weight", "int8", "[N,K]"),
+        *LINEAR_FP8.inputs[2:],
+        TensorSpec("y_factors", "float32", "[N]", _WRITES_INT8, without("gated")),
+        TensorSpec("y_factors", "float32", "[N/2]", _WRITES_INT8, when("gated")),
+    ),
+    outputs=(
+        *LINEAR_FP8.outputs[:2],
+        TensorSpec("y_int8", "int8", "[T,N]", _WRITES_INT8, without("gated")),
+        TensorSpec("y_int8", "int8", "[T,N/2]", _WRITES_INT8, when("gated")),
+        LINEAR_FP8.outputs[4],
+    ),
+    attributes=(_ACTIVATION, *_EPILOGUE_FLAGS, _RESULTS_INT8),
+    requires=(
+        *_EPILOGUE_REQUIRES,
+        (when("has_moments"), WRITES_ACT),
+        (when("gated"), Condition("results", ("act", "int8"))),
+        (_ROTATES, Condition("results", ("act",))),
+    ),
+    plugin_precisions=LINEAR.plugin_precisions,
+    in_half=_ALWAYS,
 )

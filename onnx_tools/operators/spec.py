@@ -12,7 +12,7 @@ from padfree.contract.names import PRECISIONS
 
 AttributeValue = int | float | str
 AttributeType = Literal["int", "float", "string"]
-TensorType = Literal["act", "int32", "float32", "act or int32", "fp8"]
+TensorType = Literal["act", "int32", "float32", "act or int32", "fp8", "int8"]
 
 INT32_MAX = 2**31 - 1
 
@@ -39,7 +39,8 @@ class Condition:
 class TensorSpec:
     """One input or output. `act` is the activation type of the graph: float32, float16 or bfloat16.
 
-    `float32` stands for itself, whatever the type of the activations, and `fp8` for float8e4m3fn.
+    `float32` stands for itself, whatever the type of the activations, `fp8` for float8e4m3fn, and
+    `int8` for itself.
     `shape` uses the project's letters (T tokens, B sequences, S padded length, E hidden, H heads, D head size), each
     the same size in all tensors of a node; "..." stands for the same axes everywhere, "*" for any.
     `when` and `also` say for which attribute values the tensor is present (None: always). Absent inputs are left

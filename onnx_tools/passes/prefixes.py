@@ -32,7 +32,10 @@ from .interface import SEQ_LENS
 NAME = "prefixes"
 PREFIX = "prefix"
 
-_OF_TOKENS = ("PadfreeLayerNorm", "PadfreeLinear", "PadfreeLinearFp8", "PadfreeRotary", "PadfreeQkNormRotary")
+_OF_TOKENS = (
+    *("PadfreeLayerNorm", "PadfreeLinear", "PadfreeLinearFp8", "PadfreeLinearInt8"),
+    *("PadfreeRotary", "PadfreeQkNormRotary"),
+)
 """Operators that compute every token by itself, at the position that they are given."""
 _OF_LAST_TOKENS = ("last", "each")
 _READERS = {"cu_seqlens": ("PadfreeAttention", "PadfreePool", "PadfreeEmbedding"), "tasks": ("PadfreeAttention",)}

@@ -99,6 +99,7 @@ def _check_padfree(node: NodeProto, types: Mapping[str, int], act: int) -> None:
         "float32": (TensorProto.FLOAT,),
         "act or int32": (act, TensorProto.INT32),
         "fp8": (TensorProto.FLOAT8E4M3FN,),
+        "int8": (TensorProto.INT8,),
     }
     for name, tensor in zip(node.input, spec.inputs_for(attributes), strict=True):
         if types[name] not in allowed_types[tensor.type]:

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a quantisation to e4m3 (onnx_tools/fp8.py): calibration, what GEMMs lose, and the graph."""
+"""The parts of a quantisation to e4m3 or int8 (onnx_tools/fp8.py): calibration, what GEMMs lose, and the graph."""
 
 from .calibration import BeginSteps, Feeds, Step, largest_numbers
 from .e4m3 import LARGEST, activation_scale, narrow
+from .formats import FORMATS, Format
 from .options import LARGEST_LOSS, MARGIN, QuantizationOptions
 from .scales import check_scales
 
 __all__ = [
+    "FORMATS",
     "LARGEST",
     "LARGEST_LOSS",
     "MARGIN",
     "BeginSteps",
     "Feeds",
+    "Format",
     "QuantizationOptions",
     "Step",
     "activation_scale",

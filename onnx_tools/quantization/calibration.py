@@ -24,9 +24,15 @@ BeginSteps = Callable[[int], Step]
 
 
 def largest_numbers(
-    model: Model, precision: str, tensors: Sequence[str], batches: Iterable[Feeds], done: Step
-) -> dict[str, float]:
-    """The largest absolute value of each tensor over all batches.
+    model: Model,
+    precision: str,
+    tensors: Sequence[str],
+    batches: Iterable[Feeds],
+    done: Step,
+    *,
+    by_column: bool = False,
+) -> dict[str, npt.NDArray[np.float32]]:
+    """The largest absolute value of each tensor over all batches: a scalar, or one of each column [K].
 
     Args:
         model: rewritten, without function bodies.
@@ -34,28 +40,29 @@ def largest_numbers(
         tensors: floating point tensors that its nodes make.
         batches: inputs of the model; one or more.
         done: called after each batch.
+        by_column: of tensors [T,K].
 
     Raises:
         RewriteError: a tensor is not finite on a batch; the message names both.
     """
     runs = _runnable(model, precision)
     outputs_marked = runs.proto
-    names = [_with_largest(outputs_marked, tensor, index) for index, tensor in enumerate(tensors)]
+    names = [_with_largest(outputs_marked, tensor, index, by_column) for index, tensor in enumerate(tensors)]
     del outputs_marked.graph.output[:]
     outputs_marked.graph.output.extend(ValueInfoProto(name=name) for name in names)
     session = open_session(runs)
-    largest = np.zeros(len(tensors))
+    largest = [np.zeros((), np.float32) for _ in tensors]
     for number, feeds in enumerate(batches, 1):
-        values = np.asarray([value.reshape(()) for value in session.run(names, dict(feeds))], np.float64)
-        strange = np.flatnonzero(~np.isfinite(values))
-        if strange.size:
+        values = [np.asarray(value, np.float32) for value in session.run(names, dict(feeds))]
+        strange = [tensor for tensor, value in zip(tensors, values, strict=True) if not np.isfinite(value).all()]
+        if strange:
             raise RewriteError(
-                f"'{tensors[strange[0]]}' is not finite on calibration batch {number}: the model's numbers overflow "
+                f"'{strange[0]}' is not finite on calibration batch {number}: the model's numbers overflow "
                 f"{precision} there; choose another precision, or leave out the texts that do it"
             )
-        largest = np.maximum(largest, values)
+        largest = [np.maximum(before, value) for before, value in zip(largest, values, strict=True)]
         done()
-    return dict(zip(tensors, largest.tolist(), strict=True))
+    return dict(zip(tensors, largest, strict=True))
 
 
 def _runnable(model: Model, precision: str) -> Model:
@@ -65,7 +72,7 @@ def _runnable(model: Model, precision: str) -> Model:
     return model.with_proto(with_functions(model.proto, precision))
 
 
-def _with_largest(model: ModelProto, tensor: str, index: int) -> str:
+def _with_largest(model: ModelProto, tensor: str, index: int, by_column: bool) -> str:
     """Adds the largest absolute value of a tensor, in place; returns its name. It is NaN where a number is not finite.
 
     onnxruntime's ReduceMax skips NaN; a product with zeros does not.
@@ -75,13 +82,15 @@ def _with_largest(model: ModelProto, tensor: str, index: int) -> str:
         f"{stem}_{part}" for part in ("wide", "size", "raw", "zero", "nothing", "result")
     )
     model.graph.initializer.append(helper.make_tensor(zero, TensorProto.FLOAT, [], [0.0]))
+    axes = [f"{stem}_axes"] if by_column else []
+    model.graph.initializer.extend(helper.make_tensor(name, TensorProto.INT64, [1], [0]) for name in axes)
     model.graph.node.extend(
         [
             helper.make_node("Cast", [tensor], [wide], to=TensorProto.FLOAT),
             helper.make_node("Abs", [wide], [size]),
-            helper.make_node("ReduceMax", [size], [largest], keepdims=0),
+            helper.make_node("ReduceMax", [size, *axes], [largest], keepdims=0),
             helper.make_node("Mul", [wide, zero], [f"{stem}_zeros"]),
-            helper.make_node("ReduceSum", [f"{stem}_zeros"], [nothing], keepdims=0),
+            helper.make_node("ReduceSum", [f"{stem}_zeros", *axes], [nothing], keepdims=0),
             helper.make_node("Add", [largest, nothing], [result]),
         ]
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses the GEMMs of a graph that can be in e4m3 and were asked for."""
+"""Chooses the GEMMs of a graph that can be in 8 bits and were asked for."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..errors import RewriteError
 from ..match.chains.gemms import is_of_first_tokens
 from .options import QuantizationOptions
 
-HALF_OPERATOR, OPERATOR = "PadfreeLinear", "PadfreeLinearFp8"
+HALF_OPERATOR = "PadfreeLinear"
 _MULTIPLE, _GATED_MULTIPLE = 16, 32
-"""K and N of OPERATOR are multiples of it: rows of e4m3 start at multiples of 16 bytes."""
+"""K and N of GEMMs in 8 bits are multiples of it: rows start at multiples of 16 bytes."""
 _NAMES_SHOWN = 6
 _NOT_ASKED_FOR = "not asked for"
 
@@ -32,7 +32,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Layers:
-    """GEMMs that are to be in e4m3, and the reasons of the others by their names."""
+    """GEMMs that are to be in 8 bits, and the reasons of the others by their names."""
 
     chosen_layers: tuple[Layer, ...]
     kept_layers: Mapping[str, str]
@@ -44,7 +44,8 @@ def choose_layers(graph: gs.Graph, options: QuantizationOptions) -> Layers:
     names = [node_name(node) for node in gemms]
     if not gemms:
         raise RewriteError(
-            "the model has no GEMM of tokens that padfree's kernels compute, so that nothing can be in fp8; "
+            "the model has no GEMM of tokens that padfree's kernels compute, so that nothing can be in "
+            f"{options.number_format.precision}; "
             "see the near misses of the pass 'linear' (padfree inspect), or choose precision fp16"
         )
     for pattern in (*options.keep, *options.quantize):
@@ -62,7 +63,8 @@ def choose_layers(graph: gs.Graph, options: QuantizationOptions) -> Layers:
     if not chosen_layers:
         reason = next((reason for reason in reasons.values() if reason != _NOT_ASKED_FOR), _NOT_ASKED_FOR)
         raise RewriteError(
-            f"no GEMM is left to be in fp8: {reason}; change --keep and --quantize, or choose precision fp16"
+            f"no GEMM is left to be in {options.number_format.precision}: {reason}; change --keep and --quantize, or "
+            "choose precision fp16"
         )
     return Layers(chosen_layers, reasons)
 
@@ -102,7 +104,8 @@ def _reason(name: str, node: gs.Node, options: QuantizationOptions) -> str:
     inputs, outputs = (int(size) for size in weight.shape)
     multiple = _GATED_MULTIPLE if node.attrs["gated"] else _MULTIPLE
     if inputs % _MULTIPLE or outputs % multiple:
-        return f"its weight is [{inputs},{outputs}], {OPERATOR} takes multiples of {_MULTIPLE} and {multiple}"
+        operator = options.number_format.operator
+        return f"its weight is [{inputs},{outputs}], {operator} takes multiples of {_MULTIPLE} and {multiple}"
     return ""
 
 

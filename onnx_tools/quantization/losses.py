@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss of each GEMM in e4m3: its result from rounded factors, compared with the exact one, on calibration data."""
+"""The loss of each GEMM in 8 bits: its result from rounded factors beside the exact one, on calibration data."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ from ..analysis.graph import padfree_inputs
 from ..files.model import Model
 from ..passes.norms.folded_weights import values_of
 from .calibration import Feeds, fetch_each
-from .e4m3 import Floats, round_values
+from .e4m3 import Floats
+from .formats import Format
 from .layers import Layer
+from .scales import TensorScale
 from .weights import QuantizedWeight, QuantizedWeights
 
 MOST_ROWS = 1024
 """The most tokens that losses are measured on."""
-_TENSORS_AT_ONCE = 16
+TENSORS_AT_ONCE = 16
 
 
 def measure_losses(
     model: Model,
     precision: str,
     layers: Sequence[Layer],
-    scales: Mapping[str, float],
+    scales: Mapping[str, TensorScale],
     weights: QuantizedWeights,
     feeds: Feeds,
+    number_format: Format,
 ) -> dict[str, float]:
     """How far the results of GEMMs are off, relative to the results' norms, by the GEMMs' names.
 
@@ -36,25 +39,30 @@ def measure_losses(
         precision: its type.
         layers: the GEMMs, PadfreeLinear nodes.
         scales: of the tensors that they multiply.
-        weights: theirs, in e4m3.
+        weights: theirs, in 8 bits.
         feeds: one batch.
+        number_format: of the rounded factors.
 
     A GEMM's result is its product, with the norm that it applies, but without the bias and the steps after it, which
     may hide or repeat a loss.
     """
     names = list(dict.fromkeys(layer.x for layer in layers))
     losses = dict[str, float]()
-    for name, values in fetch_each(model, precision, names, feeds, at_once=_TENSORS_AT_ONCE):
+    for name, values in fetch_each(model, precision, names, feeds, at_once=TENSORS_AT_ONCE):
         for layer in layers:
             if layer.x == name:
-                weight, rows = padfree_inputs(layer.node)["weight"], values[:MOST_ROWS]
-                losses[layer.name] = loss(layer.node, rows, values_of(weight), scales[name], weights.of(weight))
+                weight, rows, scale = padfree_inputs(layer.node)["weight"], values[:MOST_ROWS], scales[name]
+                quantized = weights.of(weight, scale)
+                losses[layer.name] = loss(layer.node, rows, values_of(weight), scale, quantized, number_format)
     return {layer.name: losses[layer.name] for layer in layers}
 
 
-def loss(node: gs.Node, x: Floats, weight: Floats, scale: float, quantized: QuantizedWeight) -> float:
+def loss(
+    node: gs.Node, x: Floats, weight: Floats, scale: TensorScale, quantized: QuantizedWeight, number_format: Format
+) -> float:
     """The loss of one GEMM of rows x [T,K] by a weight [K,N]; infinite where the result is not finite."""
-    narrow = round_values(x / np.float32(scale)) * np.float32(scale)
+    step = np.float32(scale.value)
+    narrow = number_format.round_values(scale.smooth(x) / step) * step
     exact, approximate = (_norm(node, x, result) for result in (x @ weight, narrow @ quantized.dequantize().T))
     length = float(np.linalg.norm(exact))
     off = float(np.linalg.norm(approximate - exact))

@@ -7,10 +7,11 @@ import math
 from dataclasses import dataclass
 
 from ..errors import RewriteError
+from .formats import E4M3, Format
 
 LEAST_MARGIN, MOST_MARGIN = 1.0, 64.0
-MARGIN = 2.0
-"""Room above the largest number of the calibration data; scales are powers of two, so that it is 2 to 4 times.
+MARGIN = E4M3.margin
+"""Room above the largest number of the calibration data; scales of e4m3 are powers of two, so that it is 2 to 4 times.
 
 e4m3 keeps 3 bits of every number from 2^-6 to 448: room costs nothing until the smallest ones fall below that, while a
 number that is cut off ruins its row. Retrieval with MiniLM and mpnet is the same with any room up to 64 times."""
@@ -29,25 +30,32 @@ class QuantizationOptions:
     """Scales and layers.
 
     Attributes:
-        margin: room above the largest number of the calibration data, 1 to 64.
+        margin: room above the largest number of the calibration data, 1 to 64; None: what is usual for the format.
         keep: patterns of names (`*`, `?`, `[...]`) of GEMMs that stay in half precision.
         quantize: patterns of names; where there are any, all other GEMMs stay in half precision.
         largest_loss: GEMMs whose results are off by more than this, relative to their norm, stay in half precision.
+        number_format: the type of 8 bits.
 
     Raises:
         RewriteError: a number is out of range.
     """
 
-    margin: float = MARGIN
+    margin: float | None = None
     keep: tuple[str, ...] = ()
     quantize: tuple[str, ...] = ()
     largest_loss: float = LARGEST_LOSS
+    number_format: Format = E4M3
+
+    @property
+    def room(self) -> float:
+        """The margin."""
+        return self.number_format.margin if self.margin is None else self.margin
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.margin) and LEAST_MARGIN <= self.margin <= MOST_MARGIN):
+        if not (math.isfinite(self.room) and LEAST_MARGIN <= self.room <= MOST_MARGIN):
             raise RewriteError(
-                f"the margin is {self.margin:g}, allowed: {LEAST_MARGIN:g} to {MOST_MARGIN:g}; leave it out for "
-                f"{MARGIN:g}"
+                f"the margin is {self.room:g}, allowed: {LEAST_MARGIN:g} to {MOST_MARGIN:g}; leave it out for "
+                f"{self.number_format.margin:g}"
             )
         if not (math.isfinite(self.largest_loss) and self.largest_loss > 0):
             raise RewriteError(

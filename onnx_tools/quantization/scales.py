@@ -1,20 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the scales in a file, which anybody may have written."""
+"""Scales of activations, and the check of those in a file, which anybody may have written."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..errors import RewriteError
-from .layers import OPERATOR
+from .e4m3 import Floats
 
-_POSITIONS = {OPERATOR: 2, "QuantizeLinear": 1, "DequantizeLinear": 1}
+_POSITIONS = {"PadfreeLinearFp8": 2, "PadfreeLinearInt8": 2, "QuantizeLinear": 1, "DequantizeLinear": 1}
 """The position of the scale among a node's inputs."""
 
 
+@dataclass(frozen=True, eq=False)
+class TensorScale:
+    """What the numbers of a tensor [T,K] are divided by before they are rounded.
+
+    Attributes:
+        value: the scale of all.
+        factors: before it, a divisor of each column, float32 [K], by which rows of weights are multiplied; or None.
+        key: names the factors, empty without.
+        strength: how much of the differences between columns they move into the weights, 0 to 1; None without.
+    """
+
+    value: float
+    factors: Floats | None = None
+    key: str = ""
+    strength: float | None = None
+
+    def smooth(self, values: Floats) -> Floats:
+        """Numbers [T,K] divided by the factors of their columns."""
+        return values if self.factors is None else values / self.factors
+
+
 def check_scales(graph: gs.Graph) -> None:
-    """Raises RewriteError for a GEMM in e4m3, or a Q/DQ node, whose scale is not finite and above 0."""
+    """Raises RewriteError for a GEMM of 8 bits, or a Q/DQ node, whose scale is not finite and above 0."""
     for node in graph.nodes:
         position = _POSITIONS.get(node.op)
         if position is None or len(node.inputs) <= position or not isinstance(node.inputs[position], gs.Constant):
@@ -27,5 +50,5 @@ def check_scales(graph: gs.Graph) -> None:
             number_text = f"{scale.ravel()[at]:g} (number {at} of '{tensor.name}')"
             raise RewriteError(
                 f"{node.op} '{node.name}' has the scale {number_text}, allowed are finite numbers above 0; "
-                "calibrate the original again (--precision fp8 --calibrate)"
+                "calibrate the original again (--calibrate)"
             )

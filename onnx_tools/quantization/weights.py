@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of GEMMs in e4m3, each quantised once."""
+"""Weights of GEMMs in 8 bits, each quantised once."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from ..errors import RewriteError
 from ..files.weights import HeldValues, bytes_of_array
 from ..operators.functions import ACT_TYPES
 from ..passes.norms.folded_weights import values_of
-from .e4m3 import Bytes, Floats, quantized_rows
+from ..precision.rounded_weights import round_values
+from .e4m3 import Bytes, Floats
+from .formats import E4M3, Format
+from .scales import TensorScale
 
 
 @dataclass(frozen=True)
 class QuantizedWeight:
-    """e4m3 [N,K] with a scale per row, float32 [N]: the transpose of a GEMM's weight [K,N]."""
+    """Numbers [N,K] with a scale per row, float32 [N]: the transpose of a GEMM's weight [K,N]."""
 
     rows: Bytes
     scale: Floats
@@ -32,31 +35,44 @@ class QuantizedWeight:
 
 
 class QuantizedWeights:
-    """Quantises constants [K,N], and keeps the results by their names."""
+    """Quantises constants [K,N], and keeps the results by their names and those of their factors."""
 
-    def __init__(self) -> None:
-        self._cache: dict[str, QuantizedWeight] = {}
+    def __init__(self, number_format: Format = E4M3) -> None:
+        self._format = number_format
+        self._cache: dict[tuple[str, str], QuantizedWeight] = {}
 
-    def of(self, weight: gs.Constant) -> QuantizedWeight:
-        """The weight in e4m3. Raises RewriteError where it holds numbers that are not finite."""
-        if weight.name not in self._cache:
+    def of(self, weight: gs.Constant, scale: TensorScale) -> QuantizedWeight:
+        """The weight times the factors of what it multiplies. Raises RewriteError for numbers that are not finite."""
+        key = weight.name, scale.key
+        if key not in self._cache:
             values = values_of(weight)
             if not np.isfinite(values).all():
                 raise RewriteError(f"weight '{weight.name}' holds numbers that are not finite; export the model again")
-            self._cache[weight.name] = QuantizedWeight(*quantized_rows(np.ascontiguousarray(values.T)))
-        return self._cache[weight.name]
+            self._cache[key] = self.quantize(values, scale)
+        return self._cache[key]
+
+    def quantize(self, values: Floats, scale: TensorScale) -> QuantizedWeight:
+        """The same of finite numbers [K,N], which are not kept."""
+        rows = values.T if scale.factors is None else values.T * scale.factors
+        return QuantizedWeight(*self._format.quantized_rows(np.ascontiguousarray(rows)))
 
 
-def e4m3_constant(editor: Editor, stem: str, values: Bytes) -> gs.Constant:
-    """A constant of e4m3, which numpy does not have: its data lies outside of its message."""
-    message = TensorProto(data_type=TensorProto.FLOAT8E4M3FN, dims=values.shape)
+def constant_of(editor: Editor, stem: str, values: Bytes, number_format: Format) -> gs.Constant:
+    """A constant of 8 bits: numpy has no e4m3, so that its data lies outside of its message."""
+    message = TensorProto(data_type=number_format.element_type, dims=values.shape)
     return gs.Constant(editor.fresh(stem), HeldValues(message, bytes_of_array(values.view(np.uint8))))
 
 
 def half_scalar(editor: Editor, stem: str, value: float) -> gs.Constant:
-    """A scalar of fp16: scales are powers of two, which it holds exactly."""
+    """A scalar of fp16, which holds scales exactly."""
     scalar: npt.NDArray[np.float16] = np.asarray(value, np.float16)
     return editor.constant(stem, scalar)
+
+
+def act_constant(editor: Editor, stem: str, values: Floats, precision: str) -> gs.Constant:
+    """Numbers of fp16 or bf16, rounded to nearest."""
+    message = TensorProto(data_type=ACT_TYPES[precision], dims=values.shape)
+    return gs.Constant(editor.fresh(stem), HeldValues(message, bytes_of_array(round_values(values, precision))))
 
 
 def zeros(editor: Editor, stem: str, count: int, precision: str) -> gs.Constant:

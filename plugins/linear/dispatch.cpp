@@ -29,14 +29,16 @@ bool arePairsValid(const LinearParams& p) {
   return p.positions && p.frequencies && !p.residual && !p.moments && p.activation == Activation::kNone;
 }
 
-// Whether there are results, and e4m3 is asked for as the kernels compute it.
+// Whether there are results, and e4m3 or int8 is asked for as the kernels compute it.
 bool areTypesValid(const LinearParams& p) {
   if (p.type != DataType::kFloat16 && p.type != DataType::kBFloat16) return false;
+  const void* const narrow = p.int8 ? p.y_int8 : p.y_e4m3;
+  if (p.int8 ? !p.scale || p.y_e4m3 || (p.y_int8 && !p.y_factors) : p.y_int8 != nullptr) return false;
   if (!p.scale) return p.y && !p.y_e4m3;
   if (p.K % kPairBlock != 0 || p.N % kPairBlock != 0) return false;
-  if (p.gated && (p.N % (2 * kPairBlock) != 0 || (p.y != nullptr) == (p.y_e4m3 != nullptr))) return false;
-  if (p.rotary_features > 0 && (!p.y || p.y_e4m3)) return false;
-  if (!p.y_e4m3) return p.y != nullptr;
+  if (p.gated && (p.N % (2 * kPairBlock) != 0 || (p.y != nullptr) == (narrow != nullptr))) return false;
+  if (p.rotary_features > 0 && (!p.y || narrow)) return false;
+  if (!p.y_e4m3) return p.y || narrow;
   return p.y_scale >= kMinE4m3Scale && p.y_scale <= kMaxE4m3Scale;
 }
 
@@ -50,7 +52,7 @@ cudaError_t check(const LinearParams& p) {
   if (p.T > maxLinearTokens(p.N)) return cudaErrorInvalidValue;
   if (!areMomentsValid(p) || !arePairsValid(p) || !areTypesValid(p)) return cudaErrorInvalidValue;
   for (const void* data : std::initializer_list<const void*>{p.x, p.weight, p.bias, p.residual, p.x_moments,
-                                                             p.residual_moments, p.y, p.y_e4m3, p.moments}) {
+                                                             p.residual_moments, p.y, p.y_e4m3, p.y_int8, p.moments}) {
     if (!isAligned16(data)) return cudaErrorMisalignedAddress;
   }
   return cudaSuccess;
@@ -78,10 +80,10 @@ cudaError_t launchLinear(const LinearParams& params, LinearChoice choice, cudaSt
   LinearDevice device{};
   const cudaError_t status = linearDevice(device);
   if (status != cudaSuccess) return status;
-  if (!device.is_hopper) {
+  if (!device.is_hopper || params.int8) {
     const int shape = mmaShapeOf(choice);
-    return hasMmaShape(mmaEpilogueKindOf(params), shape) ? launchLinearMma(params, shape, stream)
-                                                         : launchLinearMma(params, stream);
+    return hasMmaShape(mmaEpilogueKindOf(params), shape, params.int8) ? launchLinearMma(params, shape, stream)
+                                                                      : launchLinearMma(params, stream);
   }
   const LinearTiling tiling = tilingOf(choice);
   const bool is_chosen = choice != kLinearAuto && hasTiling(params, tiling);
@@ -100,10 +102,11 @@ cudaError_t launchLinearMma(const LinearParams& params, [[maybe_unused]] int sha
   if (isEmpty(params)) return cudaSuccess;
   const cudaError_t status = check(params);
   if (status != cudaSuccess) return status;
+  const bool is_half = params.type == DataType::kFloat16;
+  if (params.int8) return (is_half ? launchMmaInt8Fp16 : launchMmaInt8Bf16)(params, shape, stream);
 #ifdef PADFREE_HOPPER_ALONE
   return cudaErrorNoKernelImageForDevice;
 #else
-  const bool is_half = params.type == DataType::kFloat16;
   if (params.scale) return (is_half ? launchMmaE4m3Fp16 : launchMmaE4m3Bf16)(params, shape, stream);
   return (is_half ? launchMmaFp16 : launchMmaBf16)(params, shape, stream);
 #endif
@@ -147,7 +150,7 @@ cudaError_t launchLinear(const LinearParams& p, const LinearTiling& tiling, cuda
   if (isEmpty(p)) return cudaSuccess;
   const cudaError_t status = check(p);
   if (status != cudaSuccess) return status;
-  if (!hasTiling(p, tiling)) return cudaErrorInvalidValue;
+  if (p.int8 || !hasTiling(p, tiling)) return cudaErrorInvalidValue;
   return (p.type == DataType::kFloat16 ? launchSm90<half> : launchSm90<__nv_bfloat16>)(p, tiling, stream);
 }
 #else

@@ -21,7 +21,8 @@ constexpr int kPairBlock = 16;  // columns: 8, and the 8 that belong to them, wh
 struct LinearParams {
   const void* x;           // [T,K]
   const void* weight;      // [K,N], constant: fetched while the grid before may still run
-  const float* scale;      // [N]: x and weight, which is [N,K], are e4m3, and the sums are multiplied by it; or null
+  const float* scale;      // [N]: x and weight, which is [N,K], are e4m3 or int8, and the sums are multiplied by it; or
+                           // null
   const void* bias;        // [N] or null
   const void* residual;    // [T,N] or null, added after the activation
   const float* x_moments;  // or null: rows of x are divided by their deviation, a variance of x_epsilon added; their
@@ -32,11 +33,14 @@ struct LinearParams {
   const float* frequencies;       // [rotary_features / 2]
   void* y;                        // [T,N]; [T,N/2] where gated; or null where y_e4m3 is not
   void* y_e4m3;                   // results divided by y_scale as e4m3, with scale; or null
+  void* y_int8;                   // results multiplied by y_factors as int8, with int8; or null
+  const float* y_factors;         // [N]; [N/2] where gated
   float* moments;                 // of y, or null; these and a normed residual without activation
   int T, K, N;                    // K and N multiples of 8, of 16 with scale, of 64 where such rows have moments
   int rotary_features;  // columns from the first on, in blocks of kPairBlock, whose pairs are rotated; 0: none
   float x_epsilon, residual_epsilon, y_scale;
   Activation activation;
+  bool int8;      // x and weight are int8; only launchLinearMma has kernels for it
   bool gated;     // columns in blocks of kPairBlock, u and v: y is activation(u) * v; no residual, no moments
   bool rms;       // rows are divided by the root of their mean square, and the residual keeps its mean
   DataType type;  // of every other tensor but moments: fp16 or bf16; accumulation and what follows it in fp32
@@ -46,8 +50,8 @@ struct LinearParams {
 cudaError_t launchLinear(const LinearParams& params, cudaStream_t stream);
 
 // The same by mma.sync, which launchLinear takes where there is no Hopper: compute capability 8.0 and newer, with scale
-// 8.9 and newer; elsewhere cudaErrorNoKernelImageForDevice. It runs on Hopper too, unless the library is for Hopper
-// alone.
+// 8.9 and newer, unless it is for int8; elsewhere cudaErrorNoKernelImageForDevice. It runs on Hopper too, unless the
+// library is for Hopper alone, which has it for int8 only.
 cudaError_t launchLinearMma(const LinearParams& params, cudaStream_t stream);
 
 // The same with the tile of this number (linear/mma/menu.h); cudaErrorInvalidValue where there is no kernel with it.

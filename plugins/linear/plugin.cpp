@@ -14,11 +14,11 @@
 namespace padfree {
 namespace {
 
-constexpr int kSizeMultiple = 8, kE4m3SizeMultiple = 16;  // of K and N
+constexpr int kSizeMultiple = 8, kByteSizeMultiple = 16;  // of K and N
 constexpr int kMinVersion = 80;                           // compute capability, without the point
 constexpr int64_t kMaxNormedWidth = kMaxMomentGroups * kMomentFeatures;
 constexpr const char* kNextStep = "; build with --linear tensorrt";
-constexpr const char* kE4m3NextStep = "; keep this linear layer in fp16 (--keep), or build with --precision fp16";
+constexpr const char* kByteNextStep = "; keep this linear layer in fp16 (--keep), or build with --precision fp16";
 
 Activation activationOf(const std::string& name) {
   if (name == "gelu") return Activation::kGelu;
@@ -32,9 +32,12 @@ void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) throw std::invalid_argument(text(what, ": ", reasonOf(status), kNextStep));
 }
 
+enum class OperandType { kHalf, kE4m3, kInt8 };
+
 // Throws where no kernel runs.
-void checkGpu(bool e4m3) {
-  e4m3 ? checkCapability(kMinE4m3Version, kE4m3NextStep) : checkCapability(kMinVersion, kNextStep);
+void checkGpu(OperandType type) {
+  const int version = type == OperandType::kE4m3 ? kMinE4m3Version : kMinVersion;
+  checkCapability(version, type == OperandType::kHalf ? kNextStep : kByteNextStep);
 }
 
 // The measured field: tokens and choice of each range, alternating.
@@ -58,10 +61,10 @@ LinearTable tableOf(const std::vector<int32_t>& field) {
   return table;
 }
 
-// PadfreeLinear, and PadfreeLinearFp8, whose operands are e4m3.
+// PadfreeLinear, and PadfreeLinearFp8 and PadfreeLinearInt8, whose operands have a byte.
 class Linear : public Operator {
  public:
-  Linear(const OperatorSchema& schema, const Attributes& attributes, bool e4m3 = false)
+  Linear(const OperatorSchema& schema, const Attributes& attributes, OperandType type = OperandType::kHalf)
       : Operator(schema, attributes),
         x_(input("x")),
         weight_(input("weight")),
@@ -75,19 +78,22 @@ class Linear : public Operator {
         frequencies_(input("frequencies")),
         y_(output("y")),
         y_e4m3_(output("y_e4m3")),
+        y_int8_(output("y_int8")),
+        y_factors_(input("y_factors")),
         moments_(output("moments")),
         x_epsilon_(attributes.real("x_epsilon")),
         residual_epsilon_(attributes.real("residual_epsilon")),
-        y_scale_(e4m3 ? attributes.real("y_scale") : 1.f),
-        e4m3_(e4m3),
+        y_scale_(type == OperandType::kE4m3 ? attributes.real("y_scale") : 1.f),
+        type_(type),
         gated_(attributes.flag("gated")),
         rms_(attributes.flag("rms")),
         rotary_features_(attributes.integer("rotary_features")),
         activation_(activationOf(attributes.choice("activation"))),
-        table_(tableOf(attributes.measured("choices"))) {}
+        table_(type == OperandType::kInt8 ? LinearTable{} : tableOf(attributes.measured("choices"))) {}
 
   void checkSizes(const Sizes& sizes) const override {
-    const int multiple = e4m3_ ? kE4m3SizeMultiple : kSizeMultiple, gated_multiple = kPairBlock * (e4m3_ ? 2 : 1);
+    const int multiple = hasBytes() ? kByteSizeMultiple : kSizeMultiple;
+    const int gated_multiple = kPairBlock * (hasBytes() ? 2 : 1);
     for (const char* letter : {"K", "N"}) {
       const int64_t size = sizes.get(letter);
       if (size < 0 || (size > 0 && size % multiple == 0)) continue;
@@ -111,14 +117,15 @@ class Linear : public Operator {
   std::vector<int32_t> measure(const ProfiledTensors& tensors) const override {
     int device = 0;
     check(cudaGetDevice(&device), "there is no GPU to measure on");
-    checkGpu(e4m3_);
-    static constexpr float kPresent[1] = {};  // only whether pointers are null is looked at
+    checkGpu(type_);
+    if (type_ == OperandType::kInt8) return {};  // the cost model chooses between its few tiles
+    static constexpr float kPresent[1] = {};     // only whether pointers are null is looked at
     const auto present = [&](int index) { return index == kAbsent ? nullptr : kPresent; };
     LinearParams params{};
-    params.K = tensors.maximum(weight_, e4m3_ ? 1 : 0);
-    params.N = tensors.maximum(weight_, e4m3_ ? 0 : 1);
+    params.K = tensors.maximum(weight_, hasBytes() ? 1 : 0);
+    params.N = tensors.maximum(weight_, hasBytes() ? 0 : 1);
     setAttributes(params);
-    params.type = tensors.type(e4m3_ ? bias_ : x_);
+    params.type = tensors.type(hasBytes() ? bias_ : x_);
     params.scale = present(scale_);
     params.y = y_ == kAbsent ? nullptr : const_cast<float*>(kPresent);
     params.y_e4m3 = y_e4m3_ == kAbsent ? nullptr : const_cast<float*>(kPresent);
@@ -152,17 +159,20 @@ class Linear : public Operator {
     params.frequencies = tensors.input<float>(frequencies_);
     params.y = tensors.output(y_);
     params.y_e4m3 = tensors.output(y_e4m3_);
+    params.y_int8 = tensors.output(y_int8_);
+    params.y_factors = tensors.input<float>(y_factors_);
     params.moments = tensors.output<float>(moments_);
     params.T = tensors.size(x_, 0);
     params.K = tensors.size(x_, 1);
-    params.N = tensors.size(weight_, e4m3_ ? 0 : 1);
+    params.N = tensors.size(weight_, hasBytes() ? 0 : 1);
     setAttributes(params);
-    params.type = tensors.type(e4m3_ ? bias_ : x_);
+    params.type = tensors.type(hasBytes() ? bias_ : x_);
     return launchLinear(params, choose(params.T), stream);
   }
 
  private:
   void setAttributes(LinearParams& params) const {
+    params.int8 = type_ == OperandType::kInt8;
     params.rotary_features = rotary_features_;
     params.x_epsilon = x_epsilon_;
     params.residual_epsilon = residual_epsilon_;
@@ -179,7 +189,8 @@ class Linear : public Operator {
     return range == table_.end() ? kLinearAuto : range->choice;
   }
 
-  const char* nextStep() const { return e4m3_ ? kE4m3NextStep : kNextStep; }
+  bool hasBytes() const { return type_ != OperandType::kHalf; }
+  const char* nextStep() const { return hasBytes() ? kByteNextStep : kNextStep; }
 
   static void checkTokens(int64_t T, int64_t N) {
     const int64_t limit = maxLinearTokens(N);
@@ -197,9 +208,10 @@ class Linear : public Operator {
   }
 
   const int x_, weight_, scale_, bias_, residual_, x_moments_, residual_moments_, residual_scale_, positions_,
-      frequencies_, y_, y_e4m3_, moments_;
+      frequencies_, y_, y_e4m3_, y_int8_, y_factors_, moments_;
   const float x_epsilon_, residual_epsilon_, y_scale_;
-  const bool e4m3_, gated_, rms_;
+  const OperandType type_;
+  const bool gated_, rms_;
   const int rotary_features_;
   const Activation activation_;
   const LinearTable table_;  // ascending tokens
@@ -207,7 +219,14 @@ class Linear : public Operator {
 
 class LinearFp8 final : public Linear {
  public:
-  LinearFp8(const OperatorSchema& schema, const Attributes& attributes) : Linear(schema, attributes, true) {}
+  LinearFp8(const OperatorSchema& schema, const Attributes& attributes)
+      : Linear(schema, attributes, OperandType::kE4m3) {}
+};
+
+class LinearInt8 final : public Linear {
+ public:
+  LinearInt8(const OperatorSchema& schema, const Attributes& attributes)
+      : Linear(schema, attributes, OperandType::kInt8) {}
 };
 
 }  // namespace
@@ -218,6 +237,10 @@ OperatorInfo linearOperator() {
 
 OperatorInfo linearFp8Operator() {
   return {linearFp8Schema(), makeOperator<LinearFp8>};
+}
+
+OperatorInfo linearInt8Operator() {
+  return {linearInt8Schema(), makeOperator<LinearInt8>};
 }
 
 }  // namespace padfree

@@ -18,6 +18,7 @@ enum class TensorKind {
   kHalf,        // as kActivation, without fp32
   kElement,     // as kActivation, or int32
   kE4m3,        // float8e4m3fn, whatever the activations are
+  kInt8,        // int8, whatever the activations are
 };
 
 struct Port {
@@ -61,6 +62,9 @@ inline TensorSchema elementTensor(const char* name, const char* shape, std::vect
 }
 inline TensorSchema e4m3Tensor(const char* name, const char* shape, std::vector<Condition> when = {}) {
   return {name, TensorKind::kE4m3, shape, std::move(when)};
+}
+inline TensorSchema int8Tensor(const char* name, const char* shape, std::vector<Condition> when = {}) {
+  return {name, TensorKind::kInt8, shape, std::move(when)};
 }
 
 // Where the first holds the second must hold, too.

@@ -301,6 +301,67 @@ inline OperatorSchema linearFp8Schema() {
   };
 }
 
+inline OperatorSchema linearInt8Schema() {
+  return {
+      "PadfreeLinearInt8",
+      {
+          choiceField("activation", {"none", "gelu", "gelu_tanh", "relu", "silu", "sigmoid"}),
+          flagField("has_residual"),
+          flagField("has_x_moments"),
+          flagField("has_residual_moments"),
+          flagField("has_moments"),
+          flagField("gated"),
+          flagField("rms"),
+          integerField("rotary_features", 0, INT32_MAX, 16),
+          realField("x_epsilon", 0.0f),
+          realField("residual_epsilon", 0.0f),
+          choiceField("results", {"act", "int8", "both"}),
+      },
+      {
+          int8Tensor("x", "[T,K]"),
+          int8Tensor("weight", "[N,K]"),
+          floatTensor("scale", "[N]"),
+          activationTensor("bias", "[N]"),
+          activationTensor("residual", "[T,N]", {isSet("has_residual")}),
+          floatTensor("x_moments", "[K/64,T,2]", {isSet("has_x_moments")}),
+          floatTensor("residual_moments", "[N/64,T,2]", {isSet("has_residual_moments")}),
+          activationTensor("residual_scale", "[N]", {isSet("has_residual_moments")}),
+          int32Tensor("positions", "[T]", {{"rotary_features", {}}}),
+          floatTensor("frequencies", "[C/2]", {{"rotary_features", {}}}),
+          floatTensor("y_factors", "[N]", {{"results", {"int8", "both"}}, {"gated", {"0"}}}),
+          floatTensor("y_factors", "[N/2]", {{"results", {"int8", "both"}}, isSet("gated")}),
+      },
+      {
+          activationTensor("y", "[T,N]", {{"results", {"act", "both"}}, {"gated", {"0"}}}),
+          activationTensor("y", "[T,N/2]", {{"results", {"act", "both"}}, isSet("gated")}),
+          int8Tensor("y_int8", "[T,N]", {{"results", {"int8", "both"}}, {"gated", {"0"}}}),
+          int8Tensor("y_int8", "[T,N/2]", {{"results", {"int8", "both"}}, isSet("gated")}),
+          floatTensor("moments", "[N/64,T,2]", {isSet("has_moments")}),
+      },
+      {
+          {isSet("has_residual_moments"), isSet("has_residual")},
+          {isSet("has_residual_moments"), {"has_x_moments", {"0"}}},
+          {isSet("has_residual_moments"), {"activation", {"none"}}},
+          {isSet("has_moments"), {"activation", {"none"}}},
+          {isSet("gated"), {"has_residual", {"0"}}},
+          {isSet("gated"), {"has_moments", {"0"}}},
+          {{"rotary_features", {}}, {"activation", {"none"}}},
+          {{"rotary_features", {}}, {"has_residual", {"0"}}},
+          {{"rotary_features", {}}, {"has_moments", {"0"}}},
+          {{"rotary_features", {}}, {"gated", {"0"}}},
+          {isSet("has_moments"), {"results", {"act", "both"}}},
+          {isSet("gated"), {"results", {"act", "int8"}}},
+          {{"rotary_features", {}}, {"results", {"act"}}},
+      },
+      {
+          {"activation", {"none", "gelu", "gelu_tanh", "relu", "silu", "sigmoid"}},
+      },
+      {
+          {"C", "rotary_features"},
+      },
+  };
+}
+
 inline OperatorSchema packSchema() {
   return {
       "PadfreePack",
@@ -466,6 +527,7 @@ OperatorInfo indexOperator();
 OperatorInfo layerNormOperator();
 OperatorInfo linearOperator();
 OperatorInfo linearFp8Operator();
+OperatorInfo linearInt8Operator();
 OperatorInfo packOperator();
 OperatorInfo poolOperator();
 OperatorInfo qkNormRotaryOperator();
@@ -480,6 +542,7 @@ inline constexpr std::array kOperators = {
     layerNormOperator,
     linearOperator,
     linearFp8Operator,
+    linearInt8Operator,
     packOperator,
     poolOperator,
     qkNormRotaryOperator,

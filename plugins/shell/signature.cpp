@@ -26,7 +26,8 @@ std::string nameOf(nvinfer1::DataType type) {
 bool allows(TensorKind kind, nvinfer1::DataType type) {
   if (type == nvinfer1::DataType::kINT32) return kind == TensorKind::kInt32 || kind == TensorKind::kElement;
   if (type == nvinfer1::DataType::kFP8) return kind == TensorKind::kE4m3;
-  if (kind == TensorKind::kInt32 || kind == TensorKind::kE4m3) return false;
+  if (type == nvinfer1::DataType::kINT8) return kind == TensorKind::kInt8;
+  if (kind == TensorKind::kInt32 || kind == TensorKind::kE4m3 || kind == TensorKind::kInt8) return false;
   if (type == nvinfer1::DataType::kFLOAT) return kind != TensorKind::kHalf;
   if (kind == TensorKind::kFloat) return false;
   return type == nvinfer1::DataType::kHALF || type == nvinfer1::DataType::kBF16;
@@ -36,18 +37,21 @@ const char* allowedTypes(TensorKind kind) {
   if (kind == TensorKind::kInt32) return "INT32";
   if (kind == TensorKind::kFloat) return "FP32";
   if (kind == TensorKind::kE4m3) return "FP8";
+  if (kind == TensorKind::kInt8) return "INT8";
   if (kind == TensorKind::kHalf) return "FP16, BF16";
   return kind == TensorKind::kActivation ? "FP32, FP16, BF16" : "FP32, FP16, BF16, INT32";
 }
 
 bool hasFixedType(TensorKind kind) {
-  return kind == TensorKind::kInt32 || kind == TensorKind::kFloat || kind == TensorKind::kE4m3;
+  return kind == TensorKind::kInt32 || kind == TensorKind::kFloat || kind == TensorKind::kE4m3 ||
+         kind == TensorKind::kInt8;
 }
 
 // The type of an output where activations have this type.
 nvinfer1::DataType typeOf(TensorKind kind, nvinfer1::DataType activations) {
   if (kind == TensorKind::kInt32) return nvinfer1::DataType::kINT32;
   if (kind == TensorKind::kFloat) return nvinfer1::DataType::kFLOAT;
+  if (kind == TensorKind::kInt8) return nvinfer1::DataType::kINT8;
   return kind == TensorKind::kE4m3 ? nvinfer1::DataType::kFP8 : activations;
 }
 

@@ -14,7 +14,7 @@ METADATA: Mapping[str, str] = {
     "format": "version of this metadata",
     "version": "version of padfree that made the file",
     "interface": "`packed`, `padded` or `varseqlen`",
-    "precision": "`fp32`, `fp16`, `bf16` or `fp8`",
+    "precision": "`fp32`, `fp16`, `bf16`, `fp8` or `int8`",
     "inputs[].name": "the input's name",
     "inputs[].role": "`tokens`, `per_sequence`, `seq_lens`, `cu_seqlens`, `max_seqlen`, `mask` or `unread`",
     "inputs[].limit": "rows of the table that it indexes; null: none",

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from padfree.builder import BuildError, BuildOptions
-from padfree.builder.calibration import BATCH_TOKENS, Calibration, calibration_batches, is_fp8
+from padfree.builder.calibration import BATCH_TOKENS, Calibration, calibration_batches, is_quantized
 from padfree.builder.cli import main
 from padfree.builder.engine.linear import choose_linear, linear_of
 from padfree.builder.engine.preparation import check_rewritten, metadata_of
@@ -139,7 +139,7 @@ def test_compare_names_the_gemms_that_lose_most(model: Path, fp8: Path, capsys: 
     ("options", "message"),
     [
         (["--precision", "fp8"], "--precision fp8 needs --calibrate FILE: scales follow from the largest numbers"),
-        (["--calibrate", "x.txt"], "--calibrate is for --precision fp8; pass that too, or leave --calibrate out"),
+        (["--calibrate", "x.txt"], "--calibrate is for --precision fp8 or int8; pass one of them too, or leave"),
         (["--keep", "x", "--precision", "fp16"], "--keep is for --precision fp8"),
         (["--precision", "fp8", "--calibrate", "x.txt", "--margin", "99"], "the margin is 99, allowed: 1 to 64"),
     ],
@@ -180,7 +180,7 @@ def test_libraries_without_the_plugin_are_named(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_file_in_fp8_is_built_as_one(fp8: Path) -> None:
-    assert is_fp8(fp8)
+    assert is_quantized(fp8)
     actual = Model(onnx.load(str(fp8)))
     assert linear_of(actual.proto) == "padfree"
     check_rewritten(actual.proto, BuildOptions(precision="fp8"))

@@ -175,11 +175,12 @@ struct LinearCall {
   const void* residual_scale;
   const int* positions;
   const float* frequencies;
-  void *y, *y_e4m3;
+  void *y, *y_e4m3, *y_int8;
+  const float* y_factors;
   float* moments;
   int T, K, N, rotary_features;
   float x_epsilon, residual_epsilon, y_scale;
-  int activation, gated, rms, type;
+  int activation, int8, gated, rms, type;
 };
 
 static padfree::LinearParams paramsOf(const LinearCall& call) {
@@ -196,6 +197,8 @@ static padfree::LinearParams paramsOf(const LinearCall& call) {
   params.frequencies = call.frequencies;
   params.y = call.y;
   params.y_e4m3 = call.y_e4m3;
+  params.y_int8 = call.y_int8;
+  params.y_factors = call.y_factors;
   params.moments = call.moments;
   params.T = call.T;
   params.K = call.K;
@@ -205,6 +208,7 @@ static padfree::LinearParams paramsOf(const LinearCall& call) {
   params.residual_epsilon = call.residual_epsilon;
   params.y_scale = call.y_scale;
   params.activation = static_cast<padfree::Activation>(call.activation);
+  params.int8 = call.int8 != 0;
   params.gated = call.gated != 0;
   params.rms = call.rms != 0;
   params.type = static_cast<DataType>(call.type);
@@ -225,8 +229,9 @@ PADFREE_TEST_EXPORT int padfreeLinear(const LinearCall* call, int tokens, int cl
 // Whether a kernel is compiled for this GEMM with this tiling, or, with tokens of -2 and less, with that tile.
 PADFREE_TEST_EXPORT int padfreeHasTiling(const LinearCall* call, int tokens, int cluster_features, int cluster_tokens,
                                          int parts) {
-  if (tokens < 0) return padfree::hasMmaShape(padfree::mmaEpilogueKindOf(paramsOf(*call)), -2 - tokens);
-  return padfree::hasTiling(paramsOf(*call), {tokens, cluster_features, cluster_tokens, parts});
+  const padfree::LinearParams params = paramsOf(*call);
+  if (tokens < 0) return padfree::hasMmaShape(padfree::mmaEpilogueKindOf(params), -2 - tokens, params.int8);
+  return padfree::hasTiling(params, {tokens, cluster_features, cluster_tokens, parts});
 }
 
 // Whether Hopper's own kernels run on the current device, by what was compiled; -1 where there is no device.

@@ -10,7 +10,14 @@ from padfree.onnx_tools.operators import OPERATORS
 from padfree.onnx_tools.operators.spec import INT32_MAX, AttributeSpec, Condition, OperatorSpec, PluginRange, TensorSpec
 
 HEADER = Path(__file__).resolve().parents[2] / "plugins" / "shell" / "schemas.h"
-_KINDS = {"int32": "int32", "float32": "float", "act": "activation", "act or int32": "element", "fp8": "e4m3"}
+_KINDS = {
+    "int32": "int32",
+    "float32": "float",
+    "act": "activation",
+    "act or int32": "element",
+    "fp8": "e4m3",
+    "int8": "int8",
+}
 _BEGIN = """// SPDX-License-Identifier: Apache-2.0
 // The operators as onnx_tools/operators describes them. Written by tests/plugins/operator_table.py; not by hand.
 #pragma once

@@ -17,11 +17,11 @@ from padfree.onnx_tools.precision.widen import widen
 
 from tests.support.attention_tasks import most_entries
 
-from .plugin_abi import BF16, FP8, FP16, FP32, INT32, PluginLibrary
+from .plugin_abi import BF16, FP8, FP16, FP32, INT8, INT32, PluginLibrary
 
 TYPES = {
     TensorProto.FLOAT: FP32, TensorProto.FLOAT16: FP16, TensorProto.BFLOAT16: BF16, TensorProto.INT32: INT32,
-    TensorProto.FLOAT8E4M3FN: FP8,
+    TensorProto.FLOAT8E4M3FN: FP8, TensorProto.INT8: INT8,
 }  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def shapes_of(graph: CaseGraph, model: onnx.ModelProto) -> dict[str, tuple[int, 
     return shapes
 
 
-CASES = [case for case in all_cases() if case.kind in ("fp16", "fp8", "int32") or case.variant == "plain"]
+CASES = [case for case in all_cases() if case.kind in ("fp16", "fp8", "int8", "int32") or case.variant == "plain"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -50,7 +50,7 @@ def tensors(operator: str, attributes: dict[str, AttributeValue]) -> tuple[list[
 
 
 def types_of(specs: Sequence[TensorSpec], activation: int) -> list[int]:
-    return [{"int32": INT32, "float32": FP32, "fp8": FP8}.get(spec.type, activation) for spec in specs]
+    return [{"int32": INT32, "float32": FP32, "fp8": FP8, "int8": INT8}.get(spec.type, activation) for spec in specs]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -103,10 +103,12 @@ def test_types_and_formats(library: PluginLibrary, operator: str) -> None:
                 "int32": [FP16, FP8],
                 "float32": [INT32, FP16, BF16, FP8],
                 "fp8": [INT32, FP16, FP32],
+                "int8": [INT32, FP16, FP32, FP8],
                 "act or int32": [FP8],
             }[spec.type]
             unknown = [kind for kind in ACTIVATIONS.values() if kind not in allowed] if spec.type != "float32" else []
-            for wrong in [INT8, BOOL, INT64, *bad, *unknown]:
+            bad += [] if spec.type == "int8" else [INT8]
+            for wrong in [BOOL, INT64, *bad, *unknown]:
                 types = types_of(everything, allowed[0])
                 types[position] = wrong
                 assert not plugin.supports(position, types), (spec.name, wrong)
@@ -273,12 +275,6 @@ def test_a_type_that_no_kernel_has_is_refused(library: PluginLibrary, log: LogCa
         ("PadfreeRotary", {}, [(7, 16), (7,), (2, 4)], "input frequencies has shape [2,4]; allowed: [1,4]"),
         ("PadfreeIndex", {}, [(65536, 65536)], "B*S is above 2147483647 at S = 65536"),
         ("PadfreeSchedule", {"has_extent": 1}, [(65536,), (7,), (65536,)], "B*S is above 2147483647"),
-        (
-            "PadfreeSchedule",
-            {"has_extent": 0, "has_tasks": 0, "has_prefix": 1},
-            [(3,), (7,), (2,)],
-            "input prefix has 2 numbers; allowed: 3, one for every sequence, or 1 where no sequence has a prefix",
-        ),
         (
             "PadfreeSchedule",
             {"has_extent": 0, "has_tasks": 1},

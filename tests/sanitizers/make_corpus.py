@@ -23,7 +23,7 @@ from tests.support.triton_core import configuration
 FOLDER = Path(__file__).with_name("corpus")
 CREATORS = tuple(sorted(OPERATORS))  # in the order of plugins/shell/schemas.h
 FLOAT32, INT32, CHAR = 1, 5, 6  # nvinfer1::PluginFieldType
-TYPES = {"int32": 3, "float32": 0, "act": 1, "fp8": 6}  # nvinfer1::DataType; activations are halves
+TYPES = {"int32": 3, "float32": 0, "act": 1, "fp8": 6, "int8": 2}  # nvinfer1::DataType; activations are halves
 VARIANTS = 5  # per operator
 
 

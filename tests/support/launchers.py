@@ -210,11 +210,12 @@ class LinearCall(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (
             "x", "weight", "scale", "bias", "residual", "x_moments", "residual_moments",
-            "residual_scale", "positions", "frequencies", "y", "y_e4m3", "moments",
+            "residual_scale", "positions", "frequencies", "y", "y_e4m3", "y_int8", "y_factors",
+            "moments",
         )),
         *((name, ctypes.c_int) for name in ("T", "K", "N", "rotary_features")),
         *((name, ctypes.c_float) for name in ("x_epsilon", "residual_epsilon", "y_scale")),
-        *((name, ctypes.c_int) for name in ("activation", "gated", "rms", "type")),
+        *((name, ctypes.c_int) for name in ("activation", "int8", "gated", "rms", "type")),
     )  # fmt: skip
 
 
@@ -228,6 +229,18 @@ class E4m3:
     scale: torch.Tensor
     y: torch.Tensor | None = None
     y_scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Int8:
+    """A GEMM of int8: x [T, K] and weight [N, K] are torch.int8, and their sums are multiplied by scale [N].
+
+    y: gets the results times y_factors; None if they are only written in the other type.
+    """
+
+    scale: torch.Tensor
+    y: torch.Tensor | None = None
+    y_factors: torch.Tensor | None = None
 
 
 class NoKernel(RuntimeError):
@@ -246,6 +259,7 @@ def linear(
     activation: str = "none",
     gated: bool = False,
     e4m3: E4m3 | None = None,
+    int8: Int8 | None = None,
     dtype: torch.dtype | None = None,
     tiling: tuple[int, int, int, int] = (0, 0, 0, 0),
 ) -> None:
@@ -259,16 +273,17 @@ def linear(
         RuntimeError: the launcher refuses the call.
     """
     tokens, depth = x.shape
-    norms = moments or Moments()
+    norms, narrow = moments or Moments(), e4m3 or int8
     parameters = LinearCall(
-        x=x.data_ptr(), weight=weight.data_ptr(), scale=_address(e4m3 and e4m3.scale), bias=_address(bias),
+        x=x.data_ptr(), weight=weight.data_ptr(), scale=_address(narrow and narrow.scale), bias=_address(bias),
         residual=_address(residual), x_moments=_address(norms.of_x),
         residual_moments=_address(norms.of_residual), residual_scale=_address(norms.residual_scale),
         positions=_address(rotation and rotation.positions), frequencies=_address(rotation and rotation.frequencies),
-        y=_address(y), y_e4m3=_address(e4m3 and e4m3.y), moments=_address(norms.out), T=tokens, K=depth,
-        N=weight.shape[0 if e4m3 else 1], rotary_features=rotation.features if rotation else 0,
+        y=_address(y), y_e4m3=_address(e4m3 and e4m3.y), y_int8=_address(int8 and int8.y),
+        y_factors=_address(int8 and int8.y_factors), moments=_address(norms.out), T=tokens, K=depth,
+        N=weight.shape[0 if narrow else 1], rotary_features=rotation.features if rotation else 0,
         x_epsilon=norms.epsilon, residual_epsilon=norms.epsilon, y_scale=e4m3.y_scale if e4m3 else 1.0,
-        activation=ACTIVATIONS[activation], gated=int(gated), rms=int(norms.rms),
+        activation=ACTIVATIONS[activation], int8=int(int8 is not None), gated=int(gated), rms=int(norms.rms),
         type=DATA_TYPES[dtype or (torch.float16 if y is None else y.dtype)],
     )  # fmt: skip
     if (

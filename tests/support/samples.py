@@ -18,6 +18,7 @@ CHOSEN: dict[tuple[str, str], tuple[int, ...]] = {
     ("PadfreeAttention", "window_left"): (64, -1),
     ("PadfreeLinear", "rotary_features"): (0, LETTERS["C"]),
     ("PadfreeLinearFp8", "rotary_features"): (0, LETTERS["C"]),
+    ("PadfreeLinearInt8", "rotary_features"): (0, LETTERS["C"]),
 }
 """Values of numbers that change tensors or depend on others; all other numbers have one value."""
 

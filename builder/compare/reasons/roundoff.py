@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from onnx import ModelProto
-from padfree.contract.names import FP8
+from padfree.contract.names import FP8, INT8
 from padfree.contract.quantization import QuantizationInfo
 from padfree.onnx_tools import load_model, save_model
 from padfree.onnx_tools.files import Model
@@ -22,7 +22,7 @@ from ..runners import SessionRunner
 from ..subject import Subject
 
 ROUNDING_FACTOR = 3.0  # times what rounding gives on a CPU: sums inside kernels have another order and length
-BETTER = {"fp16": "fp32", "bf16": "fp16 or fp32", FP8: "fp16"}
+BETTER = {"fp16": "fp32", "bf16": "fp16 or fp32", FP8: "fp16", INT8: "fp16"}
 LAYERS_SHOWN = 3
 
 
@@ -56,7 +56,7 @@ def find_roundoff(original: Original, subject: Subject, outcome: Outcome) -> tup
     if item.metadata.quantization is None:
         facts = f"with every tensor rounded to {precision}, and {plain:.2g} with its weights alone"
     else:
-        facts = f"of which its GEMMs in fp8 alone make {plain:.2g}, {_most_lossy(item.metadata.quantization)}"
+        facts = f"of which its GEMMs in {precision} alone make {plain:.2g}, {_most_lossy(item.metadata.quantization)}"
     facts = f"in onnxruntime the same file is {rounded:.2g} relative off {facts}"
     if error > ROUNDING_FACTOR * rounded:
         verdict = f"{precision} does not explain it: {facts}; what runs here is {error:.2g} off; please report it"

@@ -16,7 +16,7 @@ from padfree.onnx_tools.analysis import is_padfree, padfree_attributes, padfree_
 
 _KERNELS = (
     *("PadfreeSchedule", "PadfreeEmbedding", "PadfreeLayerNorm"),
-    *("PadfreeLinear", "PadfreeLinearFp8", "PadfreeRotary", "PadfreeQkNormRotary"),
+    *("PadfreeLinear", "PadfreeLinearFp8", "PadfreeLinearInt8", "PadfreeRotary", "PadfreeQkNormRotary"),
 )
 """Operators that are a kernel in every engine, one that keeps that rule."""
 _LAST = {"PadfreeLayerNorm": "has_pooler", "PadfreePool": "has_norm"}

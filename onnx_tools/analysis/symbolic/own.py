@@ -14,7 +14,7 @@ from .poly import Poly
 _GROUP, _ANY = "...", "*"
 _FREE = ("B", "S", "T", "L")
 """Letters that stand for themselves if none of a node's inputs has them."""
-_TYPES = {"int32": "int32", "float32": "float32", "fp8": "float8_e4m3fn"}
+_TYPES = {"int32": "int32", "float32": "float32", "fp8": "float8_e4m3fn", "int8": "int8"}
 
 
 def padfree(node: gs.Node, input_facts: InputFacts) -> list[Facts]:

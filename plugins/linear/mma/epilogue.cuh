@@ -26,7 +26,8 @@ class MmaRows {
         slice_(warp.slice) {}
 
   // Stores this warp's sums of block i.
-  __device__ void store(const MmaSums<Tile>& sums, int i) const {
+  template <typename Sums>
+  __device__ void store(const Sums& sums, int i) const {
     float* const own = first_ + slice_ * kParts * kFloats + lane_ / 4 * kRowFloats;
 #pragma unroll
     for (int block = 0; block < Tile::kTokenBlocks; ++block) {
@@ -34,8 +35,8 @@ class MmaRows {
 #pragma unroll
       for (int j = 0; j < kMmaWarpFeatures / 8; ++j) {
         float* const at = own + j * 8 + (lane_ % 4 * 2 ^ j / 4 * 4);
-        *reinterpret_cast<float2*>(at) = {sums[block][j][0], sums[block][j][1]};
-        *reinterpret_cast<float2*>(at + 8 * kRowFloats) = {sums[block][j][2], sums[block][j][3]};
+        *reinterpret_cast<float2*>(at) = pairOf(sums[block][j][0], sums[block][j][1]);
+        *reinterpret_cast<float2*>(at + 8 * kRowFloats) = pairOf(sums[block][j][2], sums[block][j][3]);
       }
     }
   }
@@ -56,6 +57,12 @@ class MmaRows {
 
  private:
   static constexpr int kParts = Tile::kWarpRows * Tile::kWarpColumns;
+
+  template <typename Sum>
+  static __device__ float2 pairOf(Sum a, Sum b) {
+    return {static_cast<float>(a), static_cast<float>(b)};
+  }
+
   float* const first_;
   const int lane_, slice_;
 };
@@ -95,26 +102,49 @@ class MmaAffine {
   float bias_[8], scale_[Operands::kScaled ? 8 : 1];
 };
 
-// 8 neighbouring results, as y and as e4m3 have them.
+// What 8 neighbouring results are multiplied by for int8.
+template <typename Operands>
+class MmaFactors {
+ public:
+  // Of the results from `result` on, of `count`.
+  __device__ MmaFactors(const MmaWork& p, int result, int count) {
+    if constexpr (Operands::kInt8) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) values_[i] = p.y_int8 && result < count ? p.y_factors[result + i] : 0.f;
+    }
+  }
+
+  __device__ uint2 round(const float (&x)[8]) const {
+    const auto at = [&](int i) { return x[i] * values_[i]; };
+    return {packInt8(at(0), at(1), at(2), at(3)), packInt8(at(4), at(5), at(6), at(7))};
+  }
+
+ private:
+  float values_[Operands::kInt8 ? 8 : 1];
+};
+
+// 8 neighbouring results, as y and as e4m3 or int8 have them.
 template <typename Operands>
 struct MmaResults {
   using T = typename Operands::Result;
   unsigned y[4];
-  uint2 e4m3;
+  uint2 bytes;
 
-  __device__ void set(const MmaWork& p, const float (&values)[8]) {
+  __device__ void set(const MmaWork& p, const float (&values)[8], const MmaFactors<Operands>& factors) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) y[i] = packPair<T>(values[2 * i], values[2 * i + 1]);
-    if constexpr (Operands::kScaled) {
-      e4m3 = {codes(p, values[0], values[1], values[2], values[3]),
-              codes(p, values[4], values[5], values[6], values[7])};
+    if constexpr (Operands::kE4m3) {
+      bytes = {codes(p, values[0], values[1], values[2], values[3]),
+               codes(p, values[4], values[5], values[6], values[7])};
     }
+    if constexpr (Operands::kInt8) bytes = factors.round(values);
   }
 
   __device__ void store(const MmaWork& p, int64_t offset) const {
     if (!Operands::kScaled || p.y) store16Bytes(static_cast<T*>(p.y) + offset, y);
     if constexpr (Operands::kScaled) {
-      if (p.y_e4m3) *reinterpret_cast<uint2*>(static_cast<unsigned char*>(p.y_e4m3) + offset) = e4m3;
+      void* const to = Operands::kInt8 ? p.y_int8 : p.y_e4m3;
+      if (to) *reinterpret_cast<uint2*>(static_cast<unsigned char*>(to) + offset) = bytes;
     }
   }
 
@@ -166,22 +196,23 @@ class MmaEpilogue {
     }
   }
 
-  __device__ void run(const MmaSums<Tile>& sums) const {
+  __device__ void run(const MmaSums<Operands, Tile>& sums) const {
     if constexpr (kKind == MmaEpilogueKind::kPairs) {
       forEachBlock(sums, [&](int block) { storePairs(block, first_ + warp_.lane % 4 * kPairBlock); });
     } else {
       const int feature = first_ + warp_.lane % 8 * 8;
       const MmaAffine<Operands> affine(p_, feature);
+      const MmaFactors<Operands> factors(p_, feature, p_.N);
       Values gamma = {};
       if ((kInPlace || kAny) && p_.residual_moments && feature < p_.N) loadGamma(gamma, feature);
-      forEachBlock(sums, [&](int block) { storeRows(affine, gamma, block, feature); });
+      forEachBlock(sums, [&](int block) { storeRows(affine, factors, gamma, block, feature); });
     }
   }
 
  private:
   // Calls body(block) when the sums of 16 rows, of all slices, are in shared memory.
   template <typename Body>
-  __device__ void forEachBlock(const MmaSums<Tile>& sums, Body body) const {
+  __device__ void forEachBlock(const MmaSums<Operands, Tile>& sums, Body body) const {
 #pragma unroll 1
     for (int block = 0; block < Tile::kTokenBlocks; ++block) {
       rows_.store(sums, block);
@@ -204,14 +235,17 @@ class MmaEpilogue {
   __device__ bool hasMoments() const { return kInPlace || (kAny && p_.moments); }
 
   // Four rows at a time, 8 lanes each; slices take turns.
-  __device__ void storeRows(const MmaAffine<Operands>& affine, const Values& gamma, int block, int feature) const {
+  __device__ void storeRows(const MmaAffine<Operands>& affine, const MmaFactors<Operands>& factors, const Values& gamma,
+                            int block, int feature) const {
 #pragma unroll 1
-    for (int turn = 0; turn < kAllTurns; turn += kTurns) storeRows(affine, gamma, block, feature, turn);
+    for (int turn = 0; turn < kAllTurns; turn += kTurns) {
+      storeRows(affine, factors, gamma, block, feature, turn);
+    }
   }
 
   // The rows of a few turns: everything is computed before it is stored, so that they do not wait for each other.
-  __device__ void storeRows(const MmaAffine<Operands>& affine, const Values& gamma, int block, int feature,
-                            int first) const {
+  __device__ void storeRows(const MmaAffine<Operands>& affine, const MmaFactors<Operands>& factors, const Values& gamma,
+                            int block, int feature, int first) const {
     constexpr int kAtOnce = kWarpSize / 8;
     const int lane = warp_.lane;
     const auto rowOf = [&](int turn) { return ((first + turn) * Tile::kSlices + warp_.slice) * kAtOnce + lane / 8; };
@@ -235,7 +269,7 @@ class MmaEpilogue {
       Values values;
       rows_.load(values, rowOf(turn), lane % 8);
       affine.apply(values, p_.x_moments ? scale.x : 1.f);
-      finish(results[turn], values, residuals[turn], gamma, scale);
+      finish(results[turn], values, factors, residuals[turn], gamma, scale);
     }
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) {
@@ -249,8 +283,8 @@ class MmaEpilogue {
     return *reinterpret_cast<const uint4*>(static_cast<const T*>(p_.residual) + int64_t{token_ + row} * p_.N + feature);
   }
 
-  __device__ void finish(MmaResults<Operands>& results, Values& values, const uint4& residual, const Values& gamma,
-                         float2 scale) const {
+  __device__ void finish(MmaResults<Operands>& results, Values& values, const MmaFactors<Operands>& factors,
+                         const uint4& residual, const Values& gamma, float2 scale) const {
     if constexpr (kKind == MmaEpilogueKind::kGelu && !Operands::kScaled) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) results.y[i] = geluPair<T>(values[2 * i], values[2 * i + 1]);
@@ -262,7 +296,7 @@ class MmaEpilogue {
     }
     if constexpr (kAny) activate(reinterpret_cast<float (&)[4][2]>(values), p_.activation);
     if (hasResidual()) addResidual(values, residual, gamma, scale);
-    results.set(p_, values);
+    results.set(p_, values, factors);
   }
 
   // Aligned to its elements alone.
@@ -344,7 +378,7 @@ class MmaEpilogue {
     activate(reinterpret_cast<float (&)[4][2]>(u), p_.activation);
 #pragma unroll
     for (int i = 0; i < 8; ++i) u[i] *= v[i];
-    storeValues(u, int64_t{token_ + row} * (p_.N / 2) + feature / 2);
+    storeValues(u, {p_, feature / 2, p_.N / 2}, int64_t{token_ + row} * (p_.N / 2) + feature / 2);
   }
 
   __device__ void storeRotated(Values& x, Values& y, int row, int feature) const {
@@ -354,13 +388,13 @@ class MmaEpilogue {
       for (int i = 0; i < 8; ++i) rotatePair(x[i], y[i], position * p_.frequencies[feature / 2 + i]);
     }
     const int64_t offset = int64_t{token_ + row} * p_.N + feature;
-    storeValues(x, offset);
-    if (feature + 8 < p_.N) storeValues(y, offset + 8);  // N is a multiple of 8
+    storeValues(x, {p_, feature, p_.N}, offset);
+    if (feature + 8 < p_.N) storeValues(y, {p_, feature + 8, p_.N}, offset + 8);  // N is a multiple of 8
   }
 
-  __device__ void storeValues(const Values& values, int64_t offset) const {
+  __device__ void storeValues(const Values& values, const MmaFactors<Operands>& factors, int64_t offset) const {
     MmaResults<Operands> results;
-    results.set(p_, values);
+    results.set(p_, values, factors);
     results.store(p_, offset);
   }
 

@@ -33,7 +33,7 @@ __device__ void computeMmaTile(const MmaWork& work) {
   waitForPriorGrids();
   releaseNextGrid();
   Epilogue epilogue(work, warp, scales, stages, token, feature);
-  MmaSums<Tile> sums = {};
+  MmaSums<Operands, Tile> sums = {};
   addMmaProducts<Operands, Tile>(sums, work, warp, token, feature, stages, [&] {
     epilogue.loadEarly();
     if (!work.moments_in) return;
@@ -68,7 +68,7 @@ cudaError_t countMmaStages(int64_t blocks, int64_t row_bytes, int& stages) {
 template <typename Operands, typename Tile, MmaEpilogueKind kKind>
 cudaError_t launchMmaTile(const LinearParams& params, cudaStream_t stream) {
   const auto kernel = linearMmaKernel<Operands, Tile, kKind>;
-  if (Operands::kScaled) {
+  if (Operands::kE4m3) {
     const cudaError_t status = checkE4m3Code(reinterpret_cast<const void*>(kernel));
     if (status != cudaSuccess) return status;
   }
@@ -82,7 +82,7 @@ cudaError_t launchMmaTile(const LinearParams& params, cudaStream_t stream) {
 
 template <typename Operands, int kShape, MmaEpilogueKind kKind>
 cudaError_t launchMmaShape(const LinearParams& params, cudaStream_t stream) {
-  if constexpr (hasMmaShape(kKind, kShape)) {
+  if constexpr (hasMmaShape(kKind, kShape, Operands::kInt8)) {
     return launchMmaTile<Operands, MmaTile<kShape>, kKind>(params, stream);
   } else {
     return cudaErrorInvalidValue;

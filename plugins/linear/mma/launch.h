@@ -10,5 +10,7 @@ cudaError_t launchMmaFp16(const LinearParams& params, int shape, cudaStream_t st
 cudaError_t launchMmaBf16(const LinearParams& params, int shape, cudaStream_t stream);
 cudaError_t launchMmaE4m3Fp16(const LinearParams& params, int shape, cudaStream_t stream);
 cudaError_t launchMmaE4m3Bf16(const LinearParams& params, int shape, cudaStream_t stream);
+cudaError_t launchMmaInt8Fp16(const LinearParams& params, int shape, cudaStream_t stream);
+cudaError_t launchMmaInt8Bf16(const LinearParams& params, int shape, cudaStream_t stream);
 
 }  // namespace padfree

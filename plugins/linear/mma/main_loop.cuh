@@ -11,8 +11,8 @@ namespace padfree {
 
 // A lane has the sums of tokens lane / 4 and lane / 4 + 8 of a block of 16, each of the features lane % 4 * 2 and the
 // next of a block of 8.
-template <typename Tile>
-using MmaSums = float[Tile::kTokenBlocks][2 * Tile::kFeaturePairs][4];
+template <typename Operands, typename Tile>
+using MmaSums = typename Operands::Sum[Tile::kTokenBlocks][2 * Tile::kFeaturePairs][4];
 
 template <typename Operands, typename Tile>
 class MmaFragments {
@@ -37,7 +37,7 @@ class MmaFragments {
     }
   }
 
-  __device__ void multiply(MmaSums<Tile>& sums) const {
+  __device__ void multiply(MmaSums<Operands, Tile>& sums) const {
 #pragma unroll
     for (int j = 0; j < Tile::kFeaturePairs; ++j) {
 #pragma unroll
@@ -55,7 +55,7 @@ class MmaFragments {
 // Adds a warp's products of the tile that begins at `token` and `feature` to its sums, and calls meanwhile() while the
 // first stages are fetched. All copies have arrived when it returns, but warps may still read the stages.
 template <typename Operands, typename Tile, typename Meanwhile>
-__device__ void addMmaProducts(MmaSums<Tile>& sums, const MmaWork& work, const MmaWarp<Tile>& warp, int token,
+__device__ void addMmaProducts(MmaSums<Operands, Tile>& sums, const MmaWork& work, const MmaWarp<Tile>& warp, int token,
                                int feature, unsigned char* shared, Meanwhile meanwhile) {
   const int64_t row_bytes = int64_t{work.K} * Operands::kElementBytes;
   const int stages = static_cast<int>(ceilDiv<int64_t>(row_bytes, Tile::kDepthBytes));

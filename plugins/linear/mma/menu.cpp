@@ -30,7 +30,7 @@ MmaEpilogueKind mmaEpilogueKindOf(const LinearParams& p) {
   if (p.gated || p.rotary_features > 0) return MmaEpilogueKind::kPairs;
   const bool has_activation = p.activation != Activation::kNone;
   if (!has_activation && p.residual && p.moments && !p.x_moments) return MmaEpilogueKind::kInPlace;
-  if (p.residual || p.moments || (p.y && p.y_e4m3)) return MmaEpilogueKind::kAny;
+  if (p.residual || p.moments || (p.y && (p.y_e4m3 || p.y_int8))) return MmaEpilogueKind::kAny;
   if (p.activation == Activation::kGelu) return MmaEpilogueKind::kGelu;
   return has_activation ? MmaEpilogueKind::kAny : MmaEpilogueKind::kPlain;
 }
@@ -38,7 +38,7 @@ MmaEpilogueKind mmaEpilogueKindOf(const LinearParams& p) {
 std::vector<int> rankMmaShapes(const LinearParams& params, int T, const LinearDevice& device) {
   std::vector<std::pair<double, int>> costs;
   for (int i = 0; i < kMmaShapeCount; ++i) {
-    if (!hasMmaShape(mmaEpilogueKindOf(params), i)) continue;
+    if (!hasMmaShape(mmaEpilogueKindOf(params), i, params.int8)) continue;
     costs.emplace_back(cyclesOf(kMmaShapes[i], params, T, device), i);
   }
   std::sort(costs.begin(), costs.end());

@@ -54,10 +54,12 @@ constexpr int mmaSharedBytes(const MmaShape& shape, int stages) {
 }
 
 // Whether there is a kernel with this tile. Rare epilogues have few tiles, and those of many features no tile that was
-// fastest for few features alone: kernels take most of the time of a build.
-constexpr bool hasMmaShape(MmaEpilogueKind kind, int shape) {
+// fastest for few features alone: kernels take most of the time of a build. int8 has three tiles.
+constexpr bool hasMmaShape(MmaEpilogueKind kind, int shape, bool int8 = false) {
   if (shape < 0 || shape >= kMmaShapeCount) return false;
   const MmaShape& tile = kMmaShapes[shape];
+  if (int8)
+    return (tile.features == 128 && tile.bound == 2 && tile.depth_bytes == 64) || tile.slices == 2 || tile.tokens == 32;
   switch (kind) {
     case MmaEpilogueKind::kPlain:
     case MmaEpilogueKind::kInPlace:

@@ -2,7 +2,10 @@
 // The operands of mma.sync: how the weights' fragments leave shared memory, and the instruction.
 #pragma once
 
+#include <type_traits>
+
 #include "common/e4m3_code.cuh"
+#include "common/ptx/int8.cuh"
 #include "common/ptx/mma.cuh"
 #include "linear/mma/copies.cuh"
 
@@ -12,8 +15,9 @@ namespace padfree {
 template <typename T>
 struct MmaHalf {
   using Result = T;
+  using Sum = float;
   static constexpr int kElementBytes = 2;
-  static constexpr bool kScaled = false;
+  static constexpr bool kScaled = false, kE4m3 = false, kInt8 = false;
 
   template <typename Tile>
   static __device__ auto weightCopies(const LinearParams& p, int feature) {
@@ -36,12 +40,13 @@ struct MmaHalf {
   }
 };
 
-// e4m3, with weights [N,K] and results of type T.
-template <typename T>
-struct MmaE4m3 {
+// Elements of one byte, with weights [N,K], scales of features, and results of type T.
+template <typename T, typename SumType>
+struct MmaBytes {
   using Result = T;
+  using Sum = SumType;
   static constexpr int kElementBytes = 1;
-  static constexpr bool kScaled = true;
+  static constexpr bool kScaled = true, kE4m3 = std::is_same_v<Sum, float>, kInt8 = !kE4m3;
 
   template <typename Tile>
   static __device__ auto weightCopies(const LinearParams& p, int feature) {
@@ -56,15 +61,24 @@ struct MmaE4m3 {
   static __device__ void loadWeight(unsigned (&b)[4], const unsigned char* weight, int offset, int step, int pair) {
     loadMatrices(b, weight + (offset ^ step * kMmaStepBytes) + pair * 16 * Tile::kDepthBytes);
   }
-  static __device__ void multiply(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    multiplyAddE4m3(sum, a, b0, b1);
+  static __device__ void multiply(Sum (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    if constexpr (kE4m3) {
+      multiplyAddE4m3(sum, a, b0, b1);
+    } else {
+      multiplyAddInt8(sum, a, b0, b1);
+    }
   }
 };
+
+template <typename T>
+using MmaE4m3 = MmaBytes<T, float>;
+template <typename T>
+using MmaInt8 = MmaBytes<T, int>;
 
 // Whether the architecture that is compiled for multiplies such operands.
 template <typename Operands>
 constexpr bool hasMmaProducts() {
-  return !Operands::kScaled || hasE4m3();
+  return !Operands::kE4m3 || hasE4m3();
 }
 
 }  // namespace padfree

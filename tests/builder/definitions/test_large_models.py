@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto
-from padfree.builder.calibration import Calibration, fp8_model
+from padfree.builder.calibration import Calibration, quantized_model
 from padfree.builder.definitions import graph
 from padfree.builder.folders.definition import write_defined
 from padfree.builder.folders.folder import read_folder
@@ -207,7 +207,7 @@ def test_fp8_is_that_of_small_models(name: str, tmp_path: Path, request: pytest.
     def make_fp8() -> ModelProto:
         model = model_of(name, tmp_path / "model")
         options = RewriteOptions(verify=False)
-        result = fp8_model(model, ids, Calibration(ids), options, begin=lambda *_: lambda: None)
+        result = quantized_model(model, ids, Calibration(ids), options, begin=lambda *_: lambda: None)
         return result.whole()
 
     wanted = make_fp8()

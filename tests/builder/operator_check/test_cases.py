@@ -67,12 +67,14 @@ def test_every_operator_is_there_in_every_type() -> None:
     there = {(operator, kind) for operator, kind, _ in nodes}
     for operator, spec in OPERATORS.items():
         activations = any("act" in item.type for item in (*spec.inputs, *spec.outputs))
-        if activations and operator != "PadfreeLinearFp8":
+        if activations and operator not in ("PadfreeLinearFp8", "PadfreeLinearInt8"):
             assert {(operator, kind) for kind in spec.plugin_precisions} <= there, operator
         else:
             assert any(name == operator for name, _ in there), operator
         if any(item.type == "fp8" for item in spec.outputs):
             assert (operator, "fp8") in there
+        if any(item.type == "int8" for item in spec.outputs):
+            assert (operator, "int8") in there
     biases = {attributes["bias"] for operator, _, attributes in nodes if operator == "PadfreeAttention"}
     assert biases == set(OPERATORS["PadfreeAttention"].attribute("bias").allowed or ())
     modes = {attributes["mode"] for operator, _, attributes in nodes if operator == "PadfreePool"}
@@ -86,7 +88,8 @@ def test_batches_have_all_kinds_of_lengths() -> None:
     assert graph.feeds["qkv"].shape[0] > sum(graph.lengths)
 
 
-QUICK = [case for case in all_cases() if case.operator in ("PadfreePool", "PadfreeLayerNorm", "PadfreeLinearFp8")]
+QUICK_OPERATORS = ("PadfreePool", "PadfreeLayerNorm", "PadfreeLinearFp8", "PadfreeLinearInt8")
+QUICK = [case for case in all_cases() if case.operator in QUICK_OPERATORS]
 QUICK += [case for case in all_cases() if case.variant in ("short sequences", "offsets, slots, positions")]
 
 

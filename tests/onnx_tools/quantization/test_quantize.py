@@ -207,7 +207,7 @@ def test_margins_have_bounds(margin: float) -> None:
 
 
 def test_models_that_cannot_be_in_fp8(original: ModelProto, half: Model, made: Model) -> None:
-    with pytest.raises(RewriteError, match="the model is in fp8 already"):
+    with pytest.raises(RewriteError, match="the model is quantised already"):
         quantize(made, BATCHES)
     with pytest.raises(RewriteError, match="no padfree metadata; rewrite it first"):
         quantize(Model(original), BATCHES)

@@ -15,9 +15,11 @@ from padfree.onnx_tools.fp8 import OPSET
 from padfree.onnx_tools.importing.newer_opsets import raise_opset
 from padfree.onnx_tools.operators import check_nodes, node_attributes, with_functions
 from padfree.onnx_tools.precision.element_types import check_element_types
+from padfree.onnx_tools.quantization.formats import E4M3
 from padfree.onnx_tools.quantization.layers import choose_layers
 from padfree.onnx_tools.quantization.narrowing import narrow_gemms
 from padfree.onnx_tools.quantization.options import QuantizationOptions
+from padfree.onnx_tools.quantization.scales import TensorScale
 from padfree.onnx_tools.quantization.weights import QuantizedWeights
 
 from tests.onnx_tools.agreement import run
@@ -95,7 +97,7 @@ def narrow(model: ModelProto, *keep: str) -> ModelProto:
     source = Model(model)
     graph = import_graph(source)
     layers = choose_layers(graph, QuantizationOptions(keep=keep)).chosen_layers
-    narrow_gemms(graph, "fp16", layers, {layer.x: SCALE for layer in layers}, QuantizedWeights())
+    narrow_gemms(graph, "fp16", layers, {layer.x: TensorScale(SCALE) for layer in layers}, QuantizedWeights(), E4M3)
     tidy(graph)
     rewritten = export_model(graph, source).whole()
     check_nodes(rewritten)

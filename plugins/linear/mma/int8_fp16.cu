@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "linear/mma/kernel.cuh"
+#include "linear/mma/launch.h"
+
+namespace padfree {
+
+cudaError_t launchMmaInt8Fp16(const LinearParams& params, int shape, cudaStream_t stream) {
+  return launchMma<MmaInt8<half>>(params, shape, stream);
+}
+
+}  // namespace padfree

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models in int8: factors of columns, which nodes write and read int8, and how near the answers are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from padfree.onnx_tools import RewriteError, rewrite
+from padfree.onnx_tools.files.metadata import read_metadata
+from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.fp8 import QUANTIZATION, quantize
+from padfree.onnx_tools.linear import with_linear
+from padfree.onnx_tools.operators import node_attributes, padfree_nodes
+from padfree.onnx_tools.quantization import FORMATS, QuantizationOptions
+from padfree.onnx_tools.quantization.int8 import LARGEST, activation_scale, narrow, quantized_rows, smoothing_factors
+from padfree.onnx_tools.rewrite import finish
+from padfree.onnx_tools.synthetic import bert_model
+
+from tests.onnx_tools.agreement import run
+
+VOCABULARY, WIDTH, INNER = 100, 64, 128
+OUTLIER, SIZE = 5, 60.0
+OPTIONS = QuantizationOptions(number_format=FORMATS["int8"])
+
+
+def batch(*lengths: int, seed: int = 0) -> dict[str, np.ndarray]:
+    ids = np.random.default_rng(seed).integers(0, VOCABULARY, sum(lengths)).astype(np.int32)
+    return {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "seq_lens": np.asarray(lengths, np.int32)}
+
+
+BATCHES = (batch(20, 5, 33), batch(64, 3, seed=1))
+
+
+@pytest.fixture(scope="module")
+def half() -> Model:
+    original = bert_model(2, WIDTH, 2, INNER, VOCABULARY, 64)
+    return with_linear(Model.of(rewrite(original, precision="fp16", verify=False).model), fold_streams=False)
+
+
+@pytest.fixture(scope="module")
+def made(half: Model) -> Model:
+    return quantize(half, BATCHES, OPTIONS)
+
+
+def describe(model: Model) -> dict[str, Any]:
+    return dict(read_metadata(model.proto)[QUANTIZATION])
+
+
+def linears(model: Model) -> list[onnx.NodeProto]:
+    return [node for node in padfree_nodes(model.proto.graph) if node.op_type == "PadfreeLinearInt8"]
+
+
+def test_gemms_hand_int8_to_each_other(made: Model) -> None:
+    """Other operators' results go through QuantizeLinear."""
+    nodes = {name: node for node in made.proto.graph.node for name in node.output}
+    makers = [nodes[node.input[0]].op_type for node in linears(made)]
+    layer = ["QuantizeLinear", "QuantizeLinear", "PadfreeLinearInt8", "PadfreeLinearInt8"]
+    assert makers == [*layer, "PadfreeLinearInt8", *layer[1:]]
+    results = [node_attributes(node)["results"] for node in linears(made)]
+    assert results == ["act", "both", "int8", "both", "act", "both", "int8", "act"]
+    assert describe(made)["type"] == "int8"
+    assert not describe(made)["kept"]
+
+
+def test_it_computes_nearly_the_same(half: Model, made: Model) -> None:
+    (wanted, actual) = (run(finish(model, "fp16"), BATCHES[1])[0] for model in (half, made))
+    ends = np.cumsum(BATCHES[1]["seq_lens"])
+    for end, length in zip(ends, BATCHES[1]["seq_lens"], strict=True):
+        a, b = (rows[end - length : end].astype(np.float64).ravel() for rows in (wanted, actual))
+        assert 0.999 < a @ b / np.linalg.norm(a) / np.linalg.norm(b) < 1 - 1e-7
+    assert all(0 < layer["loss"] < 0.03 for layer in describe(made)["layers"])
+
+
+def test_answers_depend_on_the_factors(made: Model) -> None:
+    """Results that a GEMM stores in int8 have a factor of each column."""
+    before = run(finish(made, "fp16"), BATCHES[0])[0]
+    changed = made.whole()
+    names = {node.input[-1] for node in linears(made) if node_attributes(node)["results"] == "int8"}
+    for item in changed.graph.initializer:
+        if item.name in names:
+            item.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(item) * 2, item.name))
+    assert len(names) == 2
+    after = run(finish(Model(changed), "fp16"), BATCHES[0])[0]
+    assert np.abs(after - before).max() > 0.1 * np.abs(before).max()
+
+
+def test_factors_move_an_outlier_into_the_weights() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((50, 32)).astype(np.float32)
+    x[:, OUTLIER] *= SIZE
+    weight = rng.standard_normal((32, 16)).astype(np.float32)
+    columns, of_weights = np.abs(x).max(axis=0), np.abs(weight).max(axis=1)
+    factors = smoothing_factors(columns, of_weights, 0.8)
+    assert factors[OUTLIER] > 5 * np.delete(factors, OUTLIER).max()
+    np.testing.assert_allclose((columns / factors).max(), columns.max(), rtol=2.0**-8)  # nothing overflows
+    for type_ in (np.float16, np.float32):
+        np.testing.assert_allclose((1 / factors).astype(type_).astype(np.float32), 1 / factors, rtol=1e-6)
+
+    def error(divisors: np.ndarray) -> float:
+        scale = np.float32(activation_scale(float((columns / divisors).max()), 1.0))
+        rows, of_rows = quantized_rows((weight * divisors[:, None]).T)
+        numbers = narrow(x / divisors / scale).astype(np.int64) @ rows.astype(np.int64).T
+        return float(np.linalg.norm(numbers * scale * of_rows - x @ weight) / np.linalg.norm(x @ weight))
+
+    assert error(factors) < 0.7 * error(np.ones(32, np.float32))
+
+
+def test_rounding() -> None:
+    values = np.array([0.5, 1.5, -2.5, 126.6, 500, -500, np.nan, np.inf], np.float32)
+    np.testing.assert_array_equal(narrow(values), [0, 2, -2, 127, 127, -128, 0, 127])
+    rows, scale = quantized_rows(np.array([[3, -6], [0, 0]], np.float32))
+    np.testing.assert_array_equal(rows, [[64, -127], [0, 0]])
+    np.testing.assert_allclose(scale, [6 / LARGEST, 1])
+
+
+def test_margin(half: Model, made: Model) -> None:
+    wide = quantize(half, BATCHES, QuantizationOptions(4.0, number_format=FORMATS["int8"]), verify=False)
+    for one, other in zip(describe(made)["layers"], describe(wide)["layers"], strict=True):
+        if one.get("smoothing") == other.get("smoothing"):
+            assert other["scale"] == pytest.approx(one["scale"] * 4 / 1.25, rel=2e-3)
+    assert describe(wide)["margin"] == 4.0
+
+
+def test_a_quantised_model_is_refused(made: Model) -> None:
+    with pytest.raises(RewriteError, match="the model is quantised already"):
+        quantize(made, BATCHES, OPTIONS)
