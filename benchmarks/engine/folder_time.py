@@ -12,7 +12,6 @@ without torch.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
