@@ -14,7 +14,7 @@ import onnx_graphsurgeon as gs
 from .graph import STANDARD_DOMAINS, is_padfree, present
 from .layout import B, S, is_token_shape, packed_axis, token_axis
 from .onnx_operators import ELEMENTWISE, OPERATORS, Work, working
-from .symbolic.arguments import arguments_with_axes, axes_along, axis_of, split_sizes
+from .symbolic.arguments import arguments_with_axes, axes_along, axes_in_result, axis_of, permutation, split_sizes
 from .symbolic.facts import Facts, InputFacts, Shape
 
 
@@ -66,6 +66,13 @@ def _packed_axis(node: gs.Node, axis: int, facts: Facts) -> int:
     if position is None:
         raise NoRule(f"{node.op} is over the batch or the sequence")
     return position
+
+
+def _check_batch_and_sequence(node: gs.Node, input_facts: InputFacts, output: Facts, what: str) -> None:
+    """Raises NoRule unless batch and sequence of the first input are those of the result."""
+    axes = axes_in_result(node, input_facts, output)
+    if not axes or (axes[0], axes[_sequence(input_facts[0])]) != (0, _sequence(output)):
+        raise NoRule(f"{node.op} moves {what}")
 
 
 def _elementwise(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
@@ -172,19 +179,13 @@ def _gather(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm
 
 
 def _quantize(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
-    """One scale for the whole tensor, or one for each element of the last axis."""
+    """One scale for the whole tensor, or one for each element of an axis."""
     if node.attrs.get("block_size", 0):
         raise NoRule(f"{node.op} has scales for blocks")
     sizes = input_facts[1].static_shape()
     if sizes is None or not input_facts[1].constant:
         raise NoRule(f"{node.op} has a scale that is no constant")
-    rank = len(output.shape or ())
-    if sizes in ((), (1,)):
-        return _elementwise(node, input_facts, output)
-    axis = int(node.attrs.get("axis", 1)) % rank
-    if axis != rank - 1 or _sequence(output) == rank - 1:
-        raise NoRule(f"{node.op} has scales along an axis that is not the last")
-    return PackedForm(tuple(_elementwise(node, input_facts, output).tokens), {"axis": -1})
+    return (_elementwise if sizes in ((), (1,)) else _along_axes)(node, input_facts, output)
 
 
 def _concat(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
@@ -267,12 +268,9 @@ def _slice(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
 
 
 def _transpose(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
-    perm = [int(axis) for axis in node.attrs.get("perm", [])]
-    source, target = _sequence(input_facts[0]), _sequence(output)
-    if not perm or perm[0] != 0 or perm[target] != source:
-        raise NoRule("Transpose moves the batch")
-    rest = [packed_axis(axis, source) for i, axis in enumerate(perm) if i not in (0, target)]
-    packed = [0, *(axis for axis in rest if axis is not None)]
+    _check_batch_and_sequence(node, input_facts, output, "the batch")
+    axes = [packed_axis(axis, _sequence(input_facts[0])) for axis in permutation(node, input_facts[0].rank or 0)]
+    packed = [0, *(axis for axis in axes if axis is not None)]
     return PackedForm((0,), {"perm": packed}, is_same=packed == sorted(packed))
 
 
@@ -280,9 +278,7 @@ def _reshape(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedFor
     """The axes before the sequence and those after it may change, each group in itself."""
     source, target = input_facts[0].shape or (), output.shape or ()
     before, after = _sequence(input_facts[0]), _sequence(output)
-    sizes = [[size.constant() or 0 for size in part] for part in (source[1:before], target[1:after])]
-    if np.prod(sizes[0], dtype=np.int64) != np.prod(sizes[1], dtype=np.int64):
-        raise NoRule("Reshape moves elements across the sequence")
+    _check_batch_and_sequence(node, input_facts, output, "elements across the sequence")
     rest = [size.constant() for i, size in enumerate(target) if i not in (0, after)]
     static_sizes = [size.constant() for i, size in enumerate(source) if i not in (0, before)]
     if None in rest or None in static_sizes:
@@ -298,7 +294,7 @@ def _expand(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm
     target = {1: np.asarray([1, *sizes], np.int64)}
     if is_row_shape(input_facts[0].shape, rank, sequence):
         return PackedForm((), constants=target, rows=(0,))
-    if token_axis(input_facts[0].shape) != sequence or len(input_facts[0].shape or ()) != rank:
+    if token_axis(input_facts[0].shape) != sequence or input_facts[0].rank != rank:
         raise NoRule(f"{node.op} adds axes")
     return PackedForm((0,), constants=target)
 

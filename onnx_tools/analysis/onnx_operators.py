@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One record for each operator of ONNX: what it does with the elements and axes of its inputs.
 
-Layout rules, symbolic shapes and passes take the sets of operators that they treat alike from here, and where a node
-says along which axes it works (`symbolic/arguments.py`). What is more than a property is a rule of their own.
+Layout rules, symbolic shapes and passes take the sets of operators that they treat alike from here. Along which axes a
+node works, and where the others are in its result, follows from its record, too (`symbolic/arguments.py`). What is more
+than a property is a rule of their own.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Work(Enum):
     """Those along its axes; the shape stays."""
     REDUCTION = auto()
     """Those along its axes, which become one or vanish."""
+    GEMM = auto()
+    """Those of a row of the first operand, along its last axis, and those of a matrix."""
 
 
 class ShapeRule(Enum):
@@ -116,6 +119,7 @@ _RECORDS = (
     Operator("Cos", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST, least=-1.0),
     Operator("Cosh", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST),
     Operator("CumSum", parameters=(1,), axes=1),
+    Operator("DequantizeLinear", axis=1),
     Operator("Div", work=Work.ELEMENTWISE, keeps_sign=True),
     Operator("Elu", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST, finite=True),
     Operator("Equal", work=Work.ELEMENTWISE, least=0.0),
@@ -145,6 +149,7 @@ _RECORDS = (
     Operator("Log", work=Work.ELEMENTWISE),
     Operator("LogSoftmax", work=Work.NORM, shape=ShapeRule.FIRST, axis=-1),
     Operator("LpNormalization", work=Work.NORM, shape=ShapeRule.FIRST, axis=-1),
+    Operator("MatMul", work=Work.GEMM),
     Operator("Max", work=Work.ELEMENTWISE, keeps_sign=True, finite=True),
     Operator("Mean", work=Work.ELEMENTWISE, shape=ShapeRule.BROADCAST, keeps_sign=True),
     Operator("MeanVarianceNormalization", shape=ShapeRule.FIRST),
@@ -159,6 +164,7 @@ _RECORDS = (
     Operator("PRelu", work=Work.ELEMENTWISE, shape=ShapeRule.FIRST),
     Operator("Pad", parameters=(1, 2, 3), axes=3),
     Operator("Pow", work=Work.ELEMENTWISE, keeps_sign=True),
+    Operator("QuantizeLinear", axis=1),
     Operator("RMSNormalization", work=Work.NORM, shape=ShapeRule.FIRST, axis=-1, trailing=True),
     Operator("Reciprocal", work=Work.ELEMENTWISE),
     Operator("ReduceL1", work=Work.REDUCTION, least=0.0, axes=1),

@@ -12,6 +12,7 @@ from onnx import ModelProto, NodeProto, TensorProto, TensorShapeProto, ValueInfo
 from padfree.contract.names import FIXED_METADATA_KEY
 
 from ..errors import RewriteError
+from ..files.message_builder import MessageBuilder
 from ..files.metadata import fixed_entry
 from .skeleton import Names
 
@@ -98,21 +99,18 @@ def _bound(
             f"--fix {value.name}: no other input tells how long its {len(dims)} axes are; export the model with the "
             "number in it"
         )
-    shape, node_of = names.fresh(f"{value.name}_shape"), helper.make_node
-    nodes = [node_of("Shape", [like.name], [shape], name=shape)]
-    sizes = []
+    new, sizes = MessageBuilder(), list[str]()
+    shape = new.op("Shape", like.name, output=names.fresh(f"{value.name}_shape"))
     for axis, dim in enumerate(dims):
         if dim.dim_value:
             sizes.append(constant(np.asarray([dim.dim_value], np.int64), "size"))
             continue
-        sizes.append(names.fresh(f"{value.name}_size"))
         index = constant(np.asarray([axis], np.int64), "axis")
-        nodes.append(node_of("Gather", [shape, index], [sizes[-1]], name=sizes[-1], axis=0))
-    target = names.fresh(f"{value.name}_target")
-    nodes.append(node_of("Concat", sizes, [target], name=target, axis=0))
-    full = constant(number.reshape(1), "number")
-    nodes.append(node_of("Expand", [full, target], [value.name], name=names.fresh(f"{value.name}_bound")))
-    return nodes
+        sizes.append(new.op("Gather", shape, index, output=names.fresh(f"{value.name}_size"), axis=0))
+    target = new.op("Concat", *sizes, output=names.fresh(f"{value.name}_target"), axis=0)
+    new.op("Expand", constant(number.reshape(1), "number"), target, output=value.name)
+    new.graph.node[-1].name = names.fresh(f"{value.name}_bound")
+    return list(new.graph.node)
 
 
 def _tells(item: ValueInfoProto, dims: Sequence[TensorShapeProto.Dimension]) -> bool:

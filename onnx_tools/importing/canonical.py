@@ -20,6 +20,7 @@ from onnx import (
 
 from ..analysis.graph import names_in_use
 from ..errors import RewriteError
+from ..files.message_builder import MessageBuilder
 from ..files.model import without_initializers
 from ..precision.widen import HALVES
 from .attention_masks import masks_of_one_row
@@ -213,7 +214,7 @@ def separate_outputs(model: ModelProto) -> ModelProto:
     values = [unique[name] for name in dict.fromkeys(value.name for value in graph.output)]
     del graph.output[:]
     graph.output.extend(values)
-    names = Names(graph)
+    names, new = Names(graph), MessageBuilder()
     used_names = {item.name for item in (*graph.input, *graph.initializer)}
     constants = {node.output[0] for node in graph.node if node.op_type == "Constant" and not node.domain}
     for value in graph.output:
@@ -229,6 +230,6 @@ def separate_outputs(model: ModelProto) -> ModelProto:
                             names_of_node[index] = source
         used_names.add(value.name)
         if source != value.name:
-            new_node = helper.make_node("Identity", [source], [value.name], name=names.fresh(f"{value.name}_copy"))
-            graph.node.append(new_node)
+            new.op("Identity", source, output=value.name)
+    graph.node.extend(new.graph.node)
     return model

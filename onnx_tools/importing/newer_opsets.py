@@ -6,6 +6,7 @@ from __future__ import annotations
 from onnx import ModelProto, NodeProto, defs, helper
 
 from ..errors import RewriteError
+from ..files.message_builder import MessageBuilder
 from ..operators import opset_of
 from .opsets import take_attribute
 from .skeleton import Names
@@ -46,20 +47,19 @@ def _raise_version(node: NodeProto, version: int, target: int, names: Names) -> 
     """The nodes that do in opset `target` what the node does in `version`."""
     if node.op_type in _CHANGED or not defs.has(node.op_type, target):
         raise _refusal(node, version, target, "it means something else there")
-    before: list[NodeProto] = []
+    before = MessageBuilder()
     attributes = defs.get_schema(node.op_type, target).attributes
     if node.op_type.startswith("Reduce") and "axes" not in attributes:
         attribute = take_attribute(node, "axes")
         if attribute is not None:
             axes = names.fresh(f"{node.output[0]}_axes")
-            before.append(helper.make_node("Constant", [], [axes], name=axes, value_ints=list(attribute.ints)))
-            node.input.append(axes)
+            node.input.append(before.op("Constant", output=axes, value_ints=list(attribute.ints)))
     if node.op_type == "Split" and len(node.input) < 2 and "num_outputs" in attributes:
         node.attribute.append(helper.make_attribute("num_outputs", len(node.output)))
     unknown = [item.name for item in node.attribute if item.name not in attributes]
     if unknown:
         raise _refusal(node, version, target, f"its attribute '{unknown[0]}' is gone")
-    return [*before, node]
+    return [*before.graph.node, node]
 
 
 def _refusal(node: NodeProto, version: int, target: int, why: str) -> RewriteError:

@@ -17,6 +17,7 @@ import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, helper, numpy_helper
 
 from ..errors import RewriteError
+from ..files.message_builder import MessageBuilder
 from ..operators import MAX_OPSET, MIN_OPSET
 from .skeleton import Names, Types, infer, skeleton_of, subgraphs
 
@@ -103,11 +104,9 @@ def _swish(node: NodeProto, names: Names) -> Nodes:
             f"node '{node.name or result}' (Swish) has the attribute alpha={alpha}, allowed is 1; export the model "
             f"with opset {MAX_OPSET} or lower"
         )
-    gate = names.fresh(f"{result}_gate")
-    return [
-        helper.make_node("Sigmoid", [x], [gate], name=gate),
-        helper.make_node("Mul", [x, gate], [result], name=node.name),
-    ]
+    new = MessageBuilder()
+    new.op("Mul", x, new.op("Sigmoid", x, output=names.fresh(f"{result}_gate")), output=result)
+    return list(new.graph.node)
 
 
 def _schema(op: str, version: int) -> onnx.defs.OpSchema | None:
@@ -136,11 +135,6 @@ class _Converter:
         rule = _STEPS.get((node.op_type, target))
         return [node] if rule is None or node.domain else rule(self, node)
 
-    def constant(self, stem: str, values: np.ndarray) -> NodeProto:
-        """A Constant node with new names."""
-        name = self.names.fresh(stem)
-        return helper.make_node("Constant", [], [name], name=name, value=numpy_helper.from_array(values))
-
     def dtype(self, name: str) -> Any:
         """A tensor's element type: float32 where it is not known."""
         kind = self.types[name].elem_type if name in self.types else 0
@@ -151,21 +145,21 @@ class _Converter:
         value = take_attribute(node, attribute)
         if value is None:
             return [node]
-        stem = f"{node.output[0]}_{attribute}"
+        new, name = MessageBuilder(), self.names.fresh(f"{node.output[0]}_{attribute}")
         if value.ref_attr_name:
-            name = self.names.fresh(stem)
             kind = {AttributeProto.INTS: "value_ints", AttributeProto.FLOATS: "value_floats"}.get(value.type)
             if kind is None:
                 raise _refusal(node, self.version, f"its attribute '{attribute}' comes from a function's")
-            new_node = helper.make_node("Constant", [], [name], name=name)
-            new_node.attribute.add(name=kind, ref_attr_name=value.ref_attr_name, type=value.type)
+            new.op("Constant", output=name)
+            new.graph.node[0].attribute.add(name=kind, ref_attr_name=value.ref_attr_name, type=value.type)
         else:
-            new_node = self.constant(stem, np.asarray(helper.get_attribute_value(value), dtype))
+            values = np.asarray(helper.get_attribute_value(value), dtype)
+            new.op("Constant", output=name, value=numpy_helper.from_array(values))
         while len(node.input) < position:
             node.input.append("")
         del node.input[position:]
-        node.input.append(new_node.output[0])
-        return [new_node, node]
+        node.input.append(name)
+        return [*new.graph.node, node]
 
 
 def take_attribute(node: NodeProto, name: str) -> AttributeProto | None:
@@ -292,14 +286,12 @@ def _softmax(converter: _Converter, node: NodeProto) -> Nodes:
     if axis == -1 or (rank is not None and axis == rank - 1):
         return [node]
     x, result = node.input[0], node.output[0]
-    sizes, flat, row_name = (converter.names.fresh(f"{result}_{part}") for part in ("sizes", "flat", "rows"))
-    node.input[0], node.output[0] = flat, row_name
-    return [
-        helper.make_node("Shape", [x], [sizes], name=sizes),
-        helper.make_node("Flatten", [x], [flat], name=flat, axis=axis),
-        node,
-        helper.make_node("Reshape", [row_name, sizes], [result], name=converter.names.fresh(f"{result}_shaped")),
-    ]
+    sizes, flat, rows = (converter.names.fresh(f"{result}_{part}") for part in ("sizes", "flat", "rows"))
+    before, after = MessageBuilder(), MessageBuilder()
+    before.op("Shape", x, output=sizes)
+    node.input[0], node.output[0] = before.op("Flatten", x, output=flat, axis=axis), rows
+    after.op("Reshape", rows, sizes, output=result)
+    return [*before.graph.node, node, *after.graph.node]
 
 
 _STEPS: Mapping[tuple[str, int], Callable[[_Converter, NodeProto], Nodes]] = MappingProxyType(

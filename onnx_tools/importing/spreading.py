@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import GraphProto, NodeProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto, numpy_helper
 
+from ..files.message_builder import MessageBuilder
 from .skeleton import Names
 
 
@@ -56,9 +57,8 @@ def _expand(graph: GraphProto, item: Spread, source: str, result: str, names: Na
     """The nodes that make the rows of a tensor."""
     count, shape, ones = (names.fresh(f"{result}_{what}") for what in ("count", "shape", "ones"))
     graph.initializer.append(numpy_helper.from_array(np.ones(item.trailing_axes, np.int64), ones))
-    axis, node = item.axis, names.fresh(f"{count}_node")
-    return [
-        helper.make_node("Shape", [item.like], [count], name=node, start=axis, end=axis + 1),
-        helper.make_node("Concat", [count, ones], [shape], name=names.fresh(f"{shape}_node"), axis=0),
-        helper.make_node("Expand", [source, shape], [result], name=names.fresh(f"{result}_node")),
-    ]
+    new = MessageBuilder()
+    new.op("Shape", item.like, output=count, start=item.axis, end=item.axis + 1)
+    new.op("Concat", count, ones, output=shape, axis=0)
+    new.op("Expand", source, shape, output=result)
+    return list(new.graph.node)

@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 
 from ..analysis.graph import Editor, is_padfree, made_by, producer
 from ..analysis.layout import token_axis
+from ..analysis.symbolic.arguments import permutation
 from ..analysis.symbolic.facts import Facts
 from ..match import Miss
 
@@ -114,7 +115,7 @@ def pack_tokens(editor: Editor, tensor: gs.Tensor, boundary: Boundary, facts: Fa
         return pack(editor, tensor, boundary, facts.dtype)
     back = [int(axis) for axis in np.argsort(order)]
     source = made_by(tensor, "Transpose")
-    if source is not None and [int(axis) for axis in source.attrs.get("perm", [])] == back:
+    if source is not None and permutation(source, len(back)) == back:
         return pack(editor, source.inputs[0], boundary, facts.dtype)
     tokens_first = editor.node(
         "Transpose", [tensor], stem=f"{tensor.name}_tokens", dtype=tensor.dtype, attrs={"perm": order}

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..analysis.graph import Editor, is_output, is_padfree, is_standard, present, producer
@@ -168,8 +167,8 @@ def _layer_norm(_: Analysis, node: gs.Node, _rows: RowInputs) -> bool:
 
 
 def _gemm(analysis: Analysis, node: gs.Node, rows: RowInputs) -> bool:
-    x, weight = node.inputs
-    return rows == (0,) and isinstance(weight, gs.Constant) and (analysis[x].rank or 0) > 1 and len(weight.shape) < 3
+    weight = node.inputs[1]
+    return isinstance(weight, gs.Constant) and len(weight.shape) < 3 and _keeps_rows(analysis, node, rows)
 
 
 def _elementwise(analysis: Analysis, node: gs.Node, rows: RowInputs) -> bool:
@@ -192,38 +191,28 @@ def _quotient(analysis: Analysis, node: gs.Node, rows: RowInputs) -> bool:
     return isinstance(divisor, gs.Constant) and bool(divisor.values.all()) and _elementwise(analysis, node, rows)
 
 
-def _along_axis(analysis: Analysis, node: gs.Node, rows: RowInputs) -> bool:
-    """Whether a Softmax, Split, Slice or Concat is along another axis than that of rows."""
+def _keeps_rows(analysis: Analysis, node: gs.Node, rows: RowInputs) -> bool:
+    """Whether a node leaves the rows of its first input, or of all that it joins, in their places."""
     every = tuple(range(len(node.inputs))) if node.op == "Concat" else (0,)
-    axes = analysis.axes_along(node)
-    return rows == every and axes is not None and 0 not in axes
+    return rows == every and analysis.axes_in_result(node)[:1] == (0,)
 
 
 def _reshape(analysis: Analysis, node: gs.Node, rows: RowInputs) -> bool:
     """Whether the target of a Reshape names all axes except that of rows, and leaves each row its elements."""
-    target, shape = analysis[node.inputs[1]].plain_integers(), analysis[node.inputs[0]].shape or ()
-    if rows != (0,) or not target or target[0] not in (-1, 0) or any(size <= 0 for size in target[1:]):
+    target = analysis[node.inputs[1]].plain_integers()
+    if not target or target[0] not in (-1, 0) or any(size <= 0 for size in target[1:]):
         return False
-    elements = [size.constant() or 0 for size in shape[1:]]
-    return not (target[0] == 0 and node.attrs.get("allowzero", 0)) and np.prod(elements) == np.prod(target[1:])
-
-
-def _transpose(_: Analysis, node: gs.Node, rows: RowInputs) -> bool:
-    return rows == (0,) and list(node.attrs.get("perm", []))[:1] == [0]
+    return not (target[0] == 0 and node.attrs.get("allowzero", 0)) and _keeps_rows(analysis, node, rows)
 
 
 _RULES: Mapping[str, Rule] = MappingProxyType(
     {
         **dict.fromkeys((item.name for item in OPERATORS.values() if item.finite), _elementwise),
-        "Concat": _along_axis,
+        **dict.fromkeys(("Concat", "Slice", "Softmax", "Split", "Transpose"), _keeps_rows),
         "Div": _quotient,
         "MatMul": _gemm,
         "PadfreeLayerNorm": _layer_norm,
         "Pow": _power,
         "Reshape": _reshape,
-        "Slice": _along_axis,
-        "Softmax": _along_axis,
-        "Split": _along_axis,
-        "Transpose": _transpose,
     }
 )

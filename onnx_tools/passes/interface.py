@@ -12,6 +12,7 @@ from onnx import helper
 from ..analysis.graph import Editor, is_padfree, is_standard, made_by, producer, tidy
 from ..analysis.layout import B, S, is_shared_input, is_token_input, is_token_shape, rows_before
 from ..analysis.symbolic import Analysis, Element, Poly
+from ..analysis.symbolic.arguments import permutation
 from ..analysis.symbolic.expr import leaves
 from ..analysis.symbolic.facts import Facts
 from ..analysis.token_elements import BATCH, SLOTS, dims_of_shape
@@ -168,8 +169,7 @@ def _in_token_order(output: gs.Tensor, analysis: Analysis) -> gs.Tensor | None:
         return None
     if node.op == "Reshape":
         return source if shape == (B * S, *before[2:]) else None
-    rest = list(range(2, len(before)))
-    return source if [int(axis) for axis in node.attrs.get("perm", [])] == [1, 0, *rest] else None
+    return source if permutation(node, len(before)) == [1, 0, *range(2, len(before))] else None
 
 
 def _of_nobody(tensor: gs.Tensor, analysis: Analysis, others: Sequence[str]) -> RewriteError:

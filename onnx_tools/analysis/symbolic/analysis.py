@@ -11,7 +11,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..graph import dtype_name
-from .arguments import axes_along
+from .arguments import axes_along, axes_in_result
 from .expr import Element, axis_index
 from .facts import MAX_ELEMENTS, MAX_PATTERN, Facts, constant_facts
 from .poly import Poly
@@ -53,6 +53,10 @@ class Analysis:
     def axes_along(self, node: gs.Node) -> list[int] | None:
         """See arguments.axes_along."""
         return axes_along(node, [self[tensor] for tensor in node.inputs])
+
+    def axes_in_result(self, node: gs.Node) -> tuple[int | None, ...]:
+        """See arguments.axes_in_result; those of the first output."""
+        return axes_in_result(node, [self[tensor] for tensor in node.inputs], self[node.outputs[0]])
 
     def of_copy(self, graph: gs.Graph, copy: gs.Graph) -> Analysis:
         """The same analysis for a copy of the graph, whose nodes have the same order."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of nodes, which are attributes in some opsets and inputs in others."""
+"""Arguments of nodes, which are attributes in some opsets and inputs in others, and what they say of axes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..onnx_operators import OPERATORS
-from .facts import InputFacts
+from ..onnx_operators import OPERATORS, Movement, Work
+from .facts import Facts, InputFacts, Shape
+from .movement import volume
 from .poly import Poly
 
 
@@ -18,6 +19,11 @@ def axis_of(node: gs.Node, rank: int | None) -> int:
     """The axis along which a node works, counted from 0 in a tensor of that rank; as it is if that is not known."""
     axis = int(node.attrs.get("axis", OPERATORS[node.op].axis))
     return axis % rank if rank else axis
+
+
+def permutation(node: gs.Node, rank: int) -> list[int]:
+    """The axes of a Transpose's input in the order of its result."""
+    return [int(axis) for axis in node.attrs.get("perm") or reversed(range(rank))]
 
 
 def axes_of_node(node: gs.Node, input_facts: InputFacts) -> list[int] | None:
@@ -36,12 +42,48 @@ def axes_along(node: gs.Node, input_facts: InputFacts) -> list[int] | None:
     They are the first input's, or for operators that add axes the result's. None where they are not given or not known.
     """
     record, rank = OPERATORS[node.op], input_facts[0].rank
-    axes = axes_of_node(node, input_facts) if record.axis is None else [axis_of(node, None)]
+    if record.work is Work.GEMM:
+        axes: list[int] | None = [-1]
+    else:
+        axes = axes_of_node(node, input_facts) if record.axis is None else [axis_of(node, None)]
     if axes is None or rank is None:
         return None
     rank += len(axes) if record.adds_axes else 0
     axes = [axis % (rank or 1) for axis in axes]
     return list(range(axes[0], rank)) if record.trailing else axes
+
+
+def axes_in_result(node: gs.Node, input_facts: InputFacts, output: Facts) -> tuple[int | None, ...]:
+    """Where each axis of the first input is in a result, if elements that differ in it are computed alike, and apart.
+
+    Other axes are None. Nothing is said of other inputs, which may have that axis, too. Empty where nothing is known.
+    """
+    record, (x, *_) = OPERATORS.get(node.op), input_facts
+    if record is None or x.shape is None or output.shape is None:
+        return ()
+    rank, more = len(x.shape), len(output.shape) - len(x.shape)
+    if record.moves is Movement.PERMUTED:
+        order = permutation(node, rank)
+        return tuple(order.index(axis) for axis in range(rank))
+    if record.has_axes or record.work is Work.GEMM:
+        along = axes_along(node, input_facts)
+        if not along or (record.work is Work.GEMM and more > 0):
+            return ()
+        if record.adds_axes:
+            return tuple(axis for axis in range(len(output.shape)) if axis not in along)
+        steps = [more * sum(other < axis for other in along) // len(along) for axis in range(rank)]
+        return tuple(None if axis in along else axis + step for axis, step in enumerate(steps))
+    if record.moves is Movement.VIEW:
+        return _axes_of_view(x.shape, output.shape)
+    if record.work is Work.ELEMENTWISE or record.moves is Movement.REPEATED:
+        return tuple(axis + more if size == output.shape[axis + more] else None for axis, size in enumerate(x.shape))
+    return ()
+
+
+def _axes_of_view(source: Shape, target: Shape) -> tuple[int | None, ...]:
+    """An axis stays one where it is as long as before, and so is all that comes ahead of it together."""
+    target_axes = {(volume(target[:axis]), size): axis for axis, size in enumerate(target)}
+    return tuple(target_axes.get((volume(source[:axis]), size)) for axis, size in enumerate(source))
 
 
 def arguments_with_axes(

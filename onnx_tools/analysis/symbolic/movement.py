@@ -78,11 +78,10 @@ def _reshaped_expr(x: Facts, shape: Shape) -> Index | None:
     return remap(x.expr, mapping[::-1], shape)  # type: ignore[return-value]
 
 
-def transpose(x: Facts, perm: Sequence[int] | None) -> Facts:
+def transpose(x: Facts, order: Sequence[int]) -> Facts:
     """Transpose."""
     if x.shape is None:
         return Facts(dtype=x.dtype, constant=x.constant)
-    order = list(perm) if perm is not None else list(reversed(range(len(x.shape))))
     shape = tuple(x.shape[axis] for axis in order)
     mapping = [axis_index(order.index(axis)) for axis in range(len(x.shape))]
     elements = None if x.elements is None else x.elements.transpose(order)

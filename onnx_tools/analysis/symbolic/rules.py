@@ -15,7 +15,7 @@ from ...operators import DOMAIN
 from ..graph import STANDARD_DOMAINS, dtype_name
 from ..onnx_operators import OPERATORS, ShapeRule, Work
 from . import movement
-from .arguments import axes_along, axes_of_node, axis_of, slice_arguments, split_sizes
+from .arguments import axes_along, axes_of_node, axis_of, permutation, slice_arguments, split_sizes
 from .expr import COMPARISONS, ELEMENTWISE, Apply, Element, Index, Number, RowSum, apply, axis_index, number
 from .facts import MAX_ELEMENTS, Facts, InputFacts, broadcast_shape, elementwise, from_elements
 from .indexing import Lookup, eye_like, gather_nd, scatter_nd, trilu
@@ -142,7 +142,7 @@ def _flatten(node: gs.Node, input_facts: InputFacts) -> Results:
 
 
 def _transpose(node: gs.Node, input_facts: InputFacts) -> Results:
-    return [movement.transpose(input_facts[0], node.attrs.get("perm"))]
+    return [movement.transpose(input_facts[0], permutation(node, input_facts[0].rank or 0))]
 
 
 def _expand(_: gs.Node, input_facts: InputFacts) -> Results:

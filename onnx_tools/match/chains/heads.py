@@ -13,7 +13,7 @@ from ...analysis.graph import is_standard, made_by, node_name
 from ...analysis.layout import B, S, token_axis
 from ...analysis.onnx_operators import REORDERINGS, RESHAPES, Movement, moving
 from ...analysis.symbolic import Analysis, Poly
-from ...analysis.symbolic.arguments import slice_arguments, split_sizes
+from ...analysis.symbolic.arguments import axis_of, permutation, slice_arguments, split_sizes
 from .. import NoMatch
 from .rotary import Rotation, Rotations
 
@@ -213,10 +213,10 @@ def _follow(
             raise NoMatch(f"'{node_name(node)}' ({node.op}) depends on the unknown size {poly}") from None
 
     if node.op == "Transpose":
-        permuted: np.ndarray = values.transpose(node.attrs.get("perm"))
+        permuted: np.ndarray = values.transpose(permutation(node, values.ndim))
         return permuted
     if node.op == "Concat":
-        return np.concatenate([values] * len(node.inputs), axis=int(node.attrs["axis"]))
+        return np.concatenate([values] * len(node.inputs), axis=axis_of(node, values.ndim))
     if node.op in _RESHAPED:
         shape = analysis[output].shape
         if shape is None:
@@ -234,7 +234,7 @@ def _follow(
         position = next(i for i, item in enumerate(node.outputs) if item is output)
         ends = np.cumsum(parts)
         piece = np.arange(ends[position] - parts[position], ends[position])
-        return np.take(values, piece, axis=int(node.attrs.get("axis", 0)))
+        return np.take(values, piece, axis=axis_of(node, values.ndim))
     if node.op == "Slice":
         limits = slice_arguments(node, facts)
         if limits is None:
@@ -247,7 +247,7 @@ def _follow(
     if indices is None:
         raise NoMatch(f"'{node_name(node)}' ({node.op}) has no known indices")
     rank = facts[1].rank
-    return np.take(values, indices[0] if rank == 0 else indices, axis=int(node.attrs.get("axis", 0)))
+    return np.take(values, indices[0] if rank == 0 else indices, axis=axis_of(node, values.ndim))
 
 
 def follow_context(analysis: Analysis, start: gs.Tensor, heads: int, size: int, *, by_head: bool = False) -> gs.Tensor:

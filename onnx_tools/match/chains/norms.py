@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import argument, is_standard, made_by, node_name
 from ...analysis.symbolic import Analysis, Poly
+from ...analysis.symbolic.arguments import axis_of
 from .. import NoMatch
 
 
@@ -40,7 +41,7 @@ def match(analysis: Analysis, node: gs.Node) -> LayerNorm | None:
 
 def _operator(analysis: Analysis, node: gs.Node) -> LayerNorm:
     name, rank = node_name(node), analysis[node.inputs[0]].rank
-    axis = int(node.attrs.get("axis", -1))
+    axis = axis_of(node, None)
     if rank is None or axis not in (-1, rank - 1):
         raise NoMatch(f"'{name}' ({node.op}) is not over the last axis alone (axis {axis})")
     if any(tensor.outputs for tensor in node.outputs[1:]):

@@ -13,7 +13,7 @@ from ...analysis.graph import argument, is_standard
 from ...analysis.layout import B, S
 from ...analysis.onnx_operators import RESHAPES
 from ...analysis.symbolic import Analysis, Apply, Axis, Element, Expr, Index, Number, Poly, RowSum
-from ...analysis.symbolic.arguments import axis_of
+from ...analysis.symbolic.arguments import axis_of, permutation
 from ...analysis.symbolic.bounds import Bounds, bounds, bounds_by_cases
 from ...analysis.symbolic.expr import apply, axis_index, is_constant, leaves
 from ...analysis.symbolic.facts import Shape
@@ -216,8 +216,8 @@ class _BoundsWalk:
     def _moves(self, node: gs.Node) -> bool:
         """Whether a node leaves the keys where they are: along the last axis."""
         if is_standard(node, "Transpose"):
-            perm = list(node.attrs.get("perm", []))
-            return bool(perm) and perm[-1] == len(perm) - 1
+            order = permutation(node, self._analysis[node.inputs[0]].rank or 0)
+            return order[-1:] == [len(order) - 1]
         if is_standard(node, "Concat"):  # appends columns to the keys', as attention sinks are
             rank, first = self._analysis[node.outputs[0]].rank or 0, self._analysis[node.inputs[0]].shape or ()
             return axis_of(node, rank) in (-1, rank - 1) and first[-1:] == (S,)

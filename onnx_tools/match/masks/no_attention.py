@@ -111,5 +111,5 @@ def _text(analysis: Analysis, node: gs.Node) -> str:
     shape: Shape | None = analysis[node.inputs[0]].shape
     if shape is None:
         return "a tensor of unknown rank"
-    axis = int(node.attrs.get("axis", -1))
+    axis = axis_of(node, None)
     return f"axis {axis} of [{', '.join(str(size) for size in shape)}]"

@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 from ...analysis.computation import Computation, NotComputedError
 from ...analysis.graph import is_standard, made_by, node_name
 from ...analysis.positional import Positional
-from ...analysis.symbolic.arguments import axis_of
+from ...analysis.symbolic.arguments import axis_of, permutation
 from .. import NoMatch
 from ..chains.heads import HeadsSource, scale_of, trace_heads
 from .distances import FARTHEST, Biases, reach_of
@@ -63,7 +63,7 @@ def gathered_in(positional: Positional, tensor: gs.Tensor) -> list[GatheredScore
         return [GatheredScores(node, 1.0)] if rank > 2 and axis_of(node, rank) == rank - 1 else None
     if is_standard(node, "Transpose"):
         perm = [*range(rank - 2), rank - 1, rank - 2]
-        transposes = rank > 2 and list(node.attrs.get("perm", [])) == perm
+        transposes = rank > 2 and permutation(node, rank) == perm
         terms = gathered_in(positional, node.inputs[0]) if transposes else None
         return None if terms is None else [replace(item, transposed=not item.transposed) for item in terms]
     if is_standard(node, *_THROUGH):

@@ -16,6 +16,7 @@ import onnx_graphsurgeon as gs
 from ...analysis.graph import Editor, argument, is_standard, made_by, opset
 from ...analysis.node_builder import NodeBuilder
 from ...analysis.symbolic import Analysis
+from ...analysis.symbolic.arguments import permutation
 
 MOST_TAPS = 8
 """Convolutions with more taps stay: the rows side by side would take too much memory."""
@@ -126,7 +127,7 @@ def _pads(node: gs.Node, reach: int, zeros: tuple[int, int]) -> tuple[int, int] 
 
 
 def _is_transpose(node: gs.Node) -> bool:
-    return is_standard(node, "Transpose") and list(node.attrs.get("perm", ())) == _TRANSPOSE
+    return is_standard(node, "Transpose") and permutation(node, 3) == _TRANSPOSE
 
 
 def _write_gemm(

@@ -14,7 +14,7 @@ from ...analysis.layout_rules import is_slot_shape
 from ...analysis.node_builder import NodeBuilder
 from ...analysis.onnx_operators import ELEMENTWISE
 from ...analysis.symbolic import Analysis
-from ...analysis.symbolic.arguments import arguments_with_axes
+from ...analysis.symbolic.arguments import arguments_with_axes, permutation
 from ...analysis.symbolic.expr import axes_of
 from ...match import NoMatch
 from .positions import position_axis
@@ -112,10 +112,8 @@ class _Lift:
             return self._nodes(tensor).op("MatMul", *inputs)
         if is_standard(node, "Concat", "Slice", "Squeeze", "Unsqueeze"):
             return self._lift_along_axes(node, inputs)
-        if is_standard(node, "Transpose") and node.attrs.get("perm") and int(node.attrs["perm"][0]) == 0:
-            return self._nodes(tensor).op(
-                "Transpose", *inputs, perm=[0, *(int(axis) + 1 for axis in node.attrs["perm"])]
-            )
+        if is_standard(node, "Transpose") and (order := permutation(node, rank))[0] == 0:
+            return self._nodes(tensor).op("Transpose", *inputs, perm=[0, *(axis + 1 for axis in order)])
         if is_standard(node, "Reshape"):
             sizes = [size.constant() or 0 for size in shape[1:]]
             return self._nodes(tensor).op("Reshape", inputs[0], self._axes([1, -1, *sizes]))

@@ -109,14 +109,14 @@ class _PositionNodes:
         rank = self._analysis[node.outputs[0]].rank or 0
         if is_standard(node, *ELEMENTWISE):
             return all(item.rank == rank or S not in (item.shape or ()) for item in facts)
-        if is_standard(node, "Concat", "Slice", "Squeeze", "Unsqueeze"):
-            axes, operands = self._analysis.axes_along(node), facts if node.op == "Concat" else facts[:1]
-            return axes is not None and 0 not in axes and all(S in (item.shape or ()) for item in operands)
         if is_standard(node, "Gather"):
             return facts[0].constant and facts[0].rank == 2 and axis_of(node, 2) == 0
-        if is_standard(node, "Transpose"):
-            return bool(node.attrs.get("perm")) and int(node.attrs["perm"][0]) == 0
-        return is_standard(node, "MatMul") and facts[1].constant and facts[1].rank == 2
+        if is_standard(node, "MatMul") and not (facts[1].constant and facts[1].rank == 2):
+            return False
+        operands = facts if node.op == "Concat" else facts[:1]
+        is_known = is_standard(node, "Concat", "MatMul", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+        keeps_first = is_known and self._analysis.axes_in_result(node)[:1] == (0,)
+        return keeps_first and all(S in (item.shape or ()) for item in operands)
 
 
 def offset_of(facts: Facts, sequence: int) -> int | None:

@@ -18,7 +18,7 @@ from ...analysis.layout import S
 from ...analysis.node_builder import NodeBuilder
 from ...analysis.onnx_operators import ELEMENTWISE, RESHAPES
 from ...analysis.symbolic import Analysis, Poly
-from ...analysis.symbolic.arguments import axis_of
+from ...analysis.symbolic.arguments import axis_of, permutation
 from ...analysis.symbolic.facts import Shape
 from ...match.chains.heads import scale_of
 from ...match.chains.views import square_source
@@ -50,7 +50,7 @@ def _is_transposed(analysis: Analysis, node: gs.Node) -> bool:
 def _transposes_a_matmul(analysis: Analysis, node: gs.Node) -> bool:
     """Whether a node swaps the last two axes of K Q^T, perhaps times numbers: it is Q K^T then."""
     shape, current = analysis[node.inputs[0]].shape, node.inputs[0]
-    if shape is None or len(shape) < 3 or shape[-2:] != (S, S) or node.attrs.get("perm") != _swap(len(shape)):
+    if shape is None or len(shape) < 3 or shape[-2:] != (S, S) or permutation(node, len(shape)) != _swap(len(shape)):
         return False
     while (scaled := scale_of(analysis, current)) is not None:
         current = scaled[0]
@@ -133,7 +133,7 @@ class _Transposes:
         if node is not None and is_standard(node, "MatMul") and all(len(item or ()) == len(shape) for item in operands):
             return self._nodes(tensor).op("MatMul", *[self.swap(item) for item in node.inputs[::-1]])
         if node is not None and is_standard(node, "Transpose"):
-            perm = [int(axis) for axis in node.attrs.get("perm") or range(len(shape))[::-1]]
+            perm = permutation(node, len(shape))
             return self._transpose(node.inputs[0], [*perm[:-2], perm[-1], perm[-2]])
         source = square_source(self._analysis, tensor)
         if source is not None:

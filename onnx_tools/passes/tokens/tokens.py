@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 from ...analysis.graph import STANDARD_DOMAINS, Editor, argument, tidy
 from ...analysis.onnx_operators import ELEMENTWISE, REORDERINGS, RESHAPES, Work, working
 from ...analysis.symbolic import Analysis
-from ...analysis.symbolic.arguments import axis_of, split_sizes
+from ...analysis.symbolic.arguments import axis_of, permutation, split_sizes
 from ...match import NoMatch
 from ..base import PassResult
 from .token_view import View, is_odd, with_groups
@@ -40,8 +40,7 @@ def tokens(graph: gs.Graph, analysis: Analysis) -> PassResult:
 
 def _transpose(walk: TokenWalk, node: gs.Node) -> list[View]:
     view = walk.view(node.inputs[0])
-    perm = node.attrs.get("perm") or list(reversed(range(len(view.groups))))
-    return [with_groups(view, [view.groups[int(axis)] for axis in perm])]
+    return [with_groups(view, [view.groups[axis] for axis in permutation(node, len(view.groups))])]
 
 
 def _reshape(walk: TokenWalk, node: gs.Node) -> list[View]:

@@ -40,10 +40,12 @@ PARAMETERS: dict[str, list[Array]] = {
     "Unsqueeze": [np.array([1])],
 }
 ALONG_ONE: dict[str, list[Array]] = {
+    "DequantizeLinear": [np.arange(1, 5, dtype=np.float32)],
     "Gather": [np.array([2, 0])],
     "GatherElements": [np.array([[2, 0], [1, 1], [3, 2]])],
     "OneHot": [np.array(5), np.array([0.0, 1.0], np.float32)],
     "Pad": [np.array([1, 2]), np.array(0.5, np.float32)],
+    "QuantizeLinear": [np.arange(1, 5, dtype=np.float32)],
     "ScatterElements": [np.array([[2, 0], [1, 1], [3, 2]]), np.arange(6, dtype=np.float32).reshape(3, 2)],
     "Slice": [np.array([1]), np.array([3])],
     "TopK": [np.array([2])],
@@ -198,6 +200,8 @@ def test_rows_along_other_axes_are_computed_apart(record: Operator) -> None:
         x = np.array([2, 0, 4])
     elif record.name == "Squeeze":
         x = x[:, :1]
+    elif record.name == "DequantizeLinear":
+        x = (x * 9).astype(np.int8)
     rest = ALONG_ONE.get(record.name, [])
     if record.name == "LayerNormalization":
         rest = [np.ones(SHAPE[1:], np.float32)]
