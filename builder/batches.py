@@ -92,8 +92,7 @@ def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions(
         raise BuildError(f"{path}: {not_readable(error, wanted_text)}") from error
     if path.suffix == ".txt":
         return _encode(lines, path, metadata, texts)
-    numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
-    records = [_read_line(path, number, lines[number - 1]) for number in numbers]
+    numbers, records = _read_lines(path, lines)
     return _of_records(records, numbers, path, metadata, texts)
 
 
@@ -193,8 +192,7 @@ def _read_text_records(
         records = read_table(path)
         numbers = list(range(1, len(records) + 1))
     else:
-        numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
-        records = [_read_line(path, number, lines[number - 1]) for number in numbers]
+        numbers, records = _read_lines(path, lines)
     strange = next((at for at, item in enumerate(records) if not holds_texts(item.get("", item), info)), None)
     if strange is not None:
         raise BuildError(f"{path}, line {numbers[strange]}: holds no text, and {advice}")
@@ -242,6 +240,12 @@ def write_results(path: Path, results: Mapping[str, Sequence[Array]], metadata: 
         np.savez(file, **arrays)  # type: ignore[arg-type]
 
     write_with(path, save)
+
+
+def _read_lines(path: Path, lines: Sequence[str]) -> tuple[list[int], list[Mapping[str, Any]]]:
+    """The numbers of the lines that are not empty, and the object of each."""
+    numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
+    return numbers, [_read_line(path, number, lines[number - 1]) for number in numbers]
 
 
 def _read_line(path: Path, number: int, line: str) -> dict[str, Any]:

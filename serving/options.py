@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 
+from padfree.contract.machine import cores
 from padfree.runtime import SessionError
 
 MOST_PORT = 65535
@@ -99,8 +99,3 @@ class ServeOptions:
     def front_ends(self) -> int:
         """How many front-end processes there are."""
         return self.processes or max(1, min(12, cores() // 2))
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from padfree.contract.child_signals import held_back
+from padfree.contract.machine import cores
 from padfree.runtime import Budget, Session, SessionError
 from padfree.runtime.batching import run_budget
 from padfree.runtime.pool import DevicePool, machine_devices
@@ -34,7 +35,7 @@ from .http.process import FrontEnd, main
 from .listening import listen
 from .loops import new_loop
 from .metrics import WIDTH, ProcessCounters
-from .options import ServeOptions, cores
+from .options import ServeOptions
 from .reporter import Reporter
 from .signals import UNHEARD, hear_signals
 from .speed import measure

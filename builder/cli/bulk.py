@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from padfree.builder.errors import BuildError
+from padfree.contract.machine import cores
 from padfree.contract.names import ONNX_SUFFIX
 
 from .console import count_text, make_table, output_console, print_line
@@ -209,7 +210,7 @@ class _Workers:
             read_sidecar(model)  # what is no plan is named before a GPU that is not there
         self._gpus = _gpus(arguments.gpus) if self._on_gpu and self._ray is None else []
         here = len(self._gpus) or self._count or 1
-        share = max(1, _cores() // here)
+        share = max(1, cores() // here)
         # On a CPU the model gets every core: tokens take a few per cent of its time, most of it before the first batch.
         tokenizers = max(1, min(MOST_TOKENIZERS, share - 2) if self._on_gpu else share // 2)
         self.running = Running(
@@ -257,10 +258,6 @@ def _gpus(which: str) -> list[str]:
     if not all(one.isdecimal() and int(one) < count for one in numbers) or len(set(numbers)) < len(numbers):
         raise BuildError(f"--gpus {which}: allowed: all, or numbers from 0 to {count - 1} by commas, each once")
     return [names[int(one)] for one in numbers]
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _print(result: Finished, output: str) -> None:

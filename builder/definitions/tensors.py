@@ -98,9 +98,7 @@ class Weight:
         Args:
             contents: the files in memory; None where one is not, so that only this tensor is read of it.
         """
-        file_shape = self.shape[::-1] if self.is_transposed else self.shape
-        raw = self._read_values(contents[self.file])
-        raw = raw.reshape(file_shape) if self.part is None else self.part.of(raw, file_shape)
+        raw = self._read_part(contents)
         if self.delta is not None:
             raw = _widen(raw, self.dtype) + self.delta.read(contents)
         raw = raw.T if self.is_transposed else raw
@@ -116,11 +114,15 @@ class Weight:
 
     def read_narrow(self, contents: Mapping[Path, memoryview | None]) -> npt.NDArray[np.generic]:
         """The numbers of `is_exact` in the file's own type; of bfloat16 the bits."""
-        file_shape = self.shape[::-1] if self.is_transposed else self.shape
-        raw = self._read_values(contents[self.file])
-        raw = raw.reshape(file_shape) if self.part is None else self.part.of(raw, file_shape)
+        raw = self._read_part(contents)
         values = np.ascontiguousarray(raw.T if self.is_transposed else raw)
         return values.copy() if _is_scratch(values) else values
+
+    def _read_part(self, contents: Mapping[Path, memoryview | None]) -> npt.NDArray[np.generic]:
+        """The numbers as the file has them, in the shape that it has."""
+        file_shape = self.shape[::-1] if self.is_transposed else self.shape
+        raw = self._read_values(contents[self.file])
+        return raw.reshape(file_shape) if self.part is None else self.part.of(raw, file_shape)
 
     def is_table(self) -> bool:
         """Whether single rows can be read."""

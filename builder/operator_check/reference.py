@@ -49,18 +49,18 @@ def reference_results(graph: CaseGraph, model: onnx.ModelProto) -> ReferenceResu
         wide = widen(Model(model))
         runs = wide.with_proto(with_functions(wide.proto))
     names = [item.name for item in graph.outputs]
-    inner = _inner_tensors(graph, model)
+    widths, weights = _widths(graph, model), {tensor.name for tensor in model.graph.initializer}
     more = onnx.ModelProto()
     more.CopyFrom(runs.proto)
+    known_names = {*names, *graph.feeds, *weights}
     more.graph.output.extend(
-        helper.make_value_info(name, onnx.TypeProto()) for name in inner if name not in {*names, *graph.feeds}
+        helper.make_value_info(name, onnx.TypeProto()) for name in widths if name not in known_names
     )
     output_names = [value.name for value in more.graph.output]
     expected = dict(zip(output_names, open_session(runs.with_proto(more)).run(output_names, graph.feeds), strict=True))
     sizes = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer}
     sizes |= {name: int(values.size) for name, values in {**graph.feeds, **expected}.items()}
-    bytes_moved = sum(sizes[name] * width for name, width in inner.items())
-    bytes_moved += sum(sizes[name] * width for name, width in _constants(graph, model).items())
+    bytes_moved = sum(sizes[name] * width for name, width in widths.items())
     return ReferenceResults({name: np.asarray(expected[name]) for name in names}, bytes_moved)
 
 
@@ -75,16 +75,6 @@ def _widths(graph: CaseGraph, model: onnx.ModelProto) -> dict[str, int]:
             for name, item in zip(names, items, strict=True):
                 widths[name] = _TYPE_BYTES.get(item.type, _ACT_BYTES.get(graph.kind, 4))
     return widths
-
-
-def _inner_tensors(graph: CaseGraph, model: onnx.ModelProto) -> dict[str, int]:
-    weights = {tensor.name for tensor in model.graph.initializer}
-    return {name: width for name, width in _widths(graph, model).items() if name not in weights}
-
-
-def _constants(graph: CaseGraph, model: onnx.ModelProto) -> dict[str, int]:
-    weights = {tensor.name for tensor in model.graph.initializer}
-    return {name: width for name, width in _widths(graph, model).items() if name in weights}
 
 
 @dataclass(frozen=True)

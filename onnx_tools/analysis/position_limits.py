@@ -18,10 +18,10 @@ from .computation import NotComputedError
 from .computed_numbers import ComputedNumbers, computed_numbers
 from .graph import argument, is_standard
 from .onnx_operators import OPERATORS, ShapeRule
-from .symbolic import Analysis, Apply, Axis, Index, Poly
+from .symbolic import Analysis, Axis, Index, Poly
 from .symbolic.arguments import axes_of_node, axis_of
 from .symbolic.expr import ELEMENTWISE as ARITHMETIC
-from .symbolic.expr import Expr
+from .symbolic.expr import Expr, uncast
 from .symbolic.facts import Facts, Shape
 
 _BROADCASTING = tuple(name for name, record in OPERATORS.items() if record.shape is ShapeRule.BROADCAST)
@@ -160,8 +160,7 @@ def _formulas(look_up: _LookUp, analysis: Analysis) -> tuple[tuple[Poly, ...], t
 
 def _ends(expr: Expr | None, shape: Shape) -> tuple[Poly, Poly] | None:
     """The smallest and the largest value of a sum of indices and sizes."""
-    while isinstance(expr, Apply) and expr.op == "Cast":
-        expr = expr.args[0]
+    expr = uncast(expr)
     if not isinstance(expr, Index):
         return None
     low = high = Poly()

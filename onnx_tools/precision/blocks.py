@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from padfree.contract.machine import cores
 
 _ELEMENTS = 1 << 16
 _PIECE = 1 << 22  # elements that are worth a thread
@@ -22,8 +22,7 @@ Result = TypeVar("Result")
 
 def on_all_cores(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     """The function's results in the items' order, by threads: numpy releases Python's lock. Raises what it raises."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with ThreadPoolExecutor(min(cores, _MOST_THREADS)) as pool:
+    with ThreadPoolExecutor(min(cores(), _MOST_THREADS)) as pool:
         return list(pool.map(function, items))
 
 

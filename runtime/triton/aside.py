@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+
+from padfree.contract.machine import cores
 
 from .answers import Failure, Reply
 from .texts import Texts, TextTokenizer
@@ -22,7 +23,7 @@ class Aside:
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self._tokenizer = tokenizer
-        self._pool = ThreadPoolExecutor(max(1, _cores() // 2), "padfree-texts")
+        self._pool = ThreadPoolExecutor(max(1, cores() // 2), "padfree-texts")
         self._lock = threading.Lock()
         self._waiting_bytes = 0
 
@@ -56,7 +57,3 @@ class Aside:
             with self._lock:
                 self._waiting_bytes -= texts.size_bytes
         send(answer)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, TAG, ServedModel, Text
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ..errors import TOO_SLOW, VALIDATION, WRONG_KEY, ApiError, backend_error, busy_error
@@ -79,6 +79,7 @@ MODELS = {
     TAG: "a token classification model",
 }
 Work = Callable[[Call], Awaitable[Any]]
+Page = Callable[[Request], Awaitable[Response]]
 Style = Callable[[ApiError], Any]
 """How an API writes errors."""
 
@@ -159,6 +160,18 @@ class Calls:
         if streamed:
             return StreamingResponse(content, media_type=JSON)
         return Response(raw, headers=_headers(call, start), media_type=JSON)
+
+    def with_key(self, work: Page, style: Style) -> Page:
+        """An endpoint that answers callers with a key alone."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                self.check_key(request)
+            except ApiError as error:
+                return JSONResponse(style(error), error.status)
+            return await work(request)
+
+        return answer
 
     def check_key(self, request: Request) -> int:
         """Which key a request has, as the client's number for Link; 0 where all callers have the same key.

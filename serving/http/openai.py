@@ -37,11 +37,12 @@ class OpenAI:
     def routes(self) -> list[Route]:
         """Paths and endpoints."""
         embeddings = self._calls.endpoint(self._embeddings, error_body)
+        models = self._calls.with_key(self._models, error_body)
         return [
             Route("/v1/embeddings", embeddings, methods=["POST"]),
             Route("/embeddings", embeddings, methods=["POST"]),
-            Route("/v1/models", self._models),
-            Route("/v1/models/{name:path}", self._models),
+            Route("/v1/models", models),
+            Route("/v1/models/{name:path}", models),
         ]
 
     async def _embeddings(self, call: Call) -> Any:
@@ -70,10 +71,6 @@ class OpenAI:
         }
 
     async def _models(self, request: Request) -> Response:
-        try:
-            self._calls.check_key(request)
-        except ApiError as error:
-            return JSONResponse(error_body(error), error.status)
         model = {"id": self._calls.served_model.name, "object": "model", "created": 0, "owned_by": "padfree"}
         model_name = request.path_params.get("name")
         if model_name is None:

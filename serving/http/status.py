@@ -53,7 +53,8 @@ class Status:
     def routes(self) -> list[Route]:
         """Paths and endpoints."""
         health = [Route(path, self._health) for path in ("/health", "/ping", "/")]
-        return [*health, Route("/info", self._info), Route("/metrics", self._metrics)]
+        ours = {"/info": self._info, "/metrics": self._metrics}
+        return [*health, *(Route(path, self._calls.with_key(work, error_body)) for path, work in ours.items())]
 
     async def _health(self, _request: Request) -> Response:
         """Open to everybody, for load balancers have no keys; it costs one short text a second at most."""
@@ -77,18 +78,10 @@ class Status:
         self._well = time.perf_counter()
         return True
 
-    async def _info(self, request: Request) -> Response:
-        try:
-            self._calls.check_key(request)
-        except ApiError as error:
-            return JSONResponse(error_body(error), error.status)
+    async def _info(self, _request: Request) -> Response:
         return JSONResponse(info(self._calls.served_model, self._calls.options, self._max_batch_tokens))
 
-    async def _metrics(self, request: Request) -> Response:
-        try:
-            self._calls.check_key(request)
-        except ApiError as error:
-            return JSONResponse(error_body(error), error.status)
+    async def _metrics(self, _request: Request) -> Response:
         return PlainTextResponse(self._counters.page(), media_type="text/plain; version=0.0.4")
 
 

@@ -179,6 +179,6 @@ def test_lines_tell_where_it_stands_where_there_is_no_terminal(
 def test_a_model_on_the_cpu_gets_every_core(
     arguments: list[str], embedder: Path, count: str, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "_cores", lambda: 8)
+    monkeypatch.setattr(bulk, "cores", lambda: 8)
     words = make_parser().parse_args([*arguments, "--workers", count])
     assert bulk._Workers(words, embedder).running.cpu_threads == threads

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -58,6 +58,12 @@ class Apply:
 
 
 Expr = Index | Number | Element | RowSum | Apply
+ExprT = TypeVar("ExprT", bound="Expr | None")
+
+
+def uncast(expr: ExprT) -> ExprT | Expr:
+    """An expression without its outermost casts; None stays None."""
+    return uncast(expr.args[0]) if isinstance(expr, Apply) and expr.op == "Cast" else expr
 
 
 def _divide(a: Any, b: Any) -> Any:

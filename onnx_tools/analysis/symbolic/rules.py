@@ -16,7 +16,7 @@ from ..graph import STANDARD_DOMAINS, dtype_name
 from ..onnx_operators import OPERATORS, ShapeRule, Work
 from . import movement
 from .arguments import axes_along, axes_of_node, axis_of, permutation, slice_arguments, split_sizes
-from .expr import COMPARISONS, ELEMENTWISE, Apply, Element, Index, Number, RowSum, apply, axis_index, number
+from .expr import COMPARISONS, ELEMENTWISE, Apply, Element, Index, Number, RowSum, apply, axis_index, number, uncast
 from .facts import MAX_ELEMENTS, Facts, InputFacts, broadcast_shape, elementwise, from_elements
 from .indexing import Lookup, eye_like, gather_nd, scatter_nd, trilu
 from .matmul import attention, conv, gemm, matmul
@@ -307,9 +307,7 @@ def _reduce(node: gs.Node, input_facts: InputFacts) -> Facts:
 
 def _row_sum(x: Facts) -> RowSum | None:
     """The sum over axis 1 of a graph input, looking through casts."""
-    expr = x.expr
-    while isinstance(expr, Apply) and expr.op == "Cast":
-        expr = expr.args[0]
+    expr = uncast(x.expr)
     if not isinstance(expr, Element) or expr.indices != (axis_index(0), axis_index(1)):
         return None
     return RowSum(expr.source, axis_index(0), x.dtype or expr.dtype)

@@ -13,7 +13,7 @@ from ...analysis.layout import B, S, is_token_shape
 from ...analysis.onnx_operators import RESHAPES, Movement, moving
 from ...analysis.symbolic import Analysis, Apply, Element, Expr, Index, Number, Poly, RowSum
 from ...analysis.symbolic.arguments import axis_of
-from ...analysis.symbolic.expr import axis_index, evaluate, leaves
+from ...analysis.symbolic.expr import axis_index, evaluate, leaves, uncast
 from ...analysis.symbolic.facts import Facts
 from ..values.mask_values import Mask
 
@@ -191,8 +191,7 @@ def _search(analysis: Analysis, slots: gs.Tensor) -> tuple[int, Poly, gs.Node | 
 
 
 def _plain(expr: Expr | None) -> Poly | None:
-    while isinstance(expr, Apply) and expr.op == "Cast":
-        expr = expr.args[0]
+    expr = uncast(expr)
     return expr.poly if isinstance(expr, Index) else None
 
 

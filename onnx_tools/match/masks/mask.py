@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ...analysis.symbolic import Apply, Axis, Element, Expr, Index, Poly, RowSum
 from ...analysis.symbolic.bounds import Values, bounds
-from ...analysis.symbolic.expr import apply, axes_of, evaluate, leaves, number, replace_element
+from ...analysis.symbolic.expr import apply, axes_of, evaluate, leaves, number, replace_element, uncast
 from ...analysis.symbolic.facts import Facts, Shape, broadcast_expr
 from .. import NoMatch
 from ..positions.distances import DISTANCE, at_distance, by_distance
@@ -181,18 +181,13 @@ def _slots_of_lengths(expr: Expr) -> Expr:
     if not isinstance(expr, Apply):
         return expr
     if expr.op in _ORDERS:
-        key, total = (_inner(arg) for arg in (expr.args if expr.op in ("Less", "GreaterOrEqual") else expr.args[::-1]))
+        key, total = (uncast(arg) for arg in (expr.args if expr.op in ("Less", "GreaterOrEqual") else expr.args[::-1]))
         own_row = isinstance(total, RowSum) and total.row == Poly.atom(Axis(0))
         if isinstance(total, RowSum) and own_row and isinstance(key, Index) and key.poly == Poly.atom(Axis(3)):
             slot = Element(total.source, (total.row, key.poly), total.dtype)
             is_token = apply("Cast", (slot,), "bool")
             return is_token if _ORDERS[expr.op] else apply("Not", (is_token,), "bool")
     return apply(expr.op, tuple(_slots_of_lengths(arg) for arg in expr.args), expr.dtype)
-
-
-def _inner(expr: Expr) -> Expr:
-    """The expression without its outermost casts."""
-    return _inner(expr.args[0]) if isinstance(expr, Apply) and expr.op == "Cast" else expr
 
 
 def _only_element(expr: Expr, prefix: str) -> Element:

@@ -15,7 +15,7 @@ from ...analysis.graph import is_standard
 from ...analysis.limits import table_of
 from ...analysis.onnx_operators import REORDERINGS
 from ...analysis.symbolic import Apply, Element, Expr, Index, Number, evaluate
-from ...analysis.symbolic.expr import COMPARISONS, leaves
+from ...analysis.symbolic.expr import COMPARISONS, leaves, uncast
 from ...analysis.symbolic.facts import Facts
 from ...analysis.walks import readers_after
 from .. import NoMatch
@@ -116,19 +116,15 @@ def is_binary(expr: Expr, element: Element) -> bool:
     """Whether an expression treats an element as a boolean: by a cast, a test for 0 or 1, or arithmetic on it."""
     if not isinstance(expr, Apply) or element.dtype.startswith("float"):
         return True
-    if any(_inner(arg) == element for arg in expr.args) and expr.op != "Cast":
+    if any(uncast(arg) == element for arg in expr.args) and expr.op != "Cast":
         numbers = [value for arg in expr.args if (value := _number(arg)) is not None]
         test = expr.op == "Equal" and all(value in (0, 1) for value in numbers) and len(numbers) == 1
         choice = (expr.op in COMPARISONS or expr.op == "Where") and all(
-            arg.dtype == "bool" for arg in expr.args if _inner(arg) == element
+            arg.dtype == "bool" for arg in expr.args if uncast(arg) == element
         )
         if not (test or choice or expr.op in _ARITHMETIC):
             return False
     return all(is_binary(arg, element) for arg in expr.args)
-
-
-def _inner(expr: Expr) -> Expr:
-    return _inner(expr.args[0]) if isinstance(expr, Apply) and expr.op == "Cast" else expr
 
 
 def _number(expr: Expr) -> float | None:
@@ -196,10 +192,10 @@ def _only_compares(expr: Expr, element: Element) -> bool:
     """Whether an expression depends on the element only by comparing it with constants, or as a boolean."""
     if not isinstance(expr, Apply):
         return expr != element
-    if expr.op in COMPARISONS and any(_inner(arg) == element for arg in expr.args):
-        others = [arg for arg in expr.args if _inner(arg) != element]
+    if expr.op in COMPARISONS and any(uncast(arg) == element for arg in expr.args):
+        others = [arg for arg in expr.args if uncast(arg) != element]
         return all(_number(arg) is not None for arg in others)
-    if expr.op == "Cast" and expr.dtype == "bool" and _inner(expr) == element:
+    if expr.op == "Cast" and expr.dtype == "bool" and uncast(expr) == element:
         return True
     return all(_only_compares(arg, element) for arg in expr.args)
 

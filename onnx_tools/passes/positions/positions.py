@@ -11,7 +11,7 @@ from ...analysis.layout import S, packed_axis, token_axis
 from ...analysis.onnx_operators import ELEMENTWISE
 from ...analysis.symbolic import Analysis, Apply, Expr, Index, Number, Poly
 from ...analysis.symbolic.arguments import axis_of
-from ...analysis.symbolic.expr import axis_index, leaves
+from ...analysis.symbolic.expr import axis_index, leaves, uncast
 from ...analysis.symbolic.facts import Facts, Shape
 from ...match import NoMatch
 from ..base import Boundary, pack
@@ -121,9 +121,7 @@ class _PositionNodes:
 
 def offset_of(facts: Facts, sequence: int) -> int | None:
     """The offset c where the tensor is its index along the sequence plus c, in whatever type; None where it is not."""
-    expr = facts.expr
-    while isinstance(expr, Apply) and expr.op == "Cast":
-        expr = expr.args[0]
+    expr = uncast(facts.expr)
     if not isinstance(expr, Index) or any(size.constant() != 1 for size in (facts.shape or ())[1:] if size != S):
         return None
     return (expr.poly - axis_index(sequence)).constant()

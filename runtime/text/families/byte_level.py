@@ -18,6 +18,7 @@ from .components import (
     Settings,
     TokenizerJson,
     bpe,
+    enclose,
 )
 
 if TYPE_CHECKING:
@@ -54,14 +55,11 @@ def _plain(
 
 
 def _roberta(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    begin, end = settings.token("cls_token"), settings.token("sep_token")
-    frame = Frame((begin, FIRST, end), (begin, FIRST, end, end, f"{SECOND}:0", end))
-    return _plain(settings, tokenizer_json, frame)
+    return _plain(settings, tokenizer_json, enclose(*settings.ends()))
 
 
 def _deberta(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    begin, end = settings.token("cls_token"), settings.token("sep_token")
-    return _plain(settings, tokenizer_json, Frame((begin, FIRST, end), (begin, FIRST, end, end, SECOND, end)))
+    return _plain(settings, tokenizer_json, enclose(*settings.ends(), SECOND))
 
 
 def _gpt2(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
@@ -113,8 +111,7 @@ def _clip(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
         pre_tokenizers.Split(Regex(_CLIP), behavior="removed", invert=True),
         pre_tokenizers.ByteLevel(add_prefix_space=False),
     ]
-    begin, end = settings.token("bos_token"), settings.token("eos_token")
-    frame = Frame((begin, FIRST, end), (begin, FIRST, end, end, f"{SECOND}:0", end))
+    frame = enclose(*settings.ends("bos_token", "eos_token"))
     return Components(model, normalizers.Sequence(steps), pre_tokenizers.Sequence(cutters), frame)
 
 
@@ -124,7 +121,7 @@ def _herbert(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
 
     model = bpe(tokenizer_json, unk_token=settings.token("unk_token"), end_of_word_suffix="</w>")
     normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
-    begin, end = settings.token("cls_token"), settings.token("sep_token")
+    begin, end = settings.ends()
     pair = (begin, FIRST, end, f"{SECOND}:1", f"{end}:1")
     frame = Frame((begin, FIRST, end), pair, numbers={begin: 0, end: 2})
     return Components(model, normalizer, pre_tokenizers.BertPreTokenizer(), frame)
@@ -142,7 +139,7 @@ def _nougat(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     """Its pattern of marks is read as plain text, which hardly any text holds."""
     from tokenizers import normalizers, pre_tokenizers
 
-    begin, end = settings.token("bos_token"), settings.token("eos_token")
+    begin, end = settings.ends("bos_token", "eos_token")
     steps: list[Any] = [
         pre_tokenizers.Split("SPL1T-TH1S-Pl3A5E", behavior="removed", invert=False),
         pre_tokenizers.Digits(individual_digits=True),

@@ -72,6 +72,10 @@ class Settings:
             raise self._wrong(name, f"a number from 0 to {1 << 16}")
         return default if value is None else value
 
+    def ends(self, begin: str = "cls_token", end: str = "sep_token") -> tuple[str, str]:
+        """The tokens at the beginning and at the end of texts, which have these names."""
+        return self.token(begin), self.token(end)
+
     def token(self, name: str) -> str:
         """The content of a special token; those that are one class's alone have other contents only as objects."""
         setting = self._values.get(name)
@@ -156,6 +160,11 @@ class Frame:
         numbers = ((name, self.numbers.get(name, tokenizer.token_to_id(name))) for name in names)
         tokens = [(name, unknown if number is None else number) for name, number in numbers]
         return processors.TemplateProcessing(single=list(self.single), pair=list(self.pair), special_tokens=tokens)
+
+
+def enclose(begin: str, end: str, second: str = f"{SECOND}:0") -> Frame:
+    """Texts between these tokens, the second after another `end`; `second` is "$B", perhaps with its type."""
+    return Frame((begin, FIRST, end), (begin, FIRST, end, end, second, end))
 
 
 NO_FRAME = Frame((FIRST,), (FIRST, f"{SECOND}:1"))

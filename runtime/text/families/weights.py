@@ -7,7 +7,19 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .components import FIRST, SECOND, SPACE, UNIGRAM, Components, Family, Frame, Settings, TokenizerJson, unigram
+from .components import (
+    FIRST,
+    SECOND,
+    SPACE,
+    UNIGRAM,
+    Components,
+    Family,
+    Frame,
+    Settings,
+    TokenizerJson,
+    enclose,
+    unigram,
+)
 from .languages import OF_MBART, OF_MBART50
 from .word_pieces import bert_frame
 
@@ -59,8 +71,7 @@ def _position(
 
 
 def _ends_twice(settings: Settings) -> Frame:
-    begin, end = settings.token("bos_token"), settings.token("eos_token")
-    return Frame((begin, FIRST, end), (begin, FIRST, end, end, SECOND, end))
+    return enclose(*settings.ends("bos_token", "eos_token"), SECOND)
 
 
 def _end(settings: Settings) -> Frame:
@@ -103,7 +114,7 @@ def _rembert(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
 
 
 def _xlnet(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    begin, end = settings.token("cls_token"), settings.token("sep_token")
+    begin, end = settings.ends()
     single = (f"{FIRST}:0", f"{end}:0")
     frame = Frame((*single, f"{begin}:2"), (*single, f"{SECOND}:1", f"{end}:1", f"{begin}:2"))
     normalizer = _quotes(settings, tokenizer_json, keeps_accents=False, lower=False)

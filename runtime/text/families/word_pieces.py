@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .components import FIRST, SECOND, WORD_PIECE, Components, Family, Frame, Settings, TokenizerJson
+from .components import FIRST, SECOND, WORD_PIECE, Components, Family, Frame, Settings, TokenizerJson, enclose
 
 _ENDS = ("cls_token", "sep_token")
 
@@ -28,7 +28,7 @@ def _components(settings: Settings, tokenizer_json: TokenizerJson, frame: Frame,
 
 def bert_frame(settings: Settings, kind: int = 0) -> Frame:
     """[CLS] A [SEP] B [SEP], with the type of [CLS]."""
-    begin, end = settings.token("cls_token"), settings.token("sep_token")
+    begin, end = settings.ends()
     single = (f"{begin}:{kind}", f"{FIRST}:0", f"{end}:0")
     return Frame(single, (*single, f"{SECOND}:1", f"{end}:1"))
 
@@ -38,10 +38,7 @@ def _bert(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
 
 
 def _mpnet(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    begin, end = settings.token("cls_token"), settings.token("sep_token")
-    return _components(
-        settings, tokenizer_json, Frame((begin, FIRST, end), (begin, FIRST, end, end, f"{SECOND}:0", end))
-    )
+    return _components(settings, tokenizer_json, enclose(*settings.ends()))
 
 
 def _funnel(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
@@ -49,7 +46,7 @@ def _funnel(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
 
 
 def _splinter(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    begin, end = settings.token("cls_token"), settings.token("sep_token")
+    begin, end = settings.ends()
     question = (settings.token("question_token"), ".")
     first, second = (question, ()) if settings.pads_right else ((), question)
     pair = (f"{begin}:0", f"{FIRST}:0", *first, f"{end}:0", f"{SECOND}:1", *second, f"{end}:1")
