@@ -12,6 +12,7 @@ from .feeds import Array, packed_feeds, padded_feeds, split_outputs
 from .gpu import plugin_library  # which remembers where Python was started
 from .masks import kept_slots, mask_values
 from .plan_files import check_no_folder, file_digest, open_plan, parse_metadata, read_sidecar, sidecar_path
+from .prefixes import order_of_runs
 from .sequence_values import read_values, sample_values
 from .session import Session, budget_of
 from .shared_values import groups_of_shared
@@ -37,6 +38,7 @@ __all__ = [
     "kept_slots",
     "mask_values",
     "open_plan",
+    "order_of_runs",
     "packed_feeds",
     "padded_feeds",
     "parse_metadata",

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from padfree.runtime import Budget, Session, cut, groups_of_shared
-from padfree.runtime.prefixes import order_of_runs
+from padfree.runtime import Budget, Session, cut, groups_of_shared, order_of_runs
 from padfree.runtime.request import RaggedBatch, read_packed
 from padfree.runtime.text import TextInputs
 from pyarrow.fs import FileType
