@@ -79,7 +79,13 @@ cudaError_t launchAttentionSm90(const AttentionParams& params, cudaStream_t stre
 cudaError_t launchAttentionSm90Short(const AttentionParams& params, cudaStream_t stream) {
   return (params.type == DataType::kFloat16 ? launchShortSm90<half> : launchShortSm90<__nv_bfloat16>)(params, stream);
 }
+cudaError_t launchAttentionSm90Wide(const AttentionParams& params, cudaStream_t stream) {
+  return (params.type == DataType::kFloat16 ? launchWideSm90<half> : launchWideSm90<__nv_bfloat16>)(params, stream);
+}
 #else
+cudaError_t launchAttentionSm90Wide(const AttentionParams&, cudaStream_t) {
+  return cudaErrorNoKernelImageForDevice;
+}
 cudaError_t launchAttentionSm90(const AttentionParams&, cudaStream_t) {
   return cudaErrorNoKernelImageForDevice;
 }

@@ -36,6 +36,11 @@ template <typename T>
 cudaError_t launchRingSm90(const AttentionParams& params, cudaStream_t stream);
 constexpr int kMaxHopperHeadSize = 128, kMaxHopperBiasRange = 512;
 
+// The same for heads of up to kMaxHeadSize, with windows but without biases; needs no tasks.
+cudaError_t launchAttentionSm90Wide(const AttentionParams& params, cudaStream_t stream);
+template <typename T>
+cudaError_t launchWideSm90(const AttentionParams& params, cudaStream_t stream);
+
 // The same for 1 <= max_seq_len <= kShortLength, the part of a sequence that fits on chip; needs no tasks.
 cudaError_t launchAttentionSm90Short(const AttentionParams& params, cudaStream_t stream);
 template <typename T>

@@ -308,7 +308,7 @@ PADFREE_TEST_EXPORT int padfreePool(const void* x, const int* cu_seqlens, void* 
 }
 
 // Operands as (data, bias, token_stride, head_stride) each; kernel: 0 as the plugin chooses, 1 mma, 2 sm90,
-// 3 sm90 for short sequences, 4 for near windows, 5 mma for disentangled biases.
+// 3 sm90 for short sequences, 4 for near windows, 5 mma for disentangled biases, 6 sm90 for wide heads.
 PADFREE_TEST_EXPORT int padfreeAttention(
     const void* q, const void* q_bias, int64_t q_token_stride, int64_t q_head_stride, const void* k, const void* k_bias,
     int64_t k_token_stride, int64_t k_head_stride, const void* v, const void* v_bias, int64_t v_token_stride,
@@ -321,7 +321,8 @@ PADFREE_TEST_EXPORT int padfreeAttention(
   const AttentionOperand value{v, v_bias, v_token_stride, v_head_stride, bias_head_stride};
   constexpr decltype(&padfree::launchAttention) kLaunchers[] = {
       padfree::launchAttention,          padfree::launchAttentionMma,        padfree::launchAttentionSm90,
-      padfree::launchAttentionSm90Short, padfree::launchAttentionSm90Window, padfree::launchAttentionDisentangled};
+      padfree::launchAttentionSm90Short, padfree::launchAttentionSm90Window, padfree::launchAttentionDisentangled,
+      padfree::launchAttentionSm90Wide};
   padfree::AttentionParams params{};
   params.q = query;
   params.k = key;

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 DATA_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int32: 3}
-ATTENTION_KERNELS = {"auto": 0, "mma": 1, "sm90": 2, "short": 3, "window": 4, "disentangled mma": 5}
+ATTENTION_KERNELS = {"auto": 0, "mma": 1, "sm90": 2, "short": 3, "window": 4, "disentangled mma": 5, "wide": 6}
 ACTIVATIONS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "silu": 4, "sigmoid": 5}
 ATTENTION_BIASES = {"none": 0, "slope": 1, "distance": 2, "disentangled": 3}
 POOL_MODES = {"first": 0, "last": 1, "mean": 2, "max": 3}
