@@ -211,7 +211,7 @@ def test_models_that_cannot_be_in_fp8(original: ModelProto, half: Model, made: M
         quantize(made, BATCHES)
     with pytest.raises(RewriteError, match="no padfree metadata; rewrite it first"):
         quantize(Model(original), BATCHES)
-    with pytest.raises(RewriteError, match="rewritten in fp32, and e4m3 stands beside fp16 or bf16"):
+    with pytest.raises(RewriteError, match="rewritten in fp32, and 8 bits stand beside fp16 or bf16"):
         quantize(Model.of(rewrite(original, verify=False).model), BATCHES)
     with pytest.raises(RewriteError, match="has no GEMM of tokens that padfree's kernels compute"):
         quantize(Model.of(rewrite(original, precision="fp16", verify=False).model), BATCHES)
