@@ -16,6 +16,11 @@ bool fitsHopper(const AttentionParams& params) {
          (params.bias != AttentionBias::kDistance || params.bias_range <= kMaxHopperBiasRange);
 }
 
+// What the Hopper kernel for wide heads is for.
+bool hasWideHeads(const AttentionParams& params) {
+  return params.D > kMaxHopperHeadSize && params.bias == AttentionBias::kNone;
+}
+
 // Whether everything that a bias reads is given, and nothing that it excludes.
 bool hasBias(const AttentionParams& params) {
   if (params.bias == AttentionBias::kSlope) return params.slopes;
@@ -62,6 +67,7 @@ cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream) 
                ? launchAttentionSm90Disentangled(params, stream)
                : launchAttentionDisentangled(params, stream);
   }
+  if (runsOnHopper() && hasWideHeads(params)) return launchAttentionSm90Wide(params, stream);
   if (!runsOnHopper() || !fitsHopper(params)) return launchAttentionMma(params, stream);
   if (params.max_seq_len > 0 && params.max_seq_len <= kShortLength) return launchAttentionSm90Short(params, stream);
   if (seesNearKeys(params)) return launchAttentionSm90Window(params, stream);

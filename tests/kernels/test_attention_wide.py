@@ -38,3 +38,12 @@ def test_sizes(head_size: int, dtype: torch.dtype) -> None:
 def test_large_scores(window: tuple[int, int]) -> None:
     for lengths in ([700, 33, 64], [65] * 40):
         check(lengths, Positions(window), kv_heads=1, head_size=256, kernel="wide", spread=4.0)
+
+
+def test_auto_gives_the_same_bits() -> None:
+    for window in ((-1, -1), (256, 256), (-1, 0)):
+        results = [
+            check([200, 77, 512], Positions(window), kv_heads=1, head_size=256, kernel=kernel)
+            for kernel in ("auto", "wide")
+        ]
+        assert torch.equal(*results)
