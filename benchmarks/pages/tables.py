@@ -49,6 +49,7 @@ PAGES = {
         "linear-e4m3",
         "linear-general",
         "load",
+        "native-triton-backend",
         "trained-models",
     ),
 }
@@ -124,12 +125,16 @@ def of_cases(source: str, make: Callable[[Sequence[Record]], str]) -> Table:
     return lambda results: make(read(results / f"{source}.jsonl"))
 
 
-def contest(results: Path) -> str:
-    """A row per server: its best step within the limit of latency."""
-    path = results / "load.jsonl"
-    servers = load_report.read(path)
-    rows = load_report.table(servers, load_report.session_rate(path))
-    return f"{rows}\n{made_with([step for steps in servers.values() for step in steps])}\n"
+def contest(source: str) -> Table:
+    """A table of servers: the best step of each within the limit of latency."""
+
+    def text(results: Path) -> str:
+        path = results / f"{source}.jsonl"
+        servers = load_report.read(path)
+        rows = load_report.table(servers, load_report.session_rate(path))
+        return f"{rows}\n{made_with([step for steps in servers.values() for step in steps])}\n"
+
+    return text
 
 
 def service(source: str, make: Callable[[Sequence[Record]], service_tables.Table]) -> Table:
@@ -208,7 +213,8 @@ TABLES: Mapping[str, Table] = {
     "trained": of_cases("trained", with_training(trained_report.scores)),
     "trained_layers": of_cases("trained", with_training(trained_report.errors)),
     "pretrained": pretrained_models,
-    "contest": contest,
+    "contest": contest("load"),
+    "native": contest("native"),
     "callers": service("callers", service_tables.callers),
     "http": http,
     "integrations": service("integrations", service_tables.integrations),
