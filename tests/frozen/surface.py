@@ -106,13 +106,24 @@ def members(node: ast.stmt) -> Iterator[str]:
             yield from (f".{item.name}({name})" for name in parameters(item))
 
 
+def with_bases(node: ast.stmt | None, module: str, root: Path) -> Iterator[ast.stmt]:
+    """A definition, and of a class those of its base classes, whose members it has."""
+    if node is None:
+        return
+    yield node
+    for base in node.bases if isinstance(node, ast.ClassDef) else ():
+        if isinstance(base, ast.Name) and base.id != getattr(node, "name", ""):
+            yield from with_bases(definition(module, base.id, root), module, root)
+
+
 def names(root: Path) -> Iterator[str]:
     """Everything in the `__all__` of every module, with the parameters and members that callers may use."""
     for module, path in modules(root).items():
         for name in exports_of(tree(path)):
             yield f"{module}:{name}"
             node = definition(module, name, root)
-            yield from (f"{module}:{name}{member}" for member in (members(node) if node else ()))
+            found = {member for item in with_bases(node, module, root) for member in members(item)}
+            yield from (f"{module}:{name}{member}" for member in sorted(found))
 
 
 def snippets(root: Path) -> Iterator[str]:

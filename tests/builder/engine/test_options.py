@@ -26,6 +26,7 @@ ALL: dict[str, Any] = {
     "mask": "attention_mask",
     "masks": "contiguous",
     "padding_id": 1,
+    "shared_prefixes": True,
     "max_batch": 4,
     "max_seq_len": 32,
     "max_tokens": 96,
@@ -52,7 +53,7 @@ def test_every_keyword_has_its_field() -> None:
     assert options.profile == ProfileOptions(4, 32, 96, 50)
     assert options.tactics == TacticOptions(1 << 20, 2, Path("cache"))
     assert (options.linear, options.norms, options.device) == ("padfree", "separate", 1)
-    rewriting = ("interface", "precision", "strict", "verify", "mask", "masks", "padding_id")
+    rewriting = ("interface", "precision", "strict", "verify", "mask", "masks", "padding_id", "shared_prefixes")
     assert options.rewriting == RewriteOptions.of_keywords(**{name: ALL[name] for name in rewriting})
     of_file = BuildOptions.of_keywords(
         **{name: ALL[name] for name in {"verify", *ALL} - {*rewriting[:3], *rewriting[4:]}}
@@ -87,6 +88,6 @@ def test_the_command_says_the_same() -> None:
     words = "build model.onnx -o model.plan --interface padded --precision bf16 --strict --verify whole"
     words += " --mask attention_mask --masks contiguous --padding-id 1 --max-batch 4 --max-seq-len 32 --max-tokens 96"
     words += " --opt-tokens 50 --timing-cache cache --workspace-mib 1 --optimization-level 2 --linear padfree"
-    words += " --norms separate --measure --device 1"
+    words += " --norms separate --measure --shared-prefixes --device 1"
     (engine,) = engines_of(make_parser().parse_args(words.split()))
     assert _options_of(engine) == BuildOptions.of_keywords(**ALL)
