@@ -147,8 +147,8 @@ def _candidate(
         return TimedChoice(*choice, problem=outcome)
     try:
         return TimedChoice(*choice, _time(outcome, requests, builder))
-    except SessionError as error:
-        return TimedChoice(*choice, problem=str(error))
+    except Exception as error:  # an engine that cannot be timed is no reason to build none
+        return TimedChoice(*choice, problem=_reason(error))
 
 
 def _time(build: Build, requests: tuple[TimedRequest, ...], builder: EngineBuilder) -> tuple[float, ...]:
@@ -198,7 +198,11 @@ def _time_padded(model: ModelSource, request: TimedRequest, builder: EngineBuild
         build = Build(engine, describe_plan(engine, raw, profile, builder, choices))
         return PaddedTime(_time(build, (request,), builder)[0])
     except Exception as error:  # the original, not padfree, may be at fault, in whatever library
-        return PaddedTime(problem=" ".join(str(error).split()) or type(error).__name__)
+        return PaddedTime(problem=_reason(error))
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _line(item: TimedChoice, requests: tuple[TimedRequest, ...]) -> str:

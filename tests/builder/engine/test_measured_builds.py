@@ -44,6 +44,7 @@ class Bench:
         self.builder, self.plan = fake_builder(monkeypatch), folder / "model.plan"
         self.times, self.timed = dict(TIMES), list[str]()
         self.refused_number, self.device = 0, ADA
+        self.error: type[Exception] = SessionError
         original = self.builder.build
 
         def make(builder: FakeBuilder, model: Any, ranges: Any, **options: Any) -> BuiltEngine:
@@ -58,7 +59,7 @@ class Bench:
             self.timed.append(name)
             times = self.times[name]
             if isinstance(times, str):
-                raise SessionError(times)
+                raise self.error(times)
             return times[-len(requests) :]
 
         monkeypatch.setattr(self.builder, "build", make)
@@ -133,7 +134,9 @@ def test_engines_that_fail_are_named_and_left_out(bench: Bench, capsys: Capture)
     assert "norms folded: not measured: TensorRT built no engine: out of memory" in capsys.readouterr().err
 
 
-def test_nothing_can_be_timed(bench: Bench) -> None:
+@pytest.mark.parametrize("error", [SessionError, RuntimeError])
+def test_nothing_can_be_timed(bench: Bench, error: type[Exception]) -> None:
+    bench.error = error
     for name in bench.times:
         bench.times[name] = "no clock"
     metadata = bench.build()
