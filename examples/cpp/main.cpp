@@ -63,6 +63,7 @@ std::vector<int32_t> inputValues(const std::string& name, const std::vector<std:
   }
   if (name == "seq_lens") return lengths;
   if (name == "cu_seqlens") return sums;
+  if (name == "prefix") return std::vector<int32_t>{-1};           // no sequence continues another
   if (name == "max_seqlen") return std::vector<int32_t>(longest);  // its shape alone is read
   return name == "input_ids" ? ids : std::vector<int32_t>(ids.size());
 }

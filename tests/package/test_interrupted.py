@@ -58,7 +58,7 @@ class Interrupting:
 
 class Loses:
     def find_spec(self, name, path=None, target=None):
-        if name == "padfree.builder.errors" and self in sys.meta_path:
+        if name == "padfree.builder.folders.folder" and self in sys.meta_path:
             sys.meta_path.remove(self)
             Interrupting()
             import time

@@ -151,6 +151,27 @@ __device__ void fillDistanceTable(const AttentionParams& p, int head, const Dist
   namedBarrier(kGroupBarrier + group, kWarpgroup);
 }
 
+// Rows of all heads become zeros: those of filler tokens.
+__device__ __forceinline__ void zeroWholeRows(const AttentionParams& p, int token, int rows, int group_thread) {
+  const int chunks = p.H * p.D / 8;
+  const int64_t first = static_cast<int64_t>(token) * chunks;
+  for (int i = group_thread; i < rows * chunks; i += kWarpgroup) zeroChunk(p, first + i);
+}
+
+// Stages after a group's own last step, which other groups of the block still read.
+template <typename S>
+__device__ __forceinline__ void passIdleSteps(const ConsumerBarriers<S>& barriers, const AttentionWorkItem& item,
+                                              int stage_index, int stride, int group_thread, const ItemFlags& flags) {
+  if constexpr (S::kEndsByGroup) {
+    for (int idle = uniform(item.idle_steps); idle > 0; --idle) {
+      stage_index += stride;
+      barriers.waitKeys(stage_index);
+      barriers.pingPongPass(flags.next);
+      barriers.releaseStage(stage_index, group_thread, flags.arrivals);
+    }
+  }
+}
+
 // Works through the items of one warpgroup. Warpgroups feed the tensor cores in ping-pong: otherwise all would multiply
 // at the same time and then all compute exponentials at the same time (FlashAttention-3, section 3.1). A warpgroup
 // waits at barrier kPingPongBarrier + group, at which the one before it arrives when it is done.
@@ -172,9 +193,7 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
     if (item.rows <= 0) {
       if (item.rows < 0) return;
       barriers.releaseQueries(slot, lane);
-      const int chunks = p.H * p.D / 8;
-      const int64_t first = static_cast<int64_t>(item.token) * chunks;
-      for (int i = group_thread; i < steps * chunks; i += kWarpgroup) zeroChunk(p, first + i);
+      zeroWholeRows(p, item.token, steps, group_thread);
       continue;
     }
     int issued_stages = loadShared(&shared.issued_stages);
@@ -226,14 +245,7 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
     }
     barriers.releaseStage(stage_index, group_thread, flags.arrivals);
     if (flags.idle_step) barriers.pingPongPass(flags.next);
-    if constexpr (S::kEndsByGroup) {
-      for (int idle = uniform(item.idle_steps); idle > 0; --idle) {
-        stage_index += stride;
-        barriers.waitKeys(stage_index);
-        barriers.pingPongPass(flags.next);
-        barriers.releaseStage(stage_index, group_thread, flags.arrivals);
-      }
-    }
+    passIdleSteps(barriers, item, stage_index, stride, group_thread, flags);
 
     rows.addUpSums();
     if (flags.splits > 1) {

@@ -276,7 +276,7 @@ def test_the_records_keys_are_documented(tmp_path: Path) -> None:
     installed = {"torch", "transformers", "onnxruntime", "onnx", "cuda-bindings", "tensorrt", "triton"}
     record = set(json.loads(out.read_text()))
     assert record - installed <= documented
-    assert documented - record <= {"gpu", "cpu", "driver", "fp32", "fp16", "bf16", "fp8"}
+    assert documented - record <= {"gpu", "cpu", "driver", "fp32", "fp16", "bf16", "fp8", "int8"}
 
 
 def test_every_peer_is_documented() -> None:

@@ -51,7 +51,7 @@ def calibrate(folder: Path, storage: Storage) -> Model:
 def test_scales_and_losses_are_those_of_one_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = quantization_of(calibrate(tmp_path / "model", Storage.MEMORY))
     make_large(monkeypatch)
-    monkeypatch.setattr(losses, "_TENSORS_AT_ONCE", 1)  # would mean one run of all parts per tensor
+    monkeypatch.setattr(losses, "TENSORS_AT_ONCE", 1)  # would mean one run of all parts per tensor
     runs = list[int]()
     each = staged_session.StagedSession.each
 
