@@ -13,7 +13,14 @@ from padfree.onnx_tools.operators import OPERATORS, TensorSpec
 
 from tests.support.samples import LETTERS, concrete_shape, variants
 
-TYPES = {"int32": "int32", "float32": "float32", "fp8": "float8_e4m3fn", "int8": "int8", "act": "float16", "act or int32": "float16"}
+TYPES = {
+    "int32": "int32",
+    "float32": "float32",
+    "fp8": "float8_e4m3fn",
+    "int8": "int8",
+    "act": "float16",
+    "act or int32": "float16",
+}
 
 
 def facts_of(tensor: TensorSpec) -> Facts:
