@@ -12,7 +12,7 @@ import numpy.typing as npt
 from padfree.contract.machine import cores
 
 _ELEMENTS = 1 << 16
-_PIECE = 1 << 20  # elements that are worth a thread
+_PIECE = 1 << 18  # elements that are worth a thread
 _MOST_THREADS = 16  # memory is no faster for more
 
 Array = npt.NDArray[Any]
