@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from padfree.onnx_tools.operators import OPERATORS
 
-from tests.support.samples import PLAIN_LINEAR, PLAIN_NORM, PLAIN_POOL, all_variants, variants, written
+from tests.support.samples import PLAIN_LINEAR, PLAIN_NORM, PLAIN_POOL, all_variants, fields_in_engine, variants
 
 from .plugin_abi import FIELD_CHAR, FIELD_FLOAT32, FIELD_INT32, FP16, LogCapture, PluginLibrary
 
@@ -33,7 +33,7 @@ def test_every_variant_serialises_and_clones(library: PluginLibrary, operator: s
     for variant in variants(operator):
         plugin = library.create(operator, variant)
         assert plugin is not None, variant
-        attributes = written(operator, variant)
+        attributes = fields_in_engine(operator, variant)
         assert plugin.identity() == (operator, "1", "")
         assert plugin.serialised_fields() == attributes
         copy = plugin.clone()

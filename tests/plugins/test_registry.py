@@ -17,7 +17,7 @@ import pytest
 from padfree.onnx_tools.operators import OPERATORS
 from padfree.onnx_tools.operators.spec import AttributeValue
 
-from tests.support.samples import PLAIN_POOL, all_variants, variants, written
+from tests.support.samples import PLAIN_POOL, all_variants, fields_in_engine, variants
 
 from .plugin_abi import LoggerFinder, Plugin, PluginLibrary, address_of_binding, loaded_major
 
@@ -115,7 +115,7 @@ def test_fields_come_back(registry: Any, operator: str, attributes: dict[str, At
     result = create(registry, operator, attributes)
     assert result is not None
     serialised = Plugin(address_of_binding(result)).serialised_fields()
-    expected = written(operator, attributes)
+    expected = fields_in_engine(operator, attributes)
     assert serialised == expected
     again = create(registry, operator, serialised)
     assert Plugin(address_of_binding(again)).serialised_fields() == expected

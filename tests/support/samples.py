@@ -63,7 +63,7 @@ def variants(operator: str) -> Iterator[dict[str, AttributeValue]]:
             yield attributes
 
 
-def written(operator: str, attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
+def fields_in_engine(operator: str, attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
     """What a node of an engine has of them: attributes that came later only where they say something."""
     later = {spec.name: spec.outside_engines for spec in OPERATORS[operator].attributes if spec.is_later}
     return {name: value for name, value in attributes.items() if later.get(name) != value}
