@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from .spec import INT32_MAX, AttributeSpec, Condition, OperatorSpec, PluginRange, TensorSpec, flag, when, without
 
 ACTIVATIONS = ("none", "gelu", "gelu_tanh", "relu", "silu", "sigmoid")
@@ -97,13 +99,38 @@ LINEAR = OperatorSpec(
 MAX_SCALE = 2.0**14
 """The largest y_scale, and the largest 1 / y_scale: e4m3 itself reaches from 2^-9 to 448."""
 Y_SCALE = AttributeSpec("y_scale", "float", "the divisor of results in e4m3", minimum=1 / MAX_SCALE, maximum=MAX_SCALE)
-RESULTS = AttributeSpec(
-    "results",
-    "string",
-    "the types in which results are written: act, e4m3, or both",
-    allowed=("act", "e4m3", "both"),
-    selects_body=True,
-)
+
+
+def _results_in(narrow: str) -> AttributeSpec:
+    return AttributeSpec(
+        "results",
+        "string",
+        f"the types in which results are written: act, {narrow}, or both",
+        allowed=("act", narrow, "both"),
+        selects_body=True,
+    )
+
+
+def _outputs_in(narrow: str, element: Literal["fp8", "int8"], writes_narrow: Condition) -> tuple[TensorSpec, ...]:
+    return (
+        TensorSpec("y", "act", "[T,N]", WRITES_ACT, without("gated")),
+        TensorSpec("y", "act", "[T,N/2]", WRITES_ACT, when("gated")),
+        TensorSpec(f"y_{narrow}", element, "[T,N]", writes_narrow, without("gated")),
+        TensorSpec(f"y_{narrow}", element, "[T,N/2]", writes_narrow, when("gated")),
+        TensorSpec("moments", "float32", "[N/64,T,2]", when("has_moments")),
+    )
+
+
+def _requires_in(narrow: str) -> tuple[tuple[Condition, Condition], ...]:
+    return (
+        *_EPILOGUE_REQUIRES,
+        (when("has_moments"), WRITES_ACT),
+        (when("gated"), Condition("results", ("act", narrow))),
+        (_ROTATES, Condition("results", ("act",))),
+    )
+
+
+RESULTS = _results_in("e4m3")
 WRITES_ACT = Condition("results", ("act", "both"))
 WRITES_E4M3 = Condition("results", ("e4m3", "both"))
 
@@ -120,37 +147,19 @@ LINEAR_FP8 = OperatorSpec(
         TensorSpec("bias", "act", "[N]"),
         *LINEAR.inputs[3:],
     ),
-    outputs=(
-        TensorSpec("y", "act", "[T,N]", WRITES_ACT, without("gated")),
-        TensorSpec("y", "act", "[T,N/2]", WRITES_ACT, when("gated")),
-        TensorSpec("y_e4m3", "fp8", "[T,N]", WRITES_E4M3, without("gated")),
-        TensorSpec("y_e4m3", "fp8", "[T,N/2]", WRITES_E4M3, when("gated")),
-        TensorSpec("moments", "float32", "[N/64,T,2]", when("has_moments")),
-    ),
+    outputs=_outputs_in("e4m3", "fp8", WRITES_E4M3),
     attributes=(
         _ACTIVATION,
         *_EPILOGUE_FLAGS,
         RESULTS,
         Y_SCALE,
     ),
-    requires=(
-        *_EPILOGUE_REQUIRES,
-        (when("has_moments"), WRITES_ACT),
-        (when("gated"), Condition("results", ("act", "e4m3"))),
-        (_ROTATES, Condition("results", ("act",))),
-    ),
+    requires=_requires_in("e4m3"),
     plugin_precisions=LINEAR.plugin_precisions,
     in_half=_ALWAYS,
     measurement="choices",
 )
 
-_RESULTS_INT8 = AttributeSpec(
-    "results",
-    "string",
-    "the types in which results are written: act, int8, or both",
-    allowed=("act", "int8", "both"),
-    selects_body=True,
-)
 _WRITES_INT8 = Condition("results", ("int8", "both"))
 
 LINEAR_INT8 = OperatorSpec(
@@ -166,19 +175,9 @@ LINEAR_INT8 = OperatorSpec(
         TensorSpec("y_factors", "float32", "[N]", _WRITES_INT8, without("gated")),
         TensorSpec("y_factors", "float32", "[N/2]", _WRITES_INT8, when("gated")),
     ),
-    outputs=(
-        *LINEAR_FP8.outputs[:2],
-        TensorSpec("y_int8", "int8", "[T,N]", _WRITES_INT8, without("gated")),
-        TensorSpec("y_int8", "int8", "[T,N/2]", _WRITES_INT8, when("gated")),
-        LINEAR_FP8.outputs[4],
-    ),
-    attributes=(_ACTIVATION, *_EPILOGUE_FLAGS, _RESULTS_INT8),
-    requires=(
-        *_EPILOGUE_REQUIRES,
-        (when("has_moments"), WRITES_ACT),
-        (when("gated"), Condition("results", ("act", "int8"))),
-        (_ROTATES, Condition("results", ("act",))),
-    ),
+    outputs=_outputs_in("int8", "int8", _WRITES_INT8),
+    attributes=(_ACTIVATION, *_EPILOGUE_FLAGS, _results_in("int8")),
+    requires=_requires_in("int8"),
     plugin_precisions=LINEAR.plugin_precisions,
     in_half=_ALWAYS,
 )
