@@ -15,23 +15,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tritonclient.grpc as triton
 from padfree.builder.bench.environment import append_record, environment
 from padfree.runtime import Session
 
 from benchmarks.command import json_parser
 
+from .client import Array, Outcome, judge
 from .contest import CONTENDERS, MAX_SEQ_LEN, MODEL, OUTPUT, serve
 from .traffic import Traffic
 
-Array = npt.NDArray[Any]
 Ask = Callable[[Array], Array]
 """Maps the ids of one text, [L], to its vector."""
-TOLERANCE = 0.05  # relative to a vector's largest value: half precision in other batches
 
 
 def caller_of(url: str) -> Ask:
@@ -67,8 +64,7 @@ def measure(
             if start < begin:
                 continue
             times.append(1e3 * (time.perf_counter() - start))
-            difference = np.abs(answer.astype(np.float32) - expected[at].astype(np.float32)).max()
-            if difference > TOLERANCE * np.abs(expected[at].astype(np.float32)).max():
+            if judge(np.float32(answer), np.float32(expected[at])) is Outcome.WRONG:
                 wrong.append(at)
 
     threads = [threading.Thread(target=call, args=(number,)) for number in range(callers)]

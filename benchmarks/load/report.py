@@ -31,9 +31,8 @@ def read(path: Path) -> dict[str, list[Record]]:
 
 def session_rate(path: Path) -> float | None:
     """Tokens per second of a Session without a server, measured beside the last contest."""
-    found = [
-        r for r in _of_mode(path, "session rate") if r.get("commit") == _of_mode(path, "contest")[-1].get("commit")
-    ]
+    commit = _of_mode(path, "contest")[-1].get("commit")
+    found = [record for record in _of_mode(path, "session rate") if record.get("commit") == commit]
     return max((float(record["tokens_per_s"]) for record in found), default=None)
 
 
