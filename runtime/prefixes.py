@@ -65,15 +65,39 @@ class SharedRun:
 
 def shared_runs(ragged: RaggedBatch, metadata: Metadata, budget: Budget, costs: Costs | None = None) -> list[SharedRun]:
     """The runs of a batch in which tokens are computed once that several sequences begin with; none where none pays."""
-    if metadata.input_of_role(PREFIX) is None or ragged.seq_lens.size < 2 or budget.max_sequences == 1:
+    families = _paying(ragged, metadata, budget, costs)
+    if not families:
         return []
-    families = [family for family in _families(ragged) if _pays(ragged.seq_lens, [family], costs)]
     lengths = ragged.seq_lens.tolist()
-    if not families or not _pays(ragged.seq_lens, families, costs):
-        return []
     ends = np.cumsum(ragged.seq_lens, dtype=np.int64).tolist()
     starts = [end - length for end, length in zip(ends, lengths, strict=True)]
     return [_run(ragged, starts, lengths, run) for run in _cut(families, lengths, budget)]
+
+
+def computed_lengths(ragged: RaggedBatch, metadata: Metadata, budget: Budget) -> npt.NDArray[np.int64]:
+    """How many tokens of each sequence a run of all computes; prefixes count to one of their sequences."""
+    lengths = ragged.seq_lens.astype(np.int64)
+    for family in _paying(ragged, metadata, budget, None):
+        lengths[family.members[1:]] -= family.length
+    return lengths
+
+
+def shared_beginning(ragged: RaggedBatch, metadata: Metadata) -> int:
+    """How many tokens all sequences begin with that a run computes once; 0: none, or too few to pay."""
+    count = ragged.seq_lens.size
+    if metadata.input_of_role(PREFIX) is None or count < 2:
+        return 0
+    most = int(ragged.seq_lens.min()) - 1
+    starts = np.cumsum(ragged.seq_lens, dtype=np.int64) - ragged.seq_lens
+    for looked_at in (LEAST_PREFIX, most):  # most batches differ early
+        if looked_at > most:
+            return 0
+        at = starts[:, None] + np.arange(looked_at)
+        equal = np.all([(row[at] == row[:looked_at]).all(axis=0) for row in ragged.tokens.values()], axis=0)
+        length = looked_at if equal.all() else int(equal.argmin())
+        if length < LEAST_PREFIX:
+            return 0
+    return length if _pays(ragged.seq_lens, [Siblings(list(range(count)), length)], None) else 0
 
 
 def order_of_runs(ragged: RaggedBatch, metadata: Metadata) -> npt.NDArray[np.int64]:
@@ -119,6 +143,14 @@ def read_prefix(prefix: Any, seq_lens: Int32Array, metadata: Metadata) -> Int32A
                 f"--max-seq-len {own + before}"
             )
     return numbers
+
+
+def _paying(ragged: RaggedBatch, metadata: Metadata, budget: Budget, costs: Costs | None) -> list[Siblings]:
+    """The families that make a batch faster; none where the model or the budget has no room for them."""
+    if metadata.input_of_role(PREFIX) is None or ragged.seq_lens.size < 2 or budget.max_sequences == 1:
+        return []
+    families = [family for family in _families(ragged) if _pays(ragged.seq_lens, [family], costs)]
+    return families if families and _pays(ragged.seq_lens, families, costs) else []
 
 
 def _families(ragged: RaggedBatch) -> list[Siblings]:

@@ -10,12 +10,13 @@ from .partition import partition
 from .policies import CheapestCut, FairShare, FirstCome
 from .policy import Decision, Policy, latest_start_s
 from .speed import Speed, run_budget
-from .waiting import Waiting
+from .waiting import Beginning, Waiting
 
 __all__ = [
     "SQUARES_A_TOKEN",
     "Batcher",
     "BatchingError",
+    "Beginning",
     "Budget",
     "CheapestCut",
     "ClosedError",

@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy.typing as npt
 from padfree.contract.closing import Closing
+from padfree.contract.metadata import Metadata
 from padfree.runtime.errors import SessionError
 from padfree.runtime.request import RaggedBatch, read_packed, read_request
 
 from ..budget import Budget, cut
+from ..prefixes import shared_beginning
 from .errors import BatchingError, ClosedError
 from .pace import Pace
 from .parts import Whole
@@ -27,7 +29,7 @@ from .queue import RequestQueue
 from .response_cache import Answer, ResponseCache
 from .serving import Model, Request, Server, too_late
 from .threads import Threads
-from .waiting import Waiting
+from .waiting import Beginning, Waiting
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,8 @@ class Batcher(Closing):
             raise SessionError("the group has no sequences, allowed: one or more; send what there is to run")
         runs = [slice(0, ragged.seq_lens.size)] if part is None else cut(ragged.seq_lens.tolist(), part)
         parts = [ragged.part(run.start, run.stop) for run in runs]
-        requests = self._requests(parts, deadline_s, caller, client, shares, group=True)
+        beginning = _beginning(ragged, self._metadata)
+        requests = self._requests(parts, deadline_s, caller, client, shares, group=True, beginning=beginning)
         self._put(requests)
         return requests[0] if len(requests) == 1 else Whole(requests)
 
@@ -211,6 +214,7 @@ class Batcher(Closing):
         shares: int,
         *,
         group: bool = False,
+        beginning: Beginning | None = None,
     ) -> list[Request]:
         """Requests that have their tickets in the caller's line."""
         if deadline_s is not None and not deadline_s > 0:
@@ -220,7 +224,9 @@ class Batcher(Closing):
         requests = []
         for ragged in parts:
             lengths = ragged.seq_lens.tolist()
-            waiting = Waiting(sum(lengths), now_s, until_s, len(lengths), max(lengths), client, shares)
+            waiting = Waiting(
+                sum(lengths), now_s, until_s, len(lengths), max(lengths), client, shares, beginning=beginning
+            )
             requests.append(Request(ragged, waiting, self._server.order.join(caller), group, self._server))
         return requests
 
@@ -293,6 +299,13 @@ class Batcher(Closing):
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self.close)
+
+
+def _beginning(ragged: RaggedBatch, metadata: Metadata) -> Beginning | None:
+    length = shared_beginning(ragged, metadata)
+    if not length:
+        return None
+    return Beginning(b"".join(row[:length].tobytes() for row in ragged.tokens.values()), length)
 
 
 def _nothing() -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from ..budget import Budget
 from .costs import CostTable
 from .line import EntryT, Line, ListedLine, OrderKey
-from .waiting import Waiting
+from .waiting import Beginning, Waiting
 
 DUE, START, LONGEST, TURN = "due", "start", "longest", "turn"
 """Orders of requests, see orders_of."""
@@ -133,14 +133,24 @@ def longest(request: Waiting) -> int:
 
 
 def first_run(waiting: Iterable[tuple[EntryT, Waiting]], budget: Budget) -> list[tuple[EntryT, Waiting]]:
-    """The first requests that make one run: as many as the budget takes, at least one."""
+    """The first requests that make one run: as many as the budget takes, at least one.
+
+    What sequences begin with counts once, and is a sequence more, where the model shares it.
+    """
     run: list[tuple[EntryT, Waiting]] = []
     sequences = tokens = most = 0
+    beginnings: set[Beginning] = set()
     takes = budget.takes
     for item in waiting:
-        length, _, _, count, of_longest, *_ = item[1]
+        length, _, _, count, of_longest, *_, beginning = item[1]
         sequences += count
         tokens += length
+        if beginning is not None:
+            tokens -= count * beginning.length
+            if beginning not in beginnings:
+                beginnings.add(beginning)
+                sequences += 1
+                tokens += beginning.length
         if count > 1:
             length = of_longest
         if length > most:

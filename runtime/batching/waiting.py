@@ -8,6 +8,18 @@ from collections.abc import Hashable
 from typing import NamedTuple
 
 
+class Beginning(NamedTuple):
+    """What all sequences of a request begin with, where the model computes that once in a run.
+
+    Attributes:
+        tokens: what is compared with those of other requests.
+        length: how many tokens these are.
+    """
+
+    tokens: bytes
+    length: int
+
+
 class Waiting(NamedTuple):
     """A request that waits to be run.
 
@@ -20,6 +32,7 @@ class Waiting(NamedTuple):
         client: who shares the queue with others (FairShare); None: all who name nobody are one.
         shares: how many clients it stands for.
         turn: when it is its client's turn (`turns`); the queue knows.
+        beginning: what its sequences share; None: nothing, or the model cannot use it.
     """
 
     length: int
@@ -30,3 +43,4 @@ class Waiting(NamedTuple):
     client: Hashable = None
     shares: int = 1
     turn: float = 0.0
+    beginning: Beginning | None = None

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from padfree.contract.closing import Closing
 from padfree.contract.metadata import Metadata
-from padfree.contract.names import ONNX_SUFFIX
+from padfree.contract.names import ONNX_SUFFIX, PREFIX
 
 from ..arrays.device_arrays import on_device
 from ..batching.costs import CostTable
@@ -23,6 +23,7 @@ from ..batching.dealing import modelled_costs, run_seconds
 from ..batching.partition import check_alike
 from ..budget import Budget
 from ..errors import SessionError
+from ..prefixes import computed_lengths
 from ..request import RaggedBatch, check_one_run, read_packed, read_request
 from ..session import Session
 from .choice import check_devices, machine_devices
@@ -65,6 +66,7 @@ class DevicePool(Closing):
         self._metadata, self._budget = first.metadata, first.budget
         self._costs = costs or modelled_costs("padded" if first.budget.counts_padding else "packed")
         check_alike(self._costs, self._budget)
+        self._shares = self._metadata.input_of_role(PREFIX) is not None
         self._members = Members(sessions)
         self._runs = contexts * len(sessions)
         self._workers = ThreadPoolExecutor(self._runs, thread_name_prefix="padfree-pool")
@@ -169,8 +171,10 @@ class DevicePool(Closing):
     def run_ragged(self, ragged: RaggedBatch) -> dict[str, list[Any]]:
         """Runs a batch that `read_request` or `read_packed` has checked for this model; otherwise as `run`."""
         with self._running():
-            lengths = ragged.seq_lens.astype(np.int64)
             devices, idle = len(self._members.in_use()), self._members.idle()
+            if devices == 1 and self._shares:  # the session cuts runs by the tokens that it computes
+                return self._run_part(ragged)
+            lengths = computed_lengths(ragged, self._metadata, self._budget)
             parts = divide(lengths, self._costs, self._budget, devices=devices, idle=idle)
             if len(parts) == 1:
                 return self._run_part(ragged)

@@ -13,10 +13,19 @@ import pytest
 from padfree.builder import cli
 from padfree.contract.metadata import parse_metadata
 from padfree.runtime import Session, SessionError
+from padfree.runtime.batching import Batcher, FairShare
 from padfree.runtime.budget import Budget
 from padfree.runtime.cpu_runs import CpuRuns
 from padfree.runtime.gpu.buckets import Buckets, Sizes
-from padfree.runtime.prefixes import LEAST_PREFIX, LEAST_SAVED, read_prefix, shared_runs
+from padfree.runtime.pool import DevicePool
+from padfree.runtime.prefixes import (
+    LEAST_PREFIX,
+    LEAST_SAVED,
+    computed_lengths,
+    read_prefix,
+    shared_beginning,
+    shared_runs,
+)
 from padfree.runtime.request import RaggedBatch
 
 from tests.support.scorers import read, write_scorer
@@ -154,6 +163,36 @@ def test_a_cost_table_decides() -> None:
 
 
 @pytest.mark.parametrize(
+    ("sequences", "length"),
+    [
+        ([[*range(100), 500 + at] for at in range(40)], 100),
+        ([[*range(100)]] * 3, 99),
+        ([[*range(100)], [*range(60)], [*range(80)]], 59),
+        ([[*range(16)], [*range(100)]], 0),
+        ([[*range(LEAST_PREFIX - 1), 7, *range(50)], [*range(100)]], 0),
+        ([[*range(40), *range(900)], [*range(40), *range(1, 900)]], 0),
+        ([[*range(100)]], 0),
+        ([[], [*range(100)]], 0),
+        ([], 0),
+    ],
+    ids=["query", "equal", "lengths", "short", "early", "too little", "one", "empty", "none"],
+)
+def test_what_all_sequences_begin_with(sequences: list[list[int]], length: int) -> None:
+    assert shared_beginning(batch(sequences), METADATA) == length
+    assert shared_beginning(batch(sequences), PLAIN) == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_computed_lengths_are_those_of_one_run(seed: int) -> None:
+    sequences = random_sequences(seed)
+    runs = shared_runs(batch(sequences), METADATA, Budget())
+    computed = computed_lengths(batch(sequences), METADATA, Budget())
+    expected = sum(int(run.batch.seq_lens.sum()) for run in runs) or sum(map(len, sequences))
+    assert int(computed.sum()) == expected
+    assert (computed <= batch(sequences).seq_lens).all()
+
+
+@pytest.mark.parametrize(
     ("prefix", "message"),
     [
         ([-1, 0], r"'prefix' has 2 numbers, there are 3 sequences; pass one for each"),
@@ -242,3 +281,26 @@ def test_packed_runs_take_prefixes_of_the_caller(packed: Path) -> None:
         tokens = np.concatenate([rest[0], query, *rest[1:]])
         found = session.run_packed(tokens, [7, 50, 1, 30], prefix=[1, -1, 1, 1])["scores"]
     np.testing.assert_allclose(found[[0, 2, 3]], expected, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def documents_of_a_query(count: int) -> list[list[int]]:
+    """Sequences of 120 equal tokens, then some of their own."""
+    rng = np.random.default_rng(2)
+    query = rng.integers(0, 400, 120).tolist()
+    return [query + rng.integers(0, 400, rng.integers(1, 60)).tolist() for _ in range(count)]
+
+
+@pytest.mark.parametrize("devices", [0, 1, 2])
+def test_a_request_of_a_batcher_is_one_run_where_its_computed_tokens_fit(packed: Path, devices: int) -> None:
+    sequences = documents_of_a_query(30)
+    own = sum(map(len, sequences)) - 29 * 120
+    with Session(packed) as session:
+        alone = [session.run([ids])["scores"][0] for ids in sequences]
+    for budget, runs in ((Budget(own, 31), 1), (Budget(own - 1, 31), 2), (Budget(own, 30), 2)):
+        sessions = [Session(packed) for _ in range(devices or 1)]
+        model: Any = DevicePool({f"{at}": item for at, item in enumerate(sessions)}) if devices else sessions[0]
+        with model, Batcher(model, FairShare(budget), runs=1) as batcher:
+            found = batcher.submit_group(sequences, part=Budget(700, 8)).result(60.0)["scores"]
+            assert batcher.stats.runs == runs
+            assert model.tokens_saved >= (30 - max(2, devices)) * 120 - 120 * runs
+        np.testing.assert_allclose(found, alone, atol=TOLERANCE, rtol=TOLERANCE)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from padfree.runtime import SessionError
-from padfree.runtime.batching import Budget, CheapestCut, CostTable, FirstCome, Policy, Waiting
+from padfree.runtime.batching import Beginning, Budget, CheapestCut, CostTable, FairShare, FirstCome, Policy, Waiting
 
 LENGTHS, BATCHES = (1, 512), (1, 8)
 
@@ -125,3 +125,16 @@ def test_the_cheapest_cut_runs_like_with_like() -> None:
 def test_settings_that_mean_nothing_are_refused(make: Any, message: str) -> None:
     with pytest.raises(SessionError, match=message):
         make()
+
+
+def test_what_requests_begin_with_counts_once_in_a_run() -> None:
+    one, other = Beginning(b"one", 20), Beginning(b"other", 30)
+    groups = [Waiting(100, 0.0, sequences=4, longest=30, beginning=one) for _ in range(3)]  # 20 tokens of their own
+    waiting = [*groups, Waiting(5, 0.0), Waiting(70, 0.0, sequences=2, longest=40, beginning=other)]
+    for budget, count in (
+        (Budget(80), 3), (Budget(79), 2), (Budget(40), 1), (Budget(1), 1), (Budget(125), 5), (Budget(124), 4),
+        (Budget(None, 13), 3), (Budget(None, 17), 5), (Budget(None, 16), 4), (Budget(None, 12), 2),
+    ):  # fmt: skip
+        assert FirstCome(budget).decide(waiting, 1.0).run == list(range(count)), budget
+        turns = [request._replace(turn=float(at)) for at, request in enumerate(waiting)]
+        assert FairShare(budget).decide(turns, 1.0).run == list(range(count)), budget
