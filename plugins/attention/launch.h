@@ -53,6 +53,8 @@ struct AttentionParams {
   // whatever is not the number of another sequence means none. The prefix of a prefix does not matter. window_right is
   // 0 then.
   const int* prefix = nullptr;
+  // The kernels on mma.sync, which set it themselves: query tiles of longer sequences come first (query_tiles.cuh).
+  bool longest_first = false;
 };
 
 constexpr int kMaxHeadSize = 256, kMaxDisentangledHeadSize = 128;

@@ -11,6 +11,7 @@
 
 #include "attention/kernels.h"
 #include "attention/mma_rows.cuh"
+#include "attention/mma_wide_kernel.cuh"
 #include "attention/query_tiles.cuh"
 #include "attention/row_copier.cuh"
 #include "common/dependent_launch.cuh"
@@ -27,7 +28,6 @@ constexpr int kStages = 2;
 template <int kHeadSize_, int kFragments_, int kKeys_, int kBlocks_, class Adjust_ = PlainScores>
 struct Shape {
   using Adjust = Adjust_;
-  static constexpr bool kPlain = std::is_same_v<Adjust, PlainScores>;
   static constexpr int kHeadSize = kHeadSize_;
   static constexpr int kFragments = kFragments_;
   static constexpr int kKeys = kKeys_;
@@ -47,7 +47,8 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
 
   if (!p.early_lengths) waitForPriorGrids();
   const int head = blockIdx.x % p.H;  // blocks that start together read whole rows of one sequence
-  const QueryTile tile = findQueryTile<S::kRows>(p.cu_seqlens, p.B, p.T, blockIdx.x / p.H);
+  const QueryTile tile =
+      findQueryTile<S::kRows>(p.cu_seqlens, p.B, p.T, blockIdx.x / p.H, p.longest_first, p.window_right == 0);
   waitForPriorGrids();
   releaseNextGrid();
   if (tile.rows <= 0) return;
@@ -56,7 +57,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
   if (tile.filler) return zeroRows<kThreads>(y, y_stride, p.D, tile.rows);
 
   const KeyRange range = S::Adjust::keys(p, tile.first, tile.first + tile.rows - 1, tile.length);
-  const int kv_head = S::kPlain ? head : head / (p.H / p.kv_heads);
+  const int kv_head = head / (p.H / p.kv_heads);
   const RowCopier<T, S::kHeadSize, kThreads> copier(head, p.D), kv_copier(kv_head, p.D);
   const auto load = [&](T* stage, int first) {
     if (first < range.end) {
@@ -123,8 +124,17 @@ bool wantsTallTiles(const AttentionParams& params) {
          static_cast<int64_t>(params.T / kTallRows) * params.H >= kTilesToFillTheChip;
 }
 
-// The instances for positions, for keys that heads share, and for heads above 128, where the output alone takes half of
-// the registers.
+// Whether tiles of longer sequences come first. It balances the load, but finding a tile takes longer: measured on an
+// H200, it pays for all batches with heads above 128, and for smaller heads in the cases that follow.
+bool wantsLongestFirst(const AttentionParams& params, bool tall) {
+  constexpr int kFewTokens = 128;
+  if (params.B > kMaxOrdered) return false;
+  if (params.D > 128) return true;
+  if (params.D > 64) return tall ? params.window_right == 0 : params.B == 1 && params.T > kFewTokens;
+  return tall ? params.window_right == 0 : params.B > 1;
+}
+
+// The instances for biases, and in a library for Hopper alone for the rest that its own kernels leave.
 template <typename T>
 cudaError_t choosePositionedShape(const AttentionParams& params, cudaStream_t stream) {
   if (params.D <= 32) return launch<T, Shape<32, 1, 64, 4, PositionedScores>>(params, stream);
@@ -133,27 +143,38 @@ cudaError_t choosePositionedShape(const AttentionParams& params, cudaStream_t st
   return launch<T, Shape<256, 1, 32, 1, PositionedScores>>(params, stream);
 }
 
-// All plain instances, chosen on an H200. Steps of the same number of keys keep the results of tall and ordinary tiles
-// equal bit by bit.
-template <typename T>
-cudaError_t choosePlainShape(const AttentionParams& params, cudaStream_t stream) {
-  const bool tall = wantsTallTiles(params);
-  if (params.D <= 32) return (tall ? launch<T, Shape<32, 2, 64, 3>> : launch<T, Shape<32, 1, 64, 4>>)(params, stream);
-  if (params.D <= 64) return (tall ? launch<T, Shape<64, 2, 64, 2>> : launch<T, Shape<64, 1, 64, 4>>)(params, stream);
-  if (params.D <= 96) return launch<T, Shape<96, 1, 32, 3>>(params, stream);
-  return (tall ? launch<T, Shape<128, 2, 32, 2>> : launch<T, Shape<128, 1, 32, 3>>)(params, stream);
+// The instances without a bias, chosen on an H200. Scores: PlainScores or WindowScores. Steps of the same number of
+// keys keep the results of tall and ordinary tiles equal bit by bit.
+template <typename T, class Scores>
+cudaError_t chooseShape(const AttentionParams& params, bool tall, cudaStream_t stream) {
+  if (params.D <= 32) {
+    return (tall ? launch<T, Shape<32, 2, 64, 3, Scores>> : launch<T, Shape<32, 1, 64, 4, Scores>>)(params, stream);
+  }
+  if (params.D <= 64) {
+    return (tall ? launch<T, Shape<64, 2, 64, 2, Scores>> : launch<T, Shape<64, 1, 64, 4, Scores>>)(params, stream);
+  }
+  if constexpr (std::is_same_v<Scores, PlainScores>) {
+    if (params.D <= 96) return launch<T, Shape<96, 1, 32, 3>>(params, stream);
+  }
+  return (tall ? launchWide<T, WideShape<128, 2, 32, 2, Scores>> : launch<T, Shape<128, 1, 32, 3, Scores>>)(params,
+                                                                                                            stream);
 }
 
 }  // namespace
 
 template <typename T>
-cudaError_t launchMma(const AttentionParams& params, cudaStream_t stream) {
-  if constexpr (!kHopperAlone) {  // which takes plain scores here only where a caller gives no tasks
-    if (!hasPositions(params) && params.kv_heads == params.H && params.D <= 128) {
-      return choosePlainShape<T>(params, stream);
-    }
+cudaError_t launchMma(const AttentionParams& given, cudaStream_t stream) {
+  AttentionParams params = given;
+  const bool tall = wantsTallTiles(params);
+  params.longest_first = wantsLongestFirst(params, tall);
+  if (params.bias != AttentionBias::kNone) return choosePositionedShape<T>(params, stream);
+  if (params.D > 128) return launchWide<T, WideShape<256, 1, 64, 1, WindowScores>>(params, stream);
+  if constexpr (kHopperAlone) {  // which takes these here only where a caller gives no tasks
+    return choosePositionedShape<T>(params, stream);
+  } else {
+    return hasPositions(params) ? chooseShape<T, WindowScores>(params, tall, stream)
+                                : chooseShape<T, PlainScores>(params, tall, stream);
   }
-  return choosePositionedShape<T>(params, stream);
 }
 
 }  // namespace padfree

@@ -21,20 +21,24 @@ namespace padfree {
 // ISA, matrix fragments of mma.m16n8k16). So the accumulators of scores lie in the lanes that need them as weights for
 // the second product.
 //
-// Adjust: PlainScores or PositionedScores.
-template <typename T, int kHeadSize, int kFragments, int kKeys, int kStride, class Adjust>
+// Adjust: PlainScores, WindowScores or PositionedScores. kSharedQueries: queries stay in shared memory, and are read
+// again in every step, so that large heads leave registers for longer steps.
+template <typename T, int kHeadSize, int kFragments, int kKeys, int kStride, class Adjust, bool kSharedQueries = false>
 class WarpRows {
  public:
   static constexpr int kKeyBlocks = kKeys / 8;
   using Scores = float[kFragments][kKeyBlocks][4];
 
-  // Loads the rows from shared memory, and adds Q's bias [D] unless it is null.
+  // Loads the rows from shared memory, and adds Q's bias [D] unless it is null. With kSharedQueries, the rows may
+  // arrive later, and have their bias.
   __device__ void begin(const T* queries, const T* bias, int D) {
-    const T* const row = queries + lane_ % 16 * kStride + lane_ / 16 * 8;
+    query_row_ = queries + lane_ % 16 * kStride + lane_ / 16 * 8;
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
+      if constexpr (!kSharedQueries) {
 #pragma unroll
-      for (int d = 0; d < kHeadSize / 16; ++d) loadMatrices(queries_[f][d], row + f * 16 * kStride + d * 16);
+        for (int d = 0; d < kHeadSize / 16; ++d) loadQueries(queries_[f][d], f, d);
+      }
 #pragma unroll
       for (int d = 0; d < kColumnBlocks; ++d) {
 #pragma unroll
@@ -43,7 +47,9 @@ class WarpRows {
       shift_[f][0] = shift_[f][1] = kInitialShift;
       sum_[f][0] = sum_[f][1] = 0.f;
     }
-    if (bias) addToQueries(bias, D);
+    if constexpr (!kSharedQueries) {
+      if (bias) addToQueries(bias, D);
+    }
   }
 
   // Processes the keys and values of one step, the first of which is number first_key of the sequence; first_row: that
@@ -57,11 +63,53 @@ class WarpRows {
     consumeScores<kMasked>(scores, v, keys, adjust.factor());
   }
 
+  // The part of a step that needs no values, for which it leaves the scores.
+  template <bool kMasked>
+  __device__ void stepKeys(Scores& scores, const T* k, int keys, const Adjust& adjust, int first_row, int first_key) {
+    multiplyQueries<kMasked>(scores, k, keys);
+    adjust.adjust(scores, first_row, first_key);
+    moveShifts(scores, adjust.factor());
+  }
+
   // The part of a step that follows the scores; their exponents are scores * factor.
   template <bool kMasked>
   __device__ void consumeScores(const Scores& scores, const T* v, int keys, float factor) {
     moveShifts(scores, factor);
     addValues<kMasked>(scores, v, keys, factor);
+  }
+
+  // output += 2^(scores * factor - shift) v; 16 keys at a time, so that the exponentials of the next run beside the
+  // products of these.
+  template <bool kMasked>
+  __device__ void addValues(const Scores& scores, const T* v, int keys, float factor) {
+    const T* const row = v + lane_ % 16 * kStride + lane_ / 16 * 8;
+#pragma unroll
+    for (int n = 0; n < kKeyBlocks; n += 2) {
+      if (kMasked && n * 8 >= keys) break;
+      unsigned weights[kFragments][4];
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int part = i % 2;
+          const float* const pair = &scores[f][n + i / 2][part * 2];
+          const float a = exp2Fast(fmaf(pair[0], factor, -shift_[f][part]));
+          const float b = exp2Fast(fmaf(pair[1], factor, -shift_[f][part]));
+          sum_[f][part] += a + b;
+          weights[f][i] = packPair<T>(a, b);
+        }
+      }
+#pragma unroll
+      for (int d = 0; d < kColumnBlocks; d += 2) {
+        unsigned b[4];
+        loadMatricesTransposed(b, row + n * 8 * kStride + d * 8);
+#pragma unroll
+        for (int f = 0; f < kFragments; ++f) {
+          multiplyAdd<T>(output_[f][d], weights[f], b[0], b[1]);
+          multiplyAdd<T>(output_[f][d + 1], weights[f], b[2], b[3]);
+        }
+      }
+    }
   }
 
   // The fragment of 16 rows and of columns 16 * d to 16 * d + 15.
@@ -124,6 +172,18 @@ class WarpRows {
     return bias && column < D ? unpackPair<T>(*reinterpret_cast<const unsigned*>(bias + column)) : float2{0.f, 0.f};
   }
 
+  __device__ void loadQueries(unsigned (&fragment)[4], int f, int d) const {
+    loadMatrices(fragment, query_row_ + f * 16 * kStride + d * 16);
+  }
+
+  __device__ static const unsigned (&choose(const unsigned (&loaded)[4], const unsigned (&kept)[4]))[4] {
+    if constexpr (kSharedQueries) {
+      return loaded;
+    } else {
+      return kept;
+    }
+  }
+
   __device__ void addToQueries(const T* bias, int D) {
 #pragma unroll
     for (int d = 0; d < kColumnBlocks; ++d) {
@@ -154,6 +214,11 @@ class WarpRows {
     }
 #pragma unroll
     for (int d = 0; d < kHeadSize / 16; ++d) {
+      unsigned loaded[kFragments][4];
+      if constexpr (kSharedQueries) {
+#pragma unroll
+        for (int f = 0; f < kFragments; ++f) loadQueries(loaded[f], f, d);
+      }
 #pragma unroll
       for (int n = 0; n < kKeyBlocks; n += 2) {
         if (kMasked && n * 8 >= keys) break;
@@ -161,8 +226,9 @@ class WarpRows {
         loadMatrices(b, row + n * 8 * kStride + d * 16);
 #pragma unroll
         for (int f = 0; f < kFragments; ++f) {
-          multiplyAdd<T>(scores[f][n], queries_[f][d], b[0], b[1]);
-          multiplyAdd<T>(scores[f][n + 1], queries_[f][d], b[2], b[3]);
+          const unsigned (&a)[4] = choose(loaded[f], queries_[f][d]);
+          multiplyAdd<T>(scores[f][n], a, b[0], b[1]);
+          multiplyAdd<T>(scores[f][n + 1], a, b[2], b[3]);
         }
       }
     }
@@ -222,41 +288,8 @@ class WarpRows {
     return fmaf(score, factor, -shift_[f][part]) > kLargestExponent;
   }
 
-  // output += 2^(scores * factor - shift) v; 16 keys at a time, so that the exponentials of the next run beside the
-  // products of these.
-  template <bool kMasked>
-  __device__ void addValues(const Scores& scores, const T* v, int keys, float factor) {
-    const T* const row = v + lane_ % 16 * kStride + lane_ / 16 * 8;
-#pragma unroll
-    for (int n = 0; n < kKeyBlocks; n += 2) {
-      if (kMasked && n * 8 >= keys) break;
-      unsigned weights[kFragments][4];
-#pragma unroll
-      for (int f = 0; f < kFragments; ++f) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int part = i % 2;
-          const float* const pair = &scores[f][n + i / 2][part * 2];
-          const float a = exp2Fast(fmaf(pair[0], factor, -shift_[f][part]));
-          const float b = exp2Fast(fmaf(pair[1], factor, -shift_[f][part]));
-          sum_[f][part] += a + b;
-          weights[f][i] = packPair<T>(a, b);
-        }
-      }
-#pragma unroll
-      for (int d = 0; d < kColumnBlocks; d += 2) {
-        unsigned b[4];
-        loadMatricesTransposed(b, row + n * 8 * kStride + d * 8);
-#pragma unroll
-        for (int f = 0; f < kFragments; ++f) {
-          multiplyAdd<T>(output_[f][d], weights[f], b[0], b[1]);
-          multiplyAdd<T>(output_[f][d + 1], weights[f], b[2], b[3]);
-        }
-      }
-    }
-  }
-
   const int lane_ = threadIdx.x % kWarpSize;
+  const T* query_row_;
   unsigned queries_[kFragments][kHeadSize / 16][4];
   float output_[kFragments][kColumnBlocks][4];
   float shift_[kFragments][2];  // reference of the exponentials

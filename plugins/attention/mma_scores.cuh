@@ -26,18 +26,13 @@ class PlainScores {
   const float scale_log2_;
 };
 
-// Windows and biases. Adjusted scores are exponents of 2.
-class PositionedScores {
+// A window, and nothing added.
+class WindowScores {
  public:
-  __device__ PositionedScores(const AttentionParams& p, int head)
+  __device__ WindowScores(const AttentionParams& p, int)
       : scale_log2_(p.scale * kLog2E),
         left_(p.window_left < 0 ? kOpen : p.window_left),
-        right_(p.window_right < 0 ? kOpen : p.window_right),
-        slope_log2_(p.bias == AttentionBias::kSlope ? p.slopes[head] * kLog2E : 0.f),
-        range_(p.bias_range),
-        middle_(p.bias == AttentionBias::kDistance
-                    ? p.distance_bias + head * (2 * static_cast<int64_t>(p.bias_range) + 1) + p.bias_range
-                    : nullptr) {}
+        right_(p.window_right < 0 ? kOpen : p.window_right) {}
 
   __device__ static KeyRange keys(const AttentionParams& p, int first, int last, int length) {
     return visibleKeys(p, first, last, length);
@@ -51,13 +46,21 @@ class PositionedScores {
   // first_row and first_key are those of the warp's fragments, counted in the sequence.
   template <int kFragments, int kKeyBlocks>
   __device__ void adjust(float (&scores)[kFragments][kKeyBlocks][4], int first_row, int first_key) const {
+    hideKeys(scores, firstDistance(first_row, first_key), first_row, first_key);
+  }
+
+  __device__ float factor() const { return scale_log2_; }
+
+ protected:
+  // The distance, key - row, of the lane's first score.
+  __device__ static int firstDistance(int first_row, int first_key) {
     const int lane = threadIdx.x % kWarpSize;
-    const int distance = first_key + lane % 4 * 2 - (first_row + lane / 4);  // key - row of the lane's first score
-    if (middle_) {
-      addTable(scores, distance);
-    } else {
-      addSlope(scores, distance);
-    }
+    return first_key + lane % 4 * 2 - (first_row + lane / 4);
+  }
+
+  template <int kFragments, int kKeyBlocks>
+  __device__ void hideKeys(float (&scores)[kFragments][kKeyBlocks][4], int distance, int first_row,
+                           int first_key) const {
     // Where the first row sees the last key, and the last row the first key, every row sees every key.
     if (first_key + kKeyBlocks * 8 - 1 - first_row <= right_ && first_row + kFragments * 16 - 1 - first_key <= left_) {
       return;
@@ -66,11 +69,6 @@ class PositionedScores {
       if (away > right_ || -away > left_) score = -INFINITY;
     });
   }
-
-  __device__ static constexpr float factor() { return 1.f; }
-
- private:
-  static constexpr int kOpen = 0x7fffffff;
 
   // Calls function(score, key - row) for all scores.
   template <int kFragments, int kKeyBlocks, class Function>
@@ -85,6 +83,38 @@ class PositionedScores {
     }
   }
 
+  const float scale_log2_;
+
+ private:
+  static constexpr int kOpen = 0x7fffffff;
+  const int left_, right_;
+};
+
+// Windows and biases. Adjusted scores are exponents of 2.
+class PositionedScores : public WindowScores {
+ public:
+  __device__ PositionedScores(const AttentionParams& p, int head)
+      : WindowScores(p, head),
+        slope_log2_(p.bias == AttentionBias::kSlope ? p.slopes[head] * kLog2E : 0.f),
+        range_(p.bias_range),
+        middle_(p.bias == AttentionBias::kDistance
+                    ? p.distance_bias + head * (2 * static_cast<int64_t>(p.bias_range) + 1) + p.bias_range
+                    : nullptr) {}
+
+  template <int kFragments, int kKeyBlocks>
+  __device__ void adjust(float (&scores)[kFragments][kKeyBlocks][4], int first_row, int first_key) const {
+    const int distance = firstDistance(first_row, first_key);
+    if (middle_) {
+      addTable(scores, distance);
+    } else {
+      addSlope(scores, distance);
+    }
+    hideKeys(scores, distance, first_row, first_key);
+  }
+
+  __device__ static constexpr float factor() { return 1.f; }
+
+ private:
   template <int kFragments, int kKeyBlocks>
   __device__ void addSlope(float (&scores)[kFragments][kKeyBlocks][4], int distance) const {
     forEach(scores, distance, [this](float& score, int away) {
@@ -113,8 +143,6 @@ class PositionedScores {
 
   __device__ float table(int away) const { return middle_[max(min(away, range_), -range_)] * kLog2E; }
 
-  const float scale_log2_;
-  const int left_, right_;
   const float slope_log2_;
   const int range_;
   const float* const middle_;  // the bias at distance 0, or null

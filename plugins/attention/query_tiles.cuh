@@ -64,6 +64,20 @@ __device__ inline QueryTile findLongestQueryTile(const int* cu_seqlens, int B, i
           min(kRows, tile_length - first),         sequence == B, sequence};
 }
 
+// findQueryTile or, with `longest_first`, findLongestQueryTile. There the last tile of a sequence comes before its
+// others if rows see no later keys (`causal`): it has the most.
+template <int kRows>
+__device__ inline QueryTile findQueryTile(const int* cu_seqlens, int B, int T, int tile, bool longest_first,
+                                          bool causal) {
+  if (!longest_first) return findQueryTile<kRows>(cu_seqlens, B, T, tile);
+  QueryTile found = findLongestQueryTile<kRows>(cu_seqlens, B, T, tile);
+  if (causal && !found.filler && found.rows > 0) {
+    found.first = (found.length - 1) / kRows * kRows - found.first;
+    found.rows = min(kRows, found.length - found.first);
+  }
+  return found;
+}
+
 // Tile numbers that findQueryTile can be asked for, filler included.
 inline unsigned countQueryTiles(int T, int B, int rows) {
   return static_cast<unsigned>(T / rows) + static_cast<unsigned>(B) + 1;

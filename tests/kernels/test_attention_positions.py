@@ -58,6 +58,7 @@ def check(
     with_bias: bool = False,
     kernel: str = "auto",
     key_spread: float = 1.0,
+    max_seq_len: int = 0,
 ) -> torch.Tensor:
     """Compares attention with the truth; kv_heads 0 means as many as heads."""
     tokens, counts = sum(lengths), [heads, kv_heads or heads, kv_heads or heads]
@@ -71,7 +72,7 @@ def check(
     scale = head_size**-0.5
     y, buffer = poisoned_output((tokens + FILLER, heads * head_size), dtype)
     arguments = {"scale": scale, "biases": biases, "kernel": choose(kernel, dtype), "positions": positions}
-    attention(operands, cumulative(lengths), y, **arguments)
+    attention(operands, cumulative(lengths), y, max_seq_len=max_seq_len, **arguments)
     torch.cuda.synchronize()
     assert_guards(buffer)
     assert bool((y[tokens:] == 0).all()), "filler rows must become zeros"
@@ -187,6 +188,20 @@ def test_keys_outside_a_window_are_never_read(dtype: torch.dtype, kernel: str) -
         truth = attend(whole, lengths, 0.125, positions, torch.float64)
         plain = attend(whole, lengths, 0.125, positions, dtype)
         assert_accurate(y[384:700], plain[384:], truth[384:])
+
+
+@pytest.mark.parametrize("head_size", [32, 64, 128])
+@pytest.mark.parametrize("window", [(64, 64), (-1, 0), (-1, -1)], ids=str)
+@pytest.mark.parametrize("name", ["mixed", "many short"])
+def test_tall_and_ordinary_tiles_of_the_mma_kernel_give_the_same_bits(
+    name: str, window: tuple[int, int], head_size: int
+) -> None:
+    """Whatever the order of tiles: sequences beyond 31 keep theirs."""
+    arguments = {"heads": 48, "kv_heads": 24, "head_size": head_size, "kernel": "mma"}
+    ordinary, tall = (
+        check(LENGTHS[name], Positions(window), max_seq_len=longest, **arguments) for longest in (0, 4096)
+    )
+    assert torch.equal(ordinary, tall)
 
 
 @pytest.mark.parametrize("kind", ["none", "slope", "distance 64"])
