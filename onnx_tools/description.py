@@ -97,7 +97,7 @@ def _longest(result: PassedGraph, original: ModelProto) -> int | None:
             f"the model has no mask, and its inputs have the fixed size {sizes}: every sequence has {sizes.sequence} "
             f"tokens, and nothing is padding; {EXPORT_AGAIN}, or with an attention_mask"
         )
-    limits = [sizes.sequence, result.longest]
+    limits = [sizes.sequence, result.traits.longest]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
@@ -134,5 +134,5 @@ def _input(graph: gs.Graph, tensor: gs.Tensor, interface: str, result: PassedGra
         trailing = sizes[1:]
     else:
         trailing = sizes[2 if interface == "padded" and role != PER_SEQUENCE else 1 :] if has_values else []
-    entry |= holds_entry(result.held_inputs, tensor.name) if role == "tokens" else {}
+    entry |= holds_entry(result.traits.held_inputs, tensor.name) if role == "tokens" else {}
     return {**entry, "width": int(trailing[0])} if trailing else entry

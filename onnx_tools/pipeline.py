@@ -16,16 +16,13 @@ from onnx import ModelProto
 from .analysis.check import check_graph
 from .analysis.copies import Wiring, copy_of
 from .analysis.graph import add_domain, is_padfree, names_in_use, tidy, unread_inputs
-from .analysis.held_positions import held_positions
 from .analysis.layout import is_shared_input, is_token_input
 from .analysis.limits import limit_of
-from .analysis.position_limits import longest_sequence
-from .analysis.special_ids import IdRule, SpecialIds, padding_rules, special_ids
+from .analysis.special_ids import IdRule, padding_rules
 from .analysis.symbolic import Analysis, analyse
 from .analysis.token_elements import Dims, dims_of_shape
 from .errors import RewriteError
 from .files.model import Model
-from .gemms import Gemms, gemms_of
 from .importing.axes import check_axes
 from .importing.canonical import name_outputs
 from .importing.importing import import_model
@@ -34,6 +31,7 @@ from .importing.lengths import LengthsInput, lengths_among, put_mask, take_lengt
 from .match.values.mask_values import Mask, mask_of
 from .passes import (
     KEPT_MASKING,
+    NORMALIZATION,
     Miss,
     Pass,
     PassResult,
@@ -43,12 +41,13 @@ from .passes import (
     preparation,
 )
 from .passes.base import boundary_of
+from .traits import Traits, traits_of
 from .verification.probe import PaddingIsReadError, probe
 
 logger = logging.getLogger(__name__)
 
 PASSES = {
-    name: sum(map(len, (preparation(name), packing_passes(KEPT_MASKING[0]), interface_passes(name, {}, ()))))
+    name: len((*NORMALIZATION, *preparation(name), *packing_passes(KEPT_MASKING[0]), *interface_passes(name, {}, ())))
     for name in ("packed", "padded")
 }
 """How many passes each interface has."""
@@ -58,28 +57,23 @@ PASSES = {
 class PassedGraph:
     """A graph after all passes. `origins`: tensor [T,...] -> the tensor [B,S,...] of the original that it replaces.
 
-    `gemms` are the original's GEMMs, `longest` is the longest sequence's length that tables allow,
-    `original_dims` are the sizes of every output in the original, `mask` tells which of its slots are padding,
-    `special` which ids it looks for, and `unread_inputs` are the inputs whose values no output depends on.
+    `traits` are the original's, `original_dims` the sizes of every output in it, `mask` tells which of its slots are
+    padding, and `unread_inputs` are the inputs whose values no output depends on.
     `lengths`: the input of lengths that the original has instead of a mask. `assumed`: what padded slots have to hold.
     `shared_inputs` are the inputs that are the same for a whole batch of the original, with their shapes.
-    `held_inputs`: which inputs are positions and which are not, where that is proved.
     """
 
     graph: gs.Graph
     analysis: Analysis
     results: tuple[PassResult, ...]
     origins: Mapping[str, str]
-    gemms: Gemms
-    longest: int | None
+    traits: Traits
     original_dims: tuple[Dims | None, ...]
     mask: Mask
-    special: Mapping[str, SpecialIds]
     unread_inputs: tuple[str, ...] = ()
     lengths: LengthsInput | None = None
     assumed: Mapping[str, IdRule] = field(default_factory=dict)
     shared_inputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    held_inputs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -150,8 +144,7 @@ def _pack(graph: gs.Graph, model: Model, options: GraphOptions) -> PassedGraph:
     """An imported graph after all passes."""
     first, *others = KEPT_MASKING
     progress = _PassRun(graph, options, names_in_use(graph))
-    steps = preparation(options.interface, options.mask, progress.longest, contiguous=options.contiguous)
-    progress.run(steps)
+    progress.prepare(options)
     try:
         return _with_output_names(progress.copy().finish(first), model.proto)
     except PaddingIsReadError as refused:
@@ -180,12 +173,9 @@ class _PassRun:
         self._on_progress = options.on_progress
         self._names = names  # the original's
         self._analysis: Analysis = analyse(graph)
-        self.longest = longest_sequence(graph, self._analysis)
-        self._special = special_ids(graph)
-        self._held_inputs = held_positions(graph, self._analysis)
         self._unread_inputs = unread_inputs(graph)
         self._shared_inputs = {str(item.name): tuple(item.shape) for item in graph.inputs if is_shared_input(item)}
-        self._gemms: Gemms | None = None
+        self._traits: Traits
         self._results: list[PassResult] = []
         self._passes_done = 0
         self._origins: dict[str, str] = {}
@@ -213,8 +203,12 @@ class _PassRun:
             self._results.append(result)
             self._passes_done += 1
             self._on_progress(self._passes_done, PASSES[self._interface])
-            if result.name == "folding":  # sizes are known now, and no GEMM of the original has changed
-                self._gemms = gemms_of(self._graph, self._analysis)
+
+    def prepare(self, options: GraphOptions) -> None:
+        """Runs the passes before packing, with a look at the original between them."""
+        self.run(NORMALIZATION)
+        self._traits = traits_of(self._graph, self._analysis)
+        self.run(preparation(options.interface, options.mask, self._traits.longest, contiguous=options.contiguous))
 
     def _tidy(self, after: str) -> None:
         """Sorts, checks and analyses the graph that a pass has changed."""
@@ -238,8 +232,6 @@ class _PassRun:
         self.run(interface_passes(self._interface, fillers, self._unread_inputs, shares=self._shares))
         if self._shares:
             check_prefixes(self._results[-1])
-        if self._gemms is None:
-            raise AssertionError("no pass has made sizes known")
         names = names_in_use(self._graph)
         origins = {name: origin for name, origin in self._origins.items() if name in names}
         results = tuple(self._results)
@@ -248,15 +240,12 @@ class _PassRun:
             analysis=self._analysis,
             results=results,
             origins=origins,
-            gemms=self._gemms,
-            longest=self.longest,
+            traits=self._traits,
             original_dims=dims,
             mask=self._mask,
-            special=self._special,
             unread_inputs=self._unread_inputs,
             assumed={} if self._padding_id is None else rules,
             shared_inputs=self._shared_inputs,
-            held_inputs=self._held_inputs,
         )
 
     def _assume(self, padding_id: int) -> Mapping[str, IdRule]:
@@ -270,7 +259,7 @@ class _PassRun:
         """The rules for ids that the nodes that stay padded need."""
         try:
             probed = probe(
-                self._graph, self._analysis, right_padded_only=self._interface == "packed", special=self._special
+                self._graph, self._analysis, right_padded_only=self._interface == "packed", special=self._traits.special
             )
         except PaddingIsReadError as error:
             others = [miss.reason for item in self._results if item.name == "attention" for miss in item.missed[:3]]

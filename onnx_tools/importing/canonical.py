@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,9 @@ import numpy.typing as npt
 import onnx_graphsurgeon as gs
 from onnx import (
     AttributeProto,
+    GraphProto,
     ModelProto,
+    NodeProto,
     SparseTensorProto,
     TensorProto,
     ValueInfoProto,
@@ -23,13 +27,11 @@ from ..errors import RewriteError
 from ..files.message_builder import MessageBuilder
 from ..files.model import without_initializers
 from ..precision.widen import HALVES
-from .attention_masks import masks_of_one_row
 from .calls import in_line
 from .expansion import check_expansion
 from .opsets import to_known_opset
-from .rotary_tables import tables_of_one_row
 from .skeleton import Names, all_nodes, subgraphs
-from .spreading import spread
+from .spreading import inputs_of_one_row, spread
 
 _IR_VERSION = 10  # the first with overloads; since version 4, initializers need not be inputs
 _STANDARD = "ai.onnx"  # the other name of the domain ''
@@ -61,6 +63,52 @@ def name_outputs(graph: gs.Graph, model: ModelProto) -> bool:
     return changed
 
 
+def in_order(model: ModelProto) -> ModelProto:
+    """The model with sorted nodes; itself where they are sorted, or where some read each other in a circle.
+
+    Weights are shared where they are held elsewhere. Nodes whose order does not matter keep theirs.
+    """
+    order = _order(model.graph)
+    if order == list(range(len(order))):
+        return model
+    result = without_initializers(model)
+    del result.graph.node[:]
+    result.graph.node.extend(model.graph.node[index] for index in order)
+    result.graph.initializer.extend(model.graph.initializer)
+    return result
+
+
+def _order(graph: GraphProto) -> list[int]:
+    """The indices of a graph's nodes, each after those of the nodes that it reads."""
+    makers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
+    waiting, readers = dict[int, int](), defaultdict[int, list[int]](list)
+    for index, node in enumerate(graph.node):
+        before = {makers[name] for name in _reads(node) if name in makers}
+        waiting[index] = len(before)
+        for maker in before:
+            readers[maker].append(index)
+    ready, result = [index for index, count in waiting.items() if not count], list[int]()
+    heapify(ready)
+    while ready:
+        index = heappop(ready)
+        result.append(index)
+        for reader in readers[index]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                heappush(ready, reader)
+    return result if len(result) == len(graph.node) else list(range(len(graph.node)))
+
+
+def _reads(node: NodeProto) -> set[str]:
+    """The names that a node reads, and those that its subgraphs may take from around it."""
+    names = set(node.input)
+    for inner in subgraphs(node):
+        names.update(value.name for value in inner.output)
+        for item in inner.node:
+            names |= _reads(item)
+    return names
+
+
 def name_standard_domain(model: ModelProto) -> ModelProto:
     """Gives the domain of the standard operators only one name."""
     for holder in (model, *model.functions):
@@ -81,7 +129,10 @@ def _write_domain(nodes: Any) -> None:
 
 
 def unify_versions(model: ModelProto) -> ModelProto:
-    """Lists one version per domain. Raises RewriteError where two contradict each other, or the standard has none."""
+    """Lists one version per domain, and raises the format's to one that goes with all opsets.
+
+    Raises RewriteError where two versions contradict each other, or the standard has none.
+    """
     versions: dict[str, int] = {}
     for item in model.opset_import:
         if versions.setdefault(item.domain, item.version) != item.version:
@@ -93,28 +144,27 @@ def unify_versions(model: ModelProto) -> ModelProto:
     model.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in versions.items())
     if "" not in versions:
         raise RewriteError("the model imports no standard operator set (domain ''); export it again with opset 17")
+    model.ir_version = max(model.ir_version, _IR_VERSION)
     return model
 
 
 def put_functions_in_line(model: ModelProto) -> ModelProto:
     """Replaces calls of functions by their nodes."""
-    if not model.functions:
-        return model
     check_expansion(model)
-    return in_line(model, _standard_version(model))
+    return in_line(model, standard_version(model))
 
 
 def convert_opset(model: ModelProto) -> ModelProto:
-    """Converts the model to an opset that padfree writes, and the format's version that goes with it."""
-    version = to_known_opset(model, _standard_version(model))
+    """Converts the model to an opset that padfree writes."""
+    version = to_known_opset(model, standard_version(model))
     for item in model.opset_import:
         if item.domain == "":
             item.version = version
-    model.ir_version = max(model.ir_version, _IR_VERSION)
     return model
 
 
-def _standard_version(model: ModelProto) -> int:
+def standard_version(model: ModelProto) -> int:
+    """The version of the standard operators, which the model imports."""
     return next(int(item.version) for item in model.opset_import if item.domain == "")
 
 
@@ -183,7 +233,7 @@ def runnable(model: ModelProto) -> ModelProto:
     node_names = [node.name for node in all_nodes(model.graph) if node.name]
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = [value.name for value in model.graph.input if value.name not in weights and _has_no_rank(value)]
-    rows = [*masks_of_one_row(model), *tables_of_one_row(model)]
+    rows = inputs_of_one_row(model)
     if len(set(node_names)) == len(node_names) and not inputs and not rows:
         return model
     result = without_initializers(model)

@@ -17,15 +17,8 @@ from .skeleton import all_nodes, subgraphs
 Lookup = Callable[[gs.Tensor], Facts]
 
 
-def drop_unneeded(model: ModelProto) -> ModelProto:
-    """Takes nodes that lead to no output out of a model with subgraphs, in place, as those might be refused."""
-    if any(subgraphs(node) for node in model.graph.node):
-        keep_needed(model)
-    return model
-
-
-def keep_needed(model: ModelProto) -> None:
-    """Takes nodes that lead to no output out of a model."""
+def keep_needed(model: ModelProto) -> ModelProto:
+    """Takes nodes that lead to no output out of a model, in place, as their subgraphs might be refused."""
     nodes = list(model.graph.node)
     makers = {name: at for at, node in enumerate(nodes) for name in node.output if name}
     waiting, needed_names = [value.name for value in model.graph.output], set[int]()
@@ -42,6 +35,7 @@ def keep_needed(model: ModelProto) -> None:
         copies = [NodeProto.FromString(nodes[at].SerializeToString()) for at in sorted(needed_names)]
         del model.graph.node[:]
         model.graph.node.extend(copies)
+    return model
 
 
 def refusal(node: gs.Node, graph: gs.Graph, lookup: Lookup) -> RewriteError:

@@ -37,11 +37,6 @@ _ADVICE = (
 )
 
 
-def holds_plugins(model: ModelProto) -> bool:
-    """Whether any node is one of these plugins."""
-    return any(node.op_type in PLUGINS for node in model.graph.node)
-
-
 def without_plugins(model: Model) -> Model:
     """The model with inputs [B,S] (ids, token types, mask) and without plugins.
 

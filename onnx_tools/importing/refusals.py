@@ -18,7 +18,7 @@ _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "Rand
 
 
 def refuse_foreign(model: ModelProto) -> ModelProto:
-    """The model itself. Raises RewriteError if it is rewritten already, or has TensorRT's own nodes or unfit names."""
+    """The model itself. Raises RewriteError if it is rewritten already, or has TensorRT's own nodes."""
     if any(node.domain == DOMAIN for node in model.graph.node):
         raise RewriteError(
             f"the model holds operators of the domain '{DOMAIN}' already; it has been rewritten: build or run it, or "
@@ -31,6 +31,11 @@ def refuse_foreign(model: ModelProto) -> ModelProto:
             "TRT_FP8QuantizeLinear and TRT_FP8DequantizeLinear are known, one after the other; rewrite the float "
             "model that was quantised"
         )
+    return model
+
+
+def refuse_names(model: ModelProto) -> ModelProto:
+    """The model itself. Raises RewriteError for names of inputs and outputs that no engine could have."""
     for kind, values in (("input", model.graph.input), ("output", model.graph.output)):
         for value in values:
             if not is_name(value.name):
@@ -41,8 +46,8 @@ def refuse_foreign(model: ModelProto) -> ModelProto:
     return model
 
 
-def refuse_what_batches_share(draft: TypedGraph) -> None:
-    """Raises RewriteError for scales that are computed from a whole batch, and for random numbers."""
+def refuse_what_batches_share(draft: TypedGraph) -> TypedGraph:
+    """The graph itself. Raises RewriteError for scales that are computed from a whole batch, and for random numbers."""
     for node in draft.graph.nodes:
         if is_standard(node, "DynamicQuantizeLinear") and not isinstance(node.inputs[0], gs.Constant):
             raise RewriteError(
@@ -56,3 +61,4 @@ def refuse_what_batches_share(draft: TypedGraph) -> None:
                 f"node '{node_name(node)}' ({node.op}) draws random numbers: no two runs give the same, so that "
                 "nothing can be compared; export the model for inference (model.eval())"
             )
+    return draft

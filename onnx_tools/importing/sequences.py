@@ -13,17 +13,12 @@ from ..analysis.symbolic import Facts
 
 Lookup = Callable[[gs.Tensor], Facts]
 
-_TAKEN_APART = ("ConcatFromSequence", "OptionalGetElement", "SequenceAt")
-
-
-def holds_sequences(graph: gs.Graph) -> bool:
-    """Whether any node takes a list apart."""
-    return any(is_standard(node, *_TAKEN_APART) for node in graph.nodes)
+TAKEN_APART = ("ConcatFromSequence", "OptionalGetElement", "SequenceAt")
 
 
 def take_apart(editor: Editor, lookup: Lookup, node: gs.Node) -> bool:
     """Puts plain nodes in place of one that reads a list; `lookup` gives facts. Returns whether that was possible."""
-    if not is_standard(node, *_TAKEN_APART):
+    if not is_standard(node, *TAKEN_APART):
         return False
     source, before = node.inputs[0], len(editor.graph.nodes)
     result = editor.variable(f"{node.outputs[0].name}_plain", node.outputs[0].dtype)

@@ -8,10 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import GraphProto, NodeProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
 
 from ..files.message_builder import MessageBuilder
 from .skeleton import Names
+
+_MASK = 3  # its position among the inputs of Attention
+_TABLES = (1, 2)  # their positions among those of RotaryEmbedding
+_POSITIONS = 3  # where this input is there, it chooses rows of the tables
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,42 @@ class Spread:
     like: str
     axis: int
     trailing_axes: int
+
+
+def inputs_of_one_row(model: ModelProto) -> list[Spread]:
+    """The masks of Attention and tables of RotaryEmbedding that torch writes, and onnxruntime 1.32 does not take."""
+    return [*_masks_of_one_row(model), *_tables_of_one_row(model)]
+
+
+def _masks_of_one_row(model: ModelProto) -> list[Spread]:
+    """The masks [..., 1, keys] of Attention nodes, where the file tells shapes: every query is to have its own row."""
+    graph = model.graph
+    ranks = {item.name: list(item.type.tensor_type.shape.dim) for item in (*graph.value_info, *graph.input)}
+    sizes = {name: [dim.dim_value for dim in dims] for name, dims in ranks.items()}
+    sizes |= {item.name: list(item.dims) for item in graph.initializer}
+    spreads = []
+    for node in graph.node:
+        if node.op_type == "Attention" and not node.domain and len(node.input) > _MASK:
+            mask, queries = sizes.get(node.input[_MASK], []), sizes.get(node.input[0], [])
+            if len(mask) > 1 and mask[-2] == 1 and len(queries) in (3, 4) and queries[-2] != 1:
+                spreads.append(Spread(node.output[0], _MASK, node.input[0], axis=-2, trailing_axes=1))
+    return spreads
+
+
+def _tables_of_one_row(model: ModelProto) -> list[Spread]:
+    """The tables of the standard's RotaryEmbedding that hold angles for every slot and are not expanded yet.
+
+    They are to become [B, S, D/2], with a row for every sequence; expanding one that has these changes nothing.
+    """
+    spread = {name for node in model.graph.node if node.op_type == "Expand" for name in node.output}
+    like: dict[str, str] = {}  # heads of the first node that reads a table, by table
+    return [
+        Spread(node.output[0], position, like.setdefault(node.input[position], node.input[0]), axis=0, trailing_axes=2)
+        for node in model.graph.node
+        if node.op_type == "RotaryEmbedding" and not node.domain and not any(node.input[_POSITIONS:])
+        if not spread.issuperset(node.input[position] for position in _TABLES)
+        for position in _TABLES
+    ]
 
 
 def spread(graph: GraphProto, spreads: Iterable[Spread], names: Names) -> None:

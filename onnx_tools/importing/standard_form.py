@@ -13,25 +13,22 @@ from ..analysis.symbolic.analysis import constant_of
 from ..errors import RewriteError
 from .control_flow import refusal
 from .fused import expand_fused, is_fused
-from .sequences import holds_sequences, take_apart
+from .sequences import take_apart
 
 
-def standardise(graph: gs.Graph) -> bool:
+def standardise(graph: gs.Graph) -> None:
     """Replaces fused operators by what they stand for, and every If whose condition is known by its branch, in place.
 
-    Returns whether there were any; the nodes must be sorted. Raises RewriteError for a fused operator that cannot be
+    The nodes must be sorted. Raises RewriteError for a fused operator that cannot be
     imported, and for control flow that depends on the inputs.
     """
     version = opset(graph)
-    if not holds_sequences(graph) and not any(is_fused(node, version) or _subgraphs(node) for node in graph.nodes):
-        return False
     inline_constants(graph)
     nodes, walk = list(graph.nodes), _StandardWalk(graph, version)
     graph.nodes.clear()
     walk.add(nodes)
     domains = {node.domain or "" for node in graph.nodes}
     graph.import_domains = [item for item in graph.import_domains or [] if item.domain in domains | {""}]
-    return True
 
 
 class _StandardWalk:

@@ -59,22 +59,25 @@ def typed_graph(model: Model) -> TypedGraph:
     return TypedGraph(graph, skeleton, fixed)
 
 
-def expand_and_choose(draft: TypedGraph) -> None:
+def expand_and_choose(draft: TypedGraph) -> TypedGraph:
     """Replaces fused operators and sequences by standard operators, and every If by the branch that is taken."""
-    if standardise(draft.graph):
-        _write_types(draft.graph, _infer(_with_nodes_of(draft.graph, draft.skeleton)))
+    standardise(draft.graph)
+    _write_types(draft.graph, _infer(_with_nodes_of(draft.graph, draft.skeleton)))
+    return draft
 
 
-def inline_and_tidy(draft: TypedGraph) -> None:
+def inline_and_tidy(draft: TypedGraph) -> TypedGraph:
     """Makes Constant nodes constants, and removes nodes that lead to no output."""
     inline_constants(draft.graph)
     tidy(draft.graph)
+    return draft
 
 
-def free_fixed_sizes(draft: TypedGraph) -> None:
+def free_fixed_sizes(draft: TypedGraph) -> TypedGraph:
     """Replaces the sizes that the file fixes for batch and sequence by B and S."""
     if draft.fixed:
         generalise(draft.graph, draft.fixed)
+    return draft
 
 
 def words_of(error: Exception) -> str:

@@ -32,9 +32,13 @@ from .tokens.tokens import tokens
 # A pass changes the graph; the analysis tells what is known of it.
 Pass = Callable[[gs.Graph, Analysis], PassResult]
 
+NORMALIZATION: tuple[Pass, ...] = (expansion, spelling, folding)
+"""The first passes: one spelling for what models compute, with sizes that are known."""
+
 __all__ = [
     "KEPT_MASKING",
     "MAX_SEQLEN",
+    "NORMALIZATION",
     "PREFIX",
     "Miss",
     "Pass",
@@ -49,16 +53,13 @@ __all__ = [
 def preparation(
     interface: str, mask: str | None = None, longest: int | None = None, *, contiguous: bool = False
 ) -> tuple[Pass, ...]:
-    """The first passes for an engine interface ("packed" or "padded"), in order.
+    """The next passes, for an engine interface ("packed" or "padded"), in order.
 
     `mask` is the input named as such, `longest` the length of sequences that tables allow, None: any.
     `contiguous`: no padding lies between the tokens of a row.
     """
     padded = interface == "padded"
     return (
-        expansion,
-        spelling,
-        folding,
         tokens,
         position_tables,
         attention(padded, mask, longest, contiguous=contiguous),

@@ -37,4 +37,4 @@ def test_command(file: str, keyword: str) -> None:
 
 def test_the_page_lists_the_steps_of_importing_in_their_order() -> None:
     rows = re.findall(r"^\| `(\w+)` \|", page("importing").read_text("utf-8"), re.MULTILINE)
-    assert rows == [step.__name__ for step in (*ORIGINAL_STEPS, *MESSAGE_STEPS, *GRAPH_STEPS)]
+    assert rows == [step.run.__name__ for step in (*ORIGINAL_STEPS, *MESSAGE_STEPS, *GRAPH_STEPS)]

@@ -21,7 +21,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 from ...errors import RewriteError
 from ...files.model import Model
 from ...files.weights import LARGE_BYTES, Weights
-from ..order import in_order
+from ..canonical import in_order
 from ..skeleton import all_nodes
 from .constants import Constants
 from .rounding import NAMES, RANGES, Rounding, axis_of

@@ -15,9 +15,11 @@ from ..newer_opsets import raise_opset
 from ..skeleton import Names
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
-_TENSORRT = "trt"
+TENSORRT = "trt"
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 _OF_TENSORRT: Mapping[str, str] = {"TRT_FP8QuantizeLinear": QUANTIZE, "TRT_FP8DequantizeLinear": DEQUANTIZE}
+QUANTIZERS = (QUANTIZE, *(name for name, role in _OF_TENSORRT.items() if role == QUANTIZE))
+"""Operators that store numbers in fewer bits."""
 _E4M3_OPSET, _E4M3_IR = 19, 9
 
 
@@ -33,12 +35,12 @@ def dequantizes(node: NodeProto) -> bool:
 
 def of_tensorrt(node: NodeProto) -> bool:
     """Whether a node is one of TensorRT's own that are known here, whose type is e4m3."""
-    return node.domain == _TENSORRT and node.op_type in _OF_TENSORRT
+    return node.domain == TENSORRT and node.op_type in _OF_TENSORRT
 
 
 def only_tensorrt_rounds(node: NodeProto) -> bool:
     """Whether a node is any of TensorRT's own, also those not known here: of int4, and of e4m3 in blocks."""
-    return node.domain == _TENSORRT and "uantize" in node.op_type
+    return node.domain == TENSORRT and "uantize" in node.op_type
 
 
 def _role(node: NodeProto) -> str | None:
@@ -71,8 +73,8 @@ def standard_rounding(model: ModelProto) -> ModelProto:
 
 def drop_unused_domain(model: ModelProto) -> None:
     """Takes the domain of TensorRT's own nodes out of the imports, where none of them is left."""
-    if any(node.domain == _TENSORRT for node in model.graph.node):
+    if any(node.domain == TENSORRT for node in model.graph.node):
         return
-    remaining = [item for item in model.opset_import if item.domain != _TENSORRT]
+    remaining = [item for item in model.opset_import if item.domain != TENSORRT]
     del model.opset_import[:]
     model.opset_import.extend(remaining)
