@@ -178,7 +178,7 @@ def _why_python(metadata: Metadata, options: ServingOptions) -> str:
     if metadata.shared_inputs:
         return f"the model has '{metadata.shared_inputs[0]}' once for a whole batch"
     if metadata.input_of_role(PREFIX) is not None:
-        return "the plan has an input for shared prefixes"
+        return "texts of a batch share what they begin with there"
     if options.costs is not None or options.fair_share:
         return f"{'--costs' if options.costs is not None else '--fair-share'} is for it"
     for output in metadata.outputs:
@@ -210,10 +210,11 @@ def _check_packed(path: Path, metadata: Metadata, backend: str, options: Serving
             "batches requests whatever they hold; use --backend python, which runs requests of other values by "
             f"themselves, or bind it to a number: padfree optimize --fix {metadata.shared_inputs[0]}=NUMBER"
         )
-    if metadata.input_of_role(PREFIX) is not None:
+    if metadata.input_of_role(PREFIX) is not None and backend != NATIVE:
         raise BuildError(
             f"{path}: the plan has an input for shared prefixes, which --backend {backend} does not fill; use "
-            "--backend python, or build the plan without --shared-prefixes"
+            f"--backend python, --backend {NATIVE}, where every text computes all of its tokens, or build the plan "
+            "without --shared-prefixes"
         )
     if options.costs is not None:
         raise BuildError(f"--costs {options.costs} is for --backend python, which cuts batches itself; leave it out")

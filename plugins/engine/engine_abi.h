@@ -15,8 +15,8 @@ struct PadfreeLane;    // what one run at a time needs: a stream, staging memory
 
 constexpr uint32_t kPadfreeEngineAbi = 1;
 
-// What the rows of a tensor stand for. The sizes of a run say how many there are.
-enum PadfreeRows : int32_t { kPadfreeTokens = 0, kPadfreeSequences = 1, kPadfreeSlots = 2 };
+// What the rows of a tensor stand for. The sizes of a run say how many there are; kPadfreeOnce is one for the run.
+enum PadfreeRows : int32_t { kPadfreeTokens = 0, kPadfreeSequences = 1, kPadfreeSlots = 2, kPadfreeOnce = 3 };
 
 enum PadfreeType : int32_t {
   kPadfreeFloat32 = 0,

@@ -30,7 +30,10 @@ inline int64_t sequenceBucket(int64_t sequences, int64_t most) {
 }
 
 inline int64_t rowsOf(const PadfreeSizes& sizes, PadfreeRows rows) {
-  return rows == kPadfreeTokens ? sizes.tokens : rows == kPadfreeSequences ? sizes.sequences : sizes.slots;
+  return rows == kPadfreeTokens      ? sizes.tokens
+         : rows == kPadfreeSequences ? sizes.sequences
+         : rows == kPadfreeSlots     ? sizes.slots
+                                     : 1;
 }
 
 }  // namespace padfree::engine

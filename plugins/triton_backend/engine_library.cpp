@@ -18,6 +18,7 @@ std::vector<PadfreeTensor> describeInputs(const Metadata& metadata) {
     PadfreeRows rows = kPadfreeSequences;
     if (input.role == Input::Role::kTokens || input.role == Input::Role::kUnread) rows = kPadfreeTokens;
     if (input.role == Input::Role::kMaxSeqLen) rows = kPadfreeSlots;
+    if (input.role == Input::Role::kPrefix) rows = kPadfreeOnce;
     tensors.push_back(
         {input.name.c_str(), rows, input.type, static_cast<int32_t>(input.trailing.size()), input.trailing.data()});
   }

@@ -87,6 +87,7 @@ Input::Role readRole(const Reader& reader, const Json& item) {
   if (role == "per_sequence") return Input::Role::kPerSequence;
   if (role == "seq_lens") return Input::Role::kSeqLens;
   if (role == "max_seqlen") return Input::Role::kMaxSeqLen;
+  if (role == "prefix") return Input::Role::kPrefix;
   if (role == "unread") return Input::Role::kUnread;
   reader.refuse("input '" + reader.string(item, "name") + "' has the role " + role.substr(0, 40) +
                 ", which this backend does not fill" + kPython);

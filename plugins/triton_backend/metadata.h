@@ -11,7 +11,7 @@ namespace padfree {
 
 // An input of the plan, as the metadata next to it describe it.
 struct Input {
-  enum class Role { kTokens, kPerSequence, kSeqLens, kMaxSeqLen, kUnread };
+  enum class Role { kTokens, kPerSequence, kSeqLens, kMaxSeqLen, kPrefix, kUnread };
 
   std::string name;
   Role role;

@@ -64,6 +64,9 @@ void packInput(const Run& run, const Input& input, Target target) {
     case Input::Role::kMaxSeqLen:
       std::memset(target.memory, 0, run.sizes.slots * input.row_bytes);
       break;
+    case Input::Role::kPrefix:
+      *reinterpret_cast<int32_t*>(target.memory) = -1;  // no sequence continues another
+      break;
     case Input::Role::kUnread:
       std::memset(target.memory, 0, run.sizes.tokens * input.row_bytes);
       break;

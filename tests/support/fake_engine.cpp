@@ -217,7 +217,7 @@ bool arrange(PadfreeLane* lane, const PadfreeSizes* sizes, void** inputs, Padfre
     return fail(error, "the profile does not take these sizes");
   }
   lane->sizes = *sizes;
-  const int64_t rows[] = {sizes->tokens, sizes->sequences, sizes->slots};
+  const int64_t rows[] = {sizes->tokens, sizes->sequences, sizes->slots, 1};
   lane->inputs.clear();
   for (size_t i = 0; i < engine.inputs.size(); ++i) {
     const Tensor& input = engine.inputs[i];
@@ -247,6 +247,11 @@ bool wait(PadfreeLane* lane, PadfreeError* error) {
   int64_t sum = 0;
   for (const int64_t length : seq_lens) sum += length;
   if (sum != lane->sizes.tokens) return fail(error, "seq_lens do not add up to the tokens");
+  for (size_t i = 0; i < lane->inputs.size(); ++i) {
+    if (lane->engine->inputs[i].rows == kPadfreeOnce && load(lane->inputs[i], 0, kPadfreeInt32) != -1) {
+      return fail(error, "the number for the whole run is not -1");
+    }
+  }
   const int64_t bad = lane->engine->setting("fail_value");
   for (int64_t t = 0; bad >= 0 && t < lane->sizes.tokens; ++t) {
     if (load(lane->inputs[0], t, kPadfreeInt32) == bad) return fail(error, "the run met a value that fails");

@@ -37,6 +37,7 @@ INPUTS = [
     input_("features", "per_sequence", "float32", width=2),
     input_("prompt_length", "per_sequence"),
     input_("max_seqlen", "max_seqlen"),
+    input_("prefix", "prefix"),
     input_("mask", "unread"),
     SEQ_LENS,
 ]

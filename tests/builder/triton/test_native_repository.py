@@ -16,6 +16,7 @@ from padfree.builder import BuildError
 from padfree.builder.cli import main
 from padfree.builder.triton import ServingOptions, write_repository
 from padfree.builder.triton.config import protobuf, read_text
+from padfree.builder.triton.serving import choose
 
 from tests.support.folders import TOKENIZER
 
@@ -173,6 +174,19 @@ def test_numbers_of_tokens_and_of_sequences(
     assert found["bbox"] == ("TYPE_INT32", [-1, 4])
     assert found["features"] == ("TYPE_FP32", [3])
     assert list(config.model_warmup[0].inputs["bbox"].dims) == [8, 4]
+
+
+def test_the_input_of_shared_prefixes_is_the_backends(
+    write_plan: PlanWriter, packed_metadata: dict[str, Any], tmp_path: Path
+) -> None:
+    prefix = {"name": "prefix", "role": "prefix", "limit": None, "dtype": "int32"}
+    model = write_plan(inputs=[*packed_metadata["inputs"], prefix])
+    config = read_text(write(model, tmp_path / "models") / "bert" / "config.pbtxt")
+    assert {item.name for item in config.input}.isdisjoint({"prefix"})
+    with pytest.raises(BuildError, match="an input for shared prefixes, which --backend tensorrt does not fill"):
+        choose(model, ServingOptions("bert", backend="tensorrt"))
+    chosen = choose(model, ServingOptions("bert"))
+    assert (chosen.backend, chosen.why) == ("python", "texts of a batch share what they begin with there")
 
 
 @pytest.mark.parametrize(
