@@ -44,6 +44,7 @@ class Bench:
         self.builder, self.plan = fake_builder(monkeypatch), folder / "model.plan"
         self.times, self.timed = dict(TIMES), list[str]()
         self.refused_number, self.device = 0, ADA
+        self.refusal: Exception = BuildError("TensorRT built no engine: out of memory")
         self.error: type[Exception] = SessionError
         original = self.builder.build
 
@@ -51,7 +52,7 @@ class Bench:
             builder.device = self.device
             engine = original(builder, model, ranges, **options)
             if len(builder.built) == self.refused_number:
-                raise BuildError("TensorRT built no engine: out of memory")
+                raise self.refusal
             return engine
 
         def time_engine(_content: bytes, description: Mapping[str, Any], requests: Any, _device: int) -> Any:
@@ -124,8 +125,9 @@ def test_damaged_measurements_are_named(bench: Bench, capsys: Capture) -> None:
     assert capsys.readouterr().out.count("the measurement of GEMMs and norms is damaged") == 2
 
 
-def test_engines_that_fail_are_named_and_left_out(bench: Bench, capsys: Capture) -> None:
-    bench.refused_number = 2
+@pytest.mark.parametrize("error", [BuildError, RuntimeError])
+def test_engines_that_fail_are_named_and_left_out(bench: Bench, capsys: Capture, error: type[Exception]) -> None:
+    bench.refused_number, bench.refusal = 2, error("TensorRT built no engine: out of memory")
     bench.times["separate"] = "an illegal access"
     metadata = bench.build()
     assert name_of(metadata) == "tensorrt"
