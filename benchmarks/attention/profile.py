@@ -164,15 +164,24 @@ def run(command: Sequence[str]) -> str:
     return done.stdout
 
 
-def profile(ncu: str, names: Sequence[str]) -> str:
-    """Ncu's report of this module's launches, as CSV."""
+def profile(ncu: str, kernels: str, module: str, arguments: Sequence[str]) -> str:
+    """Ncu's report of the kernels whose names match a pattern and which `module --launch` launches, as CSV."""
     with tempfile.TemporaryDirectory() as folder:
-        report = f"{folder}/attention.ncu-rep"
+        report = f"{folder}/kernels.ncu-rep"
         collect = ["--profile-from-start", "off", "--clock-control", "none", "--cache-control", "all"]
-        collect += ["--kernel-name", "regex:attention", "--metrics", ",".join(METRICS.values())]
+        collect += ["--kernel-name", f"regex:{kernels}", "--metrics", ",".join(METRICS.values())]
         collect += ["--section", STALL_SECTION, "--export", report]
-        run([ncu, *collect, sys.executable, "-m", "benchmarks.attention.profile", "--launch", *names])
+        run([ncu, *collect, sys.executable, "-m", module, "--launch", *arguments])
         return run([ncu, "--import", report, "--page", "raw", "--csv"])
+
+
+def find_ncu(name: str = "ncu") -> str:
+    """Nsight Compute's program; SystemExit where it or the library of kernels is missing."""
+    ncu = shutil.which(name)
+    if not ncu:
+        raise SystemExit(f"{name} not found: install Nsight Compute, or name it with --ncu (.../bin/ncu)")
+    require_kernels_library()
+    return ncu
 
 
 def main() -> int:
@@ -185,13 +194,11 @@ def main() -> int:
     if options.launch:
         launch(options.launch)
         return 0
-    ncu = shutil.which(options.ncu)
-    if not ncu:
-        raise SystemExit(f"{options.ncu} not found: install Nsight Compute, or name it with --ncu (.../bin/ncu)")
-    require_kernels_library()
+    ncu = find_ncu(options.ncu)
     cases = choose(options.cases)
     made_with = environment()
-    for record in records(cases, profiles(profile(ncu, [case.name for case in cases]))):
+    report = profile(ncu, "attention", "benchmarks.attention.profile", [case.name for case in cases])
+    for record in records(cases, profiles(report)):
         print(record, flush=True)
         if options.json:
             append_record(options.json, {**record, **made_with})

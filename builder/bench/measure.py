@@ -94,13 +94,17 @@ def measure_gpu(setup: Setup, peers: list[str]) -> Measurement:
         BuildError: our engine cannot be built, or its answers are wrong.
     """
     torch_peers.forget_compiled()
+    makers = {name: (GPU_PEERS[name].title, GPU_PEERS[name].make) for name in peers}
+    return _measure(setup, truth_of(setup), engines.packed_contender, makers)
+
+
+def truth_of(setup: Setup) -> Answers:
+    """The original's answers in fp32."""
     try:
-        truth = torch_peers.truth(setup)
+        return torch_peers.truth(setup)
     except UnavailableError:
         setup.say("original in onnxruntime on the CPU, for the right answers")
-        truth = onnxruntime_peers.original_on_cpu(setup).answers
-    makers = {name: (GPU_PEERS[name].title, GPU_PEERS[name].make) for name in peers}
-    return _measure(setup, truth, engines.packed_contender, makers)
+        return onnxruntime_peers.original_on_cpu(setup).answers
 
 
 def measure_cpu(setup: Setup, peers: list[str]) -> Measurement:

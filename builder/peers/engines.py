@@ -126,6 +126,13 @@ def _contender(
         except (BuildError, SessionError) as error:
             raise UnavailableError(str(error)) from error
         build_s = round(time.monotonic() - start, 1)
+    return contender_of(setup, plan, feeds, keep=keep, build_s=build_s)
+
+
+def contender_of(
+    setup: Setup, plan: Path, feeds: dict[str, Array] | None = None, *, keep: bool = True, build_s: float = 0.0
+) -> Contender:
+    """An engine as a contender; `feeds`: its inputs where it is not packed. `keep` leaves the plan in its folder."""
     session = Session(plan, device=setup.device)
     backend: Any = session.backend
     ragged = setup.batch.ragged

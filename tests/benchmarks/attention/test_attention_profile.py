@@ -128,7 +128,7 @@ def test_what_ncu_refuses_is_told(monkeypatch: pytest.MonkeyPatch, output: str, 
 
     monkeypatch.setattr(subprocess, "run", refuses)
     with pytest.raises(SystemExit, match=told):
-        attention_profile.profile("/opt/bin/ncu", [CASE.name])
+        attention_profile.profile("/opt/bin/ncu", "attention", "benchmarks.attention.profile", [CASE.name])
 
 
 def test_ncu_and_the_library_have_to_be_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engines with general kernels that are built and compared: each has a file of its own."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from benchmarks.engine import general
+from benchmarks.kernels import linear_mma_bytes
+
+
+def test_every_engine_has_a_plan_of_its_own(tmp_path: Path) -> None:
+    arguments = argparse.Namespace(engines=tmp_path)
+    plans = [general.plan_of(case, variant, arguments) for case in general.CASES for variant in case.variants]
+    assert len(set(plans)) == len(plans)
+    assert all(plan.parent == tmp_path and plan.suffix == ".plan" for plan in plans)
+
+
+def test_every_case_has_own_gemms_and_a_batch_of_one_has_no_padding() -> None:
+    assert all(case.variants[0] == general.OWN for case in general.CASES)
+    assert {case.mean == case.seq_len for case in general.CASES if case.batch == 1} == {True}
+    assert {case.mean < case.seq_len for case in general.CASES if case.batch > 1} == {True}
+
+
+def test_bytes_are_counted_for_every_block() -> None:
+    """Of 130 tokens and 256 features, tiles of 128 x 256 are 2: both read all weights, and together all rows."""
+    read, written = linear_mma_bytes.counted_bytes((130, 64, 256), 0)
+    assert read == 2 * 64 * (130 + 2 * 256)
+    assert written == 2 * 130 * 256
+    assert linear_mma_bytes.counted_bytes((130, 64, 256), 1)[0] == 2 * 64 * (2 * 130 + 2 * 256)
