@@ -4,22 +4,29 @@
     python -m benchmarks.load.contest build --folder /tmp/contest
     python -m benchmarks.load.callers --folder /tmp/contest --json benchmarks/results/local/callers.jsonl
 
-Each of `--callers` has a gRPC connection and a thread of its own. Texts are those of `short-skewed`, one per request.
-All answers are compared with those of the same engine called from this process, which is also measured, as `session`:
-what a run takes without a server. Needs PADFREE_TRITON.
+Each of `--callers` is a process with a gRPC connection. Texts are those of `short-skewed`, one per request. Requests
+are serialised beforehand and answers are read afterwards, as tritonclient itself takes longer for both than a server
+for its part. All answers are compared with those of the same engine called from this process, which is also measured,
+as `session`: what a run takes without a server; `gpu_ms` is the median of what the GPU needs of that. Needs
+PADFREE_TRITON.
 """
 
 from __future__ import annotations
 
-import threading
+import multiprocessing
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import grpc
 import numpy as np
 import tritonclient.grpc as triton
 from padfree.builder.bench.environment import append_record, environment
 from padfree.runtime import Session
+from padfree.runtime.request import read_request
+from tritonclient.grpc import service_pb2
 
 from benchmarks.command import json_parser
 
@@ -27,60 +34,103 @@ from .client import Array, Outcome, judge
 from .contest import CONTENDERS, MAX_SEQ_LEN, MODEL, OUTPUT, serve
 from .traffic import Traffic
 
-Ask = Callable[[Array], Array]
-"""Maps the ids of one text, [L], to its vector."""
+METHOD = "/inference.GRPCInferenceService/ModelInfer"
+STRIDE = 17
+"""Between the first texts of two callers."""
+WARM_UP_S = 3.0
+"""In which every text is asked for several times, so that sizes have their CUDA graphs."""
+GPU_TEXTS = 60
+"""The GPU's time is the median over so many texts."""
+Seen = tuple[int, float, bytes]
+"""Which text, the milliseconds that its answer took, and the answer."""
+Ask = Callable[[int], bytes]
+"""Maps a text's number to the bytes of its answer."""
 
 
-def caller_of(url: str) -> Ask:
-    """A caller of a server over gRPC."""
-    client = triton.InferenceServerClient(url)
-    wanted = [triton.InferRequestedOutput(OUTPUT)]
-
-    def ask(ids: Array) -> Array:
-        inputs = []
-        for name, values in (("input_ids", ids), ("token_type_ids", np.zeros_like(ids))):
-            inputs.append(triton.InferInput(name, [1, len(ids)], "INT32"))
-            inputs[-1].set_data_from_numpy(values[None])
-        answer: Array = client.infer(MODEL, inputs, outputs=wanted).as_numpy(OUTPUT)[0]
-        return answer
-
-    return ask
+def request_of(ids: Array) -> bytes:
+    """The request for the vector of one text, [L], serialised."""
+    inputs, contents = [], []
+    for name, values in (("input_ids", ids), ("token_type_ids", np.zeros_like(ids))):
+        item = service_pb2.ModelInferRequest.InferInputTensor(name=name, datatype="INT32", shape=[1, len(ids)])
+        inputs.append(item)
+        contents.append(values.astype(np.int32).tobytes())
+    outputs = [service_pb2.ModelInferRequest.InferRequestedOutputTensor(name=OUTPUT)]
+    request = service_pb2.ModelInferRequest(
+        model_name=MODEL, inputs=inputs, outputs=outputs, raw_input_contents=contents
+    )
+    return bytes(request.SerializeToString())
 
 
-def measure(
-    make_caller: Callable[[], Ask], texts: Sequence[Array], expected: Sequence[Array], callers: int, seconds: float
+def vector_of(answer: bytes) -> Array:
+    """The vector in the serialised answer to a request of one text."""
+    response = service_pb2.ModelInferResponse.FromString(answer)
+    vector: Array = triton.InferResult(response).as_numpy(OUTPUT)[0]
+    return vector
+
+
+def repeat(ask: Ask, texts: int, first: int, seconds: float) -> list[Seen]:
+    """Asks for one text after the other; the warm-up's answers are left out."""
+    found: list[Seen] = []
+    begin = time.perf_counter() + WARM_UP_S
+    at = first
+    while (start := time.perf_counter()) < begin + seconds:
+        at = (at + 1) % texts
+        answer = ask(at)
+        if start >= begin:
+            found.append((at, 1e3 * (time.perf_counter() - start), answer))
+    return found
+
+
+def call(url: str, requests: Sequence[bytes], first: int, seconds: float, together: Any, results: Any) -> None:
+    """A caller's process; all begin `together`."""
+    with grpc.insecure_channel(url) as channel:
+        infer = channel.unary_unary(METHOD)
+        together.wait()
+        results.put(repeat(lambda at: infer(requests[at]), len(requests), first, seconds))
+
+
+def ask_server(url: str, requests: Sequence[bytes], callers: int, seconds: float) -> list[Seen]:
+    """What `callers` processes saw."""
+    context = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
+    together, results = context.Barrier(callers), context.Queue()
+    processes = [
+        context.Process(target=call, args=(url, requests, number * STRIDE, seconds, together, results), daemon=True)
+        for number in range(callers)
+    ]
+    for process in processes:
+        process.start()
+    found = [seen for _ in processes for seen in results.get(timeout=60 + seconds)]
+    for process in processes:
+        process.join()
+    return found
+
+
+def summary(
+    found: Sequence[Seen], expected: Sequence[Array], vector: Callable[[bytes], Array], callers: int, seconds: float
 ) -> dict[str, float]:
     """Milliseconds per answer, and how many answers were wrong."""
-    times: list[float] = []
-    wrong: list[int] = []
-    begin = time.perf_counter() + 1.0  # warm-up
-
-    def call(number: int) -> None:
-        ask = make_caller()
-        at = number * 17
-        while (start := time.perf_counter()) < begin + seconds:
-            at = (at + 1) % len(texts)
-            answer = ask(texts[at])
-            if start < begin:
-                continue
-            times.append(1e3 * (time.perf_counter() - start))
-            if judge(np.float32(answer), np.float32(expected[at])) is Outcome.WRONG:
-                wrong.append(at)
-
-    threads = [threading.Thread(target=call, args=(number,)) for number in range(callers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    p50, p99 = np.percentile(times, [50, 99])
-    counts = {"callers": callers, "seconds": seconds, "answers": len(times)}
-    return {**counts, "wrong": len(wrong), "p50_ms": float(p50), "p99_ms": float(p99)}
+    wrong = sum(judge(np.float32(vector(answer)), np.float32(expected[at])) is Outcome.WRONG for at, _, answer in found)
+    p50, p99 = np.percentile([milliseconds for _, milliseconds, _ in found], [50, 99])
+    counts = {"callers": callers, "seconds": seconds, "answers": len(found), "wrong": wrong}
+    return {**counts, "p50_ms": float(p50), "p99_ms": float(p99)}
 
 
 def texts_of(pool: int) -> list[Array]:
     """Different texts of skewed lengths, as ids."""
     requests = Traffic(longest=MAX_SEQ_LEN, texts=1).requests(pool)
     return [request.ids[0, : int(request.seq_lens[0, 0])] for request in requests]
+
+
+def gpu_ms(session: Session, texts: Sequence[Array]) -> float:
+    """The median over texts of a run's time in a CUDA graph."""
+
+    def one(ids: Array) -> float:
+        with session.backend.prepare(session.feeds(read_request([ids], session.metadata))) as prepared:  # type: ignore[attr-defined]
+            graph = prepared.capture()
+            prepared.time_ms(5, graph=graph)
+            return float(statistics.median(prepared.time_ms(20, graph=graph)))
+
+    return statistics.median(map(one, texts))
 
 
 def main() -> None:
@@ -95,24 +145,30 @@ def main() -> None:
     texts = texts_of(arguments.pool)
 
     def tell(label: str, found: dict[str, float]) -> None:
-        shown = " ".join(f"{name} {value:g}" for name, value in found.items())
+        shown = " ".join(f"{name} {value:.4g}" for name, value in found.items())
         print(f"{label}: {shown}", flush=True)
         if arguments.json:
             append_record(arguments.json, {"mode": "callers", "label": label, **environment(), **found})
 
     with Session(arguments.folder / "packed.plan") as session:
 
-        def ask_session(ids: Array) -> Array:
-            vector: Array = session.run([ids])[OUTPUT][0]
-            return vector
+        def ask(at: int) -> bytes:
+            vector: Array = session.run([texts[at]])[OUTPUT][0]
+            return bytes(np.float32(vector).tobytes())
 
-        expected = [ask_session(ids).copy() for ids in texts]
-        tell("session", measure(lambda: ask_session, texts, expected, 1, arguments.seconds))
+        def read(answer: bytes) -> Array:
+            return np.frombuffer(answer, np.float32)
+
+        expected = [read(ask(at)) for at in range(len(texts))]
+        seen = repeat(ask, len(texts), 0, arguments.seconds)
+        found = summary(seen, expected, read, 1, arguments.seconds)
+        tell("session", {**found, "gpu_ms": gpu_ms(session, texts[:GPU_TEXTS])})
+    requests = [request_of(ids) for ids in texts]
     for name in arguments.servers:
         with serve(arguments.folder / name) as server:
-            url = server.url("grpc")
             for callers in arguments.callers:
-                tell(name, measure(lambda url=url: caller_of(url), texts, expected, callers, arguments.seconds))  # type: ignore[misc]
+                seen = ask_server(server.url("grpc"), requests, callers, arguments.seconds)
+                tell(name, summary(seen, expected, vector_of, callers, arguments.seconds))
 
 
 if __name__ == "__main__":

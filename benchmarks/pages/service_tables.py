@@ -51,6 +51,8 @@ def callers(records: Sequence[Record]) -> Table:
     for name, count in dict.fromkeys((record["label"], record["callers"]) for record in records):
         last = [record for record in records if (record["label"], record["callers"]) == (name, count)][-1]
         rate = last["answers"] / last["seconds"]
+        if "gpu_ms" in last:
+            rows.append(["the GPU's part of it", "", f"{last['gpu_ms']:.2f}", "", ""])
         rows.append([name, str(count), f"{last['p50_ms']:.2f}", f"{last['p99_ms']:.2f}", f"{rate:,.0f}"])
     return ("server", "callers", "p50 ms", "p99 ms", "texts/s"), rows
 
