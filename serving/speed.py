@@ -32,18 +32,18 @@ def measure(session: Runner, served_model: ServedModel, runs: int) -> Speed:
     def sample(copies: int) -> RaggedBatch:
         encoded = encoder.encode([text] * copies)
         columns = {**served_model.inputs.columns(encoded), **sample_values(served_model.inputs.others, copies)}
-        return _beginning_apart(read_packed(columns, encoded.seq_lens, session.metadata), session.metadata)
+        return _with_own_first_tokens(read_packed(columns, encoded.seq_lens, session.metadata), session.metadata)
 
     devices = len(session.devices) if isinstance(session, DevicePool) else 1
     return measure_batches(session, sample, beside=max(1, runs // devices), devices=devices)
 
 
-def _beginning_apart(batch: RaggedBatch, metadata: Metadata) -> RaggedBatch:
+def _with_own_first_tokens(batch: RaggedBatch, metadata: Metadata) -> RaggedBatch:
     """The batch with another first token in every sequence, where the model would compute equal ones once."""
     if metadata.input_of_role(PREFIX) is None:
         return batch
     item = metadata.ids_input()
     ids = batch.tokens[item.name].copy()
-    allowed = np.setdiff1d(np.arange(item.limit or batch.seq_lens.size), item.excluded)
-    ids[np.cumsum(batch.seq_lens) - batch.seq_lens] = np.resize(allowed, batch.seq_lens.size)
+    usable_ids = np.setdiff1d(np.arange(item.limit or batch.seq_lens.size), item.excluded)
+    ids[np.cumsum(batch.seq_lens) - batch.seq_lens] = np.resize(usable_ids, batch.seq_lens.size)
     return batch._replace(tokens={**batch.tokens, item.name: ids})

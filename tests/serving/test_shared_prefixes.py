@@ -45,11 +45,11 @@ def test_documents_of_a_query_share_it(tmp_path: Path) -> None:
         after = get(server, "/metrics")[1]
     assert status == 200
 
-    def added(name: str) -> int:
+    def growth_of(name: str) -> int:
         return counter(after, name) - counter(before, name)
 
-    saved, computed = added("padfree_tokens_saved_total"), added("padfree_tokens_total")
-    assert saved + computed == added("te_batch_next_tokens_sum")
+    saved, computed = growth_of("padfree_tokens_saved_total"), growth_of("padfree_tokens_total")
+    assert saved + computed == growth_of("te_batch_next_tokens_sum")
     assert 2 * saved > computed > 0  # runs are short on a CPU: each computes the query
     with padfree.Model(file) as model:
         alone = [float(model.scores([(QUERY, text)])[0]) for text in texts]
@@ -62,13 +62,13 @@ def test_speed_is_that_of_texts_that_share_nothing(tmp_path: Path) -> None:
     with Session(file) as session:
         seen: list[RaggedBatch] = []
 
-        class Seen:
+        class Recorder:
             metadata, budget = session.metadata, session.budget
 
             def run_ragged(self, ragged: RaggedBatch) -> dict[str, list[object]]:
                 seen.append(ragged)
                 return {}
 
-        speed.measure(Seen(), describe(file, session.metadata, Choices(tags=True)), 1)
+        speed.measure(Recorder(), describe(file, session.metadata, Choices(tags=True)), 1)
         assert max(ragged.seq_lens.size for ragged in seen) > 8
         assert not any(shared_runs(ragged, session.metadata, session.budget) for ragged in seen)
