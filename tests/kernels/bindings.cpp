@@ -10,7 +10,6 @@
 #include "linear/cost_model.h"
 #include "linear/measure.h"
 #include "linear/mma/menu.h"
-#include "linear/stopwatch.h"
 #include "linear/tiling.h"
 #include "pack/launch.h"
 #include "pool/launch.h"
@@ -272,24 +271,6 @@ PADFREE_TEST_EXPORT int padfreeRankLinear(const LinearCall* call, int multiproce
   *count = static_cast<int>(tilings.size());
   for (int i = 0; i < std::min(capacity, *count); ++i) choices[i] = padfree::choiceOf(tilings[i]);
   return cudaSuccess;
-}
-
-// Times `count` choices of a GEMM as a build does, by graphs of `launches`, each with the next of `weights` weights
-// that stand one after the other. Times in microseconds.
-PADFREE_TEST_EXPORT int padfreeTimeLinear(const LinearCall* call, int weights, int64_t weight_bytes, int launches,
-                                          int count, const int* choices, float* times_us) {
-  padfree::Stopwatch watch;
-  cudaError_t status = watch.open();
-  for (int i = 0; i < count && status == cudaSuccess; ++i) {
-    const auto launch = [&](int round) {
-      padfree::LinearParams params = paramsOf(*call);
-      params.weight = static_cast<const char*>(params.weight) + round % weights * weight_bytes;
-      return padfree::launchLinear(params, choices[i], watch.stream());
-    };
-    status = watch.time(launches, launch, times_us[i]);
-    times_us[i] *= 1000;
-  }
-  return status;
 }
 
 // Results in fp32 instead of y where y_fp32 is there, and of rows that are normed first where gamma is.

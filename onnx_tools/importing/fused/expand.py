@@ -77,7 +77,8 @@ def is_fused(node: gs.Node | NodeProto, version: int) -> bool:
 
 def holds_fused(model: ModelProto) -> bool:
     """Whether any node of a model is one of onnxruntime's own operators."""
-    return any(is_fused(node, _version(model)) for node in model.graph.node)
+    version = _version(model)
+    return any(is_fused(node, version) for node in model.graph.node)
 
 
 def declare_fused(model: ModelProto) -> None:
