@@ -14,6 +14,7 @@ from padfree.contract.names import HALF
 from padfree.contract.phases import Phases
 from padfree.onnx_tools import QUANTIZATION, RewriteOptions, quantize, quantize_gemms, rewrite_model
 from padfree.onnx_tools.files import Model, is_rewritten, open_model
+from padfree.onnx_tools.importing.quantized import StoredGemm, stored_gemms
 from padfree.onnx_tools.quantization import BeginSteps, QuantizationOptions
 from padfree.runtime import Metadata, SessionError, packed_feeds, padded_feeds, parse_metadata
 from padfree.runtime.request import RaggedBatch, read_request
@@ -39,14 +40,16 @@ class Calibration:
     """What `--calibrate` and the options beside it say.
 
     Attributes:
-        file: .txt, .jsonl or .npz, as `padfree run --input` takes them.
+        file: .txt, .jsonl or .npz, as `padfree run --input` takes them; None only where scales are kept.
         tokenizer: for texts, where the model keeps none.
         options: margin and layers.
+        keeps_scales: whether scales and weights are those of a file that is quantised already.
     """
 
-    file: Path
+    file: Path | None
     tokenizer: Path | None = None
     options: QuantizationOptions = field(default_factory=QuantizationOptions)
+    keeps_scales: bool = False
 
 
 def require_calibration(file: Path | None, precision: str) -> Path:
@@ -67,6 +70,8 @@ def require_calibration(file: Path | None, precision: str) -> Path:
 def calibration_batches(calibration: Calibration, metadata: Metadata, model: Path) -> list[Feeds]:
     """The data as inputs of a rewritten model, in batches of up to BATCH_TOKENS tokens; texts are cut to its positions.
 
+    There are none without a file.
+
     Args:
         calibration: the file, and what makes tokens of texts.
         metadata: of the rewritten model.
@@ -76,6 +81,8 @@ def calibration_batches(calibration: Calibration, metadata: Metadata, model: Pat
         BuildError: the file cannot be read, is empty, or holds what the model does not take.
     """
     file = calibration.file
+    if file is None:
+        return []
     try:
         request = read_batch(file, metadata, TextOptions(calibration.tokenizer, True, model))
         ragged = read_request(request, metadata)
@@ -143,6 +150,11 @@ def quantized_model(
     Raises:
         BuildError: the calibration data; RewriteError: the model, or options.
     """
+    kept_gemms: tuple[StoredGemm, ...] = ()
+    if calibration.keeps_scales:
+        if is_rewritten(model.proto):
+            raise BuildError("a rewritten file has no scales to keep; give --keep-scales the file that was quantised")
+        kept_gemms = stored_gemms(model)
     if not is_rewritten(model.proto):
         model = rewrite_model(model, replace(rewriting, precision=HALF), phases=phases).model
     metadata = metadata_of(model.proto)
@@ -150,7 +162,9 @@ def quantized_model(
     if linear_of(model.proto) == PADFREE_GEMMS or metadata["precision"] == "fp32":
         return quantize(model, batches, calibration.options, begin=begin, verify=bool(rewriting.verify))
     folded, verify = norms == FOLDED, bool(rewriting.verify)
-    return quantize_gemms(model, batches, calibration.options, fold_norms=folded, begin=begin, verify=verify)
+    return quantize_gemms(
+        model, batches, calibration.options, stored_gemms=kept_gemms, fold_norms=folded, begin=begin, verify=verify
+    )
 
 
 def is_quantized(path: Path) -> bool:

@@ -20,18 +20,18 @@ class QuantizedLayer:
     Attributes:
         name: its node's.
         x: the tensor that it multiplies by its weight.
-        largest: the largest absolute value that x had in the calibration data.
         scale: what x is divided by.
-        loss: how far its results were off on the calibration data, in parts of their length.
+        largest: the largest absolute value that x had in the calibration data; None without data.
+        loss: how far its results were off on the calibration data, in parts of their length; None without data.
         smoothing: how much of the differences between the columns of x its weight took over, 0 to 1; None where each
             column has the same scale.
     """
 
     name: str
     x: str
-    largest: float
     scale: float
-    loss: float
+    largest: float | None = None
+    loss: float | None = None
     smoothing: float | None = None
 
 
@@ -41,7 +41,8 @@ class QuantizationInfo:
 
     Attributes:
         type: of numbers, "e4m3" or "int8".
-        margin: room above the largest numbers of the calibration data.
+        margin: room above the largest numbers of the calibration data; None where the scales are those of the file
+            that was quantised before.
         tokens: how many tokens the calibration data had.
         layers: GEMMs in that type.
         kept_gemms: the other GEMMs, with the reasons.
@@ -49,7 +50,7 @@ class QuantizationInfo:
     """
 
     type: str
-    margin: float
+    margin: float | None
     tokens: int
     layers: tuple[QuantizedLayer, ...]
     kept_gemms: Mapping[str, str]
@@ -68,15 +69,13 @@ def parse_quantization(fields: Fields) -> QuantizationInfo:
         scale = item.number("scale")
         if not scale > 0:
             raise item.fail("scale", "a number above 0")
-        smoothing = item.number("smoothing") if "smoothing" in item.names() else None
-        return QuantizedLayer(
-            item.text("name"), item.text("x"), item.number("largest"), scale, item.number("loss"), smoothing
-        )
+        numbers = (item.number(name) if name in item.names() else None for name in ("largest", "loss", "smoothing"))
+        return QuantizedLayer(item.text("name"), item.text("x"), scale, *numbers)
 
     kept_layers, outputs = fields.optional_object("kept"), fields.optional_object("outputs")
     return QuantizationInfo(
         type=fields.text("type", tuple(TYPES)),
-        margin=fields.number("margin"),
+        margin=None if "kept_scales" in fields.names() else fields.number("margin"),
         tokens=fields.object("calibration").integer("tokens", most=MOST_INT64),
         layers=fields.objects("layers", read_layer),
         kept_gemms={name: kept_layers.string(name) for name in kept_layers.names()},

@@ -17,11 +17,13 @@ from .files.metadata import write_metadata
 from .files.model import Model
 from .graph_model import GraphModel
 from .importing.newer_opsets import raise_opset
+from .importing.quantized import StoredGemm
 from .linear import add_linear
 from .operators import check_nodes, without_functions
 from .precision.element_types import check_element_types
 from .quantization.calibration import BeginSteps, Feeds, Step, largest_numbers
 from .quantization.effect import Effect, measure_effect
+from .quantization.kept_scales import keep_scales
 from .quantization.layers import Layer, Layers, choose_layers, reads_stream
 from .quantization.losses import measure_losses
 from .quantization.narrowing import narrow_gemms
@@ -91,6 +93,7 @@ def quantize_gemms(
     batches: Sequence[Feeds],
     options: QuantizationOptions = AS_MEASURED,
     *,
+    stored_gemms: Sequence[StoredGemm] = (),
     fold_norms: bool = True,
     begin: BeginSteps = _unseen,
     verify: bool = True,
@@ -100,11 +103,15 @@ def quantize_gemms(
     With `fold_norms` the GEMMs do, from rows of 8 bits. Where norms stand ahead of layers, these are rows of a stream,
     to which every layer adds. If a GEMM loses more than LARGEST_STREAM_LOSS by that, such norms stay operators of their
     own, their results are rounded instead, and the model is calibrated again.
+
+    With `stored_gemms`, those of the file that the model was made of, GEMMs have the scales and weights of the file,
+    and no others are in 8 bits. Norms stay operators then, as the file rounds their results; batches may be missing,
+    and only measure losses.
     """
     plain = _plain(model)
     rewritten = GraphModel.of(plain)
-    add_linear(rewritten, fold_norms=fold_norms)
-    measurements = _measure(rewritten, batches, options, begin)
+    add_linear(rewritten, fold_norms=fold_norms and not stored_gemms)
+    measurements = _measure(rewritten, batches, options, begin, stored_gemms)
     if measurements.plan.stream_loss > LARGEST_STREAM_LOSS:
         rewritten = GraphModel.of(plain)
         add_linear(rewritten, fold_streams=False)
@@ -120,16 +127,22 @@ class _Measurements:
     plain: Model
     weights: QuantizedWeights
     plan: _Plan
+    kept_scales: bool
 
 
 def _measure(
-    rewritten: GraphModel, batches: Sequence[Feeds], options: QuantizationOptions, begin: BeginSteps
+    rewritten: GraphModel,
+    batches: Sequence[Feeds],
+    options: QuantizationOptions,
+    begin: BeginSteps,
+    stored_gemms: Sequence[StoredGemm] = (),
 ) -> _Measurements:
-    _check(rewritten.metadata, batches)
+    _check(rewritten.metadata, batches, stored_gemms)
     plain, weights = rewritten.export(), QuantizedWeights(options.number_format)
     check_nodes(plain.proto)
-    plan = _plan(rewritten, plain, batches, options, weights, begin(len(batches)))
-    return _Measurements(rewritten, plain, weights, plan)
+    done = begin(len(batches)) if batches else _unseen(0)
+    plan = _plan(rewritten, plain, batches, options, weights, stored_gemms, done)
+    return _Measurements(rewritten, plain, weights, plan, bool(stored_gemms))
 
 
 def _quantize(
@@ -155,13 +168,13 @@ def _quantize(
     check_nodes(exported.proto)
     check_element_types(exported.proto, precision)
     effects = measure_effect(plain, exported, precision, metadata, batches[:1]) if verify else {}
-    metadata[QUANTIZATION] = _describe(plan, options, metadata, batches, effects)
+    metadata[QUANTIZATION] = _describe(measurements, options, batches, effects)
     write_metadata(exported.proto, metadata)
     _check_effects(effects, losses, options.number_format.precision)
     return exported
 
 
-def _check(metadata: Mapping[str, Any], batches: Sequence[Feeds]) -> None:
+def _check(metadata: Mapping[str, Any], batches: Sequence[Feeds], stored_gemms: Sequence[StoredGemm]) -> None:
     """Raises RewriteError where a model with this metadata, or the data, cannot be used."""
     if not metadata:
         raise RewriteError("the model carries no padfree metadata; rewrite it first (padfree optimize)")
@@ -171,7 +184,7 @@ def _check(metadata: Mapping[str, Any], batches: Sequence[Feeds]) -> None:
         raise RewriteError(
             "the model was rewritten in fp32, and 8 bits stand beside fp16 or bf16; rewrite it with precision fp16"
         )
-    if not batches:
+    if not batches and not stored_gemms:
         raise RewriteError("there is no calibration data; pass texts, or token ids, of the kind that the model gets")
 
 
@@ -188,14 +201,21 @@ def _plan(
     batches: Sequence[Feeds],
     options: QuantizationOptions,
     weights: QuantizedWeights,
+    stored_gemms: Sequence[StoredGemm],
     done: Step,
 ) -> _Plan:
     """Chooses GEMMs and scales; GEMMs that lose too much, or read only zeros, stay in half precision."""
     layers, precision = choose_layers(rewritten.graph, options), rewritten.metadata["precision"]
+    scales: Mapping[str, TensorScale] = {}
+    if stored_gemms:
+        layers, scales = keep_scales(layers, stored_gemms, weights)
+        if not batches:
+            return _Plan(layers, {}, scales, {}, 0.0)
     tensors = list(dict.fromkeys(layer.x for layer in layers.chosen_layers))
     number_format = options.number_format
     columns = largest_numbers(model, precision, tensors, batches, done, by_column=number_format.smooths)
-    scales = choose_scales(model, precision, layers.chosen_layers, columns, options, batches[0])
+    if not stored_gemms:
+        scales = choose_scales(model, precision, layers.chosen_layers, columns, options, batches[0])
     losses = measure_losses(model, precision, layers.chosen_layers, scales, weights, batches[0], number_format)
     largest = {name: float(values.max()) for name, values in columns.items()}
     reasons, chosen_layers = dict(layers.kept_layers), list[Layer]()
@@ -211,34 +231,30 @@ def _plan(
 
 
 def _describe(
-    plan: _Plan,
-    options: QuantizationOptions,
-    metadata: Mapping[str, Any],
-    batches: Sequence[Feeds],
-    effects: Mapping[str, Effect],
+    measurements: _Measurements, options: QuantizationOptions, batches: Sequence[Feeds], effects: Mapping[str, Effect]
 ) -> dict[str, Any]:
     """The entry `quantization` of the metadata."""
+    plan, metadata = measurements.plan, measurements.rewritten.metadata
     tokens = next(item["name"] for item in metadata["inputs"] if item["role"] == "tokens")
-    layers = [
-        {
-            "name": layer.name,
-            "x": layer.x,
-            "largest": plan.largest[layer.x],
-            "scale": plan.scales[layer.x].value,
-            "loss": plan.losses[layer.name],
-        }
-        | ({} if (strength := plan.scales[layer.x].strength) is None else {"smoothing": strength})
-        for layer in plan.layers.chosen_layers
-    ]
+    room = {"kept_scales": True} if measurements.kept_scales else {"margin": options.room}
     return {
         "type": options.number_format.name,
-        "margin": options.room,
+        **room,
         "largest_loss": options.largest_loss,
         "calibration": {"batches": len(batches), "tokens": sum(int(feeds[tokens].size) for feeds in batches)},
-        "layers": layers,
+        "layers": [_layer_json(layer, plan) for layer in plan.layers.chosen_layers],
         "kept": dict(plan.layers.kept_layers),
         "outputs": {name: effect.to_dict() for name, effect in effects.items()},
     }
+
+
+def _layer_json(layer: Layer, plan: _Plan) -> dict[str, Any]:
+    """A layer's entry, without what was not measured."""
+    scale, losses = plan.scales[layer.x], plan.losses
+    result: dict[str, Any] = {"name": layer.name, "x": layer.x, "scale": scale.value}
+    if losses:
+        result |= {"largest": plan.largest[layer.x], "loss": losses[layer.name]}
+    return result if scale.strength is None else result | {"smoothing": scale.strength}
 
 
 def _check_effects(effects: Mapping[str, Effect], losses: Mapping[str, float], precision: str) -> None:

@@ -148,7 +148,7 @@ def measure(folder: Path, precision: str, count: int, packages: Sequence[str]) -
         "pairs": len(scored),
         "documentation": list(packages),
         "calibration": {"texts": len(texts), "tokens": said.tokens, "margin": said.margin},
-        "losses": [round(layer.loss, 4) for layer in said.layers],
+        "losses": [round(layer.loss, 4) for layer in said.layers if layer.loss is not None],
         "smoothing": [layer.smoothing for layer in said.layers],
         "kept": dict(said.kept_gemms),
         "precisions": results,

@@ -224,7 +224,7 @@ def _summary(arguments: argparse.Namespace, metadata: Mapping[str, Any]) -> list
 def _quantize(
     arguments: argparse.Namespace, source: Source, progress: StageProgress
 ) -> Iterator[tuple[Path | FolderModel, BuildOptions]]:
-    """The file that the engine is built from, and the options: with --calibrate, a quantised file made of it.
+    """The file that the engine is built from, and the options: in 8 bits, a quantised file made of it.
 
     That file, with its tokenizer, is removed with the context.
     """
@@ -243,7 +243,8 @@ def _quantize(
     from padfree.runtime import parse_metadata
 
     calibration = None
-    if arguments.calibrate is not None or source.unmade is not None or not is_quantized(path):
+    quantizes = arguments.calibrate is not None or arguments.keep_scales
+    if quantizes or source.unmade is not None or not is_quantized(path):
         calibration = calibration_of(arguments)
     if calibration is None:
         yield path, options

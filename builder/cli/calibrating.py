@@ -35,15 +35,16 @@ def print_quantization(console: Console, quantization: QuantizationInfo | None) 
     """Prints which GEMMs are in 8 bits, those that lose most first, which are not and why; nothing without any."""
     if quantization is None:
         return
-    layers = sorted(quantization.layers, key=lambda layer: layer.loss, reverse=True)
+    layers = sorted(quantization.layers, key=lambda layer: layer.loss or 0.0, reverse=True)
     headings = ["GEMM", "largest input", "scale", "loss"]
     rows = [
-        [layer.name, f"{layer.largest:.4g}", f"{layer.scale:g}", f"{layer.loss:.4f}"] for layer in layers[:LAYERS_SHOWN]
+        [layer.name, _number(layer.largest, ".4g"), f"{layer.scale:g}", _number(layer.loss, ".4f")]
+        for layer in layers[:LAYERS_SHOWN]
     ]
     if any(layer.smoothing is not None for layer in layers):
         headings.append("smoothing")
         for layer, row in zip(layers, rows, strict=False):
-            row.append("-" if layer.smoothing is None else f"{layer.smoothing:g}")
+            row.append(_number(layer.smoothing, "g"))
     console.print(make_table(f"GEMMs in {quantization.type}", headings, rows))
     if len(layers) > LAYERS_SHOWN:
         print_line(console, f"and {len(layers) - LAYERS_SHOWN} more that lose less (`quantization` in the metadata)")
@@ -51,5 +52,13 @@ def print_quantization(console: Console, quantization: QuantizationInfo | None) 
         console.print(make_table("GEMMs in half precision", ("GEMM", "reason"), list(quantization.kept_gemms.items())))
     for name, cosine in quantization.cosines.items():
         print_line(console, f"'{name}': cosine {cosine:.5f} to half precision, mean over calibration sequences")
+    if quantization.margin is None:
+        print_line(console, "scales are those of the file that was quantised before")
+        return
     up_to = f" to {2 * quantization.margin:g}" if quantization.precision == FP8 else ""  # its scales are powers of two
     print_line(console, f"scales from {quantization.tokens} tokens, with room for {quantization.margin:g}{up_to} times")
+
+
+def _number(value: float | None, style: str) -> str:
+    """A number, or a dash for what was not measured."""
+    return "-" if value is None else format(value, style)

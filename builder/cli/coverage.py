@@ -117,12 +117,15 @@ def print_kept_float32(console: Console, metadata: Mapping[str, Any]) -> None:
     if "unquantized" in metadata:
         unquantized = metadata["unquantized"]
         activations = unquantized["activations"]
+        advice = (
+            "; --precision fp8 or int8 with --calibrate puts GEMMs into 8 bits, and int8 with --keep-scales as before"
+        )
         print_line(
             console,
             f"the file was quantised ({', '.join(unquantized['types'])}): {unquantized['weights']} weights are the "
             "numbers that its own stand for"
-            f"{f', and {activations} activations are not rounded any more' * bool(activations)}; "
-            "--precision fp8 with --calibrate puts GEMMs into e4m3",
+            f"{f', and its {activations} roundings of activations were taken out' * bool(activations)}"
+            f"{advice * ('quantization' not in metadata)}",
         )
     if "bf16_because" in metadata:
         print_line(console, f"bf16, as fp16 does not fit: {metadata['bf16_because']}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from padfree.builder.errors import BuildError
-from padfree.contract.names import EIGHT_BITS, INTERFACES, MASKS, PRECISIONS, WHOLE
+from padfree.contract.names import EIGHT_BITS, INT8, INTERFACES, MASKS, PRECISIONS, WHOLE
 from padfree.contract.text_files import read_text
 
 from .console import error_console, print_line
@@ -257,7 +257,7 @@ def add_norms_option(parser: argparse._ActionsContainer) -> None:
 
 
 def add_calibration_options(parser: argparse.ArgumentParser) -> None:
-    """--calibrate, --tokenizer, --margin, --keep, --quantize, --largest-loss."""
+    """--calibrate, --tokenizer, --keep-scales, --margin, --keep, --quantize, --largest-loss."""
     group = parser.add_argument_group("GEMMs in 8 bits (--precision fp8, --precision int8)")
     group.add_argument(
         "--calibrate",
@@ -266,6 +266,12 @@ def add_calibration_options(parser: argparse.ArgumentParser) -> None:
         help="data like the model's later inputs: texts (.txt, .jsonl) or token ids (.jsonl, .npz)",
     )
     add_tokenizer_option(group)
+    group.add_argument(
+        "--keep-scales",
+        action="store_true",
+        default=None,
+        help="int8 with the scales and weights of a file that has QuantizeLinear nodes; --calibrate is optional then",
+    )
     group.add_argument(
         "--margin",
         type=float,
@@ -292,7 +298,7 @@ def calibration_of(arguments: argparse.Namespace) -> Calibration | None:
     Raises:
         BuildError: one of them without data, or their options without it; RewriteError: a number out of range.
     """
-    names = ("calibrate", "tokenizer", "margin", "keep", "quantize", "largest_loss")
+    names = ("calibrate", "tokenizer", "keep_scales", "margin", "keep", "quantize", "largest_loss")
     used_options = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name) is not None]
     if arguments.precision not in EIGHT_BITS:
         if used_options:
@@ -311,7 +317,24 @@ def calibration_of(arguments: argparse.Namespace) -> Calibration | None:
         largest_loss=LARGEST_LOSS if arguments.largest_loss is None else arguments.largest_loss,
         number_format=FORMATS[arguments.precision],
     )
-    return Calibration(require_calibration(arguments.calibrate, arguments.precision), arguments.tokenizer, options)
+    file, keeps_scales = arguments.calibrate, bool(arguments.keep_scales)
+    if keeps_scales:
+        _check_kept(arguments)
+    else:
+        file = require_calibration(file, arguments.precision)
+    return Calibration(file, arguments.tokenizer, options, keeps_scales)
+
+
+def _check_kept(arguments: argparse.Namespace) -> None:
+    """Raises BuildError for what does not go with --keep-scales."""
+    if arguments.precision != INT8:
+        raise BuildError(
+            f"--keep-scales is for --precision {INT8}; pass that too, or leave --keep-scales out and pass --calibrate"
+        )
+    if arguments.margin is not None:
+        raise BuildError("--margin makes scales of the data, and --keep-scales takes the file's; leave one out")
+    if arguments.calibrate is None and arguments.largest_loss is not None:
+        raise BuildError("--largest-loss needs --calibrate FILE, with whose data losses are measured; pass it too")
 
 
 def add_tokenizer_option(parser: argparse._ActionsContainer, default: str = "the one kept with the model") -> None:

@@ -99,7 +99,7 @@ def _conditions(coverage: Mapping[str, Any]) -> Iterator[str]:
 def _types(metadata: Mapping[str, Any]) -> Iterator[str]:
     """What is not computed in the type that was asked for, or that the file had."""
     if "unquantized" in metadata:
-        yield f"the file was quantised ({', '.join(metadata['unquantized']['types'])}), the result is not"
+        yield f"the file was quantised ({', '.join(metadata['unquantized']['types'])}), {_since(metadata)}"
     if "bf16_because" in metadata:
         yield f"bf16, as fp16 does not fit: {_cut(metadata['bf16_because'])}"
     in_float32 = metadata.get("kept_float32") or {}
@@ -109,6 +109,13 @@ def _types(metadata: Mapping[str, Any]) -> Iterator[str]:
         yield f"{count_text(len(in_float32), 'tensor')} in float32: '{name}' {_cut(reason)}{more}"
     if "quantization" in metadata:
         yield _quantization_text(metadata["quantization"])
+
+
+def _since(metadata: Mapping[str, Any]) -> str:
+    """What became of a file's scales."""
+    if "quantization" not in metadata:
+        return "the result is not"
+    return "its scales are kept" if "kept_scales" in metadata["quantization"] else "with other scales"
 
 
 def _quantization_text(quantization: Mapping[str, Any]) -> str:

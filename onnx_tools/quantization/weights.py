@@ -51,6 +51,10 @@ class QuantizedWeights:
             self._cache[key] = self.quantize(values, scale)
         return self._cache[key]
 
+    def hold(self, weight: gs.Constant, scale: TensorScale, quantized: QuantizedWeight) -> None:
+        """Gives a weight numbers that were rounded before, as a file has them."""
+        self._cache[weight.name, scale.key] = quantized
+
     def quantize(self, values: Floats, scale: TensorScale) -> QuantizedWeight:
         """The same of finite numbers [K,N], which are not kept."""
         rows = values.T if scale.factors is None else values.T * scale.factors

@@ -16,6 +16,8 @@ from padfree.builder.engine.linear import FP8_OPERATOR, choose_linear, eight_bit
 from padfree.onnx_tools.synthetic import bert_model
 from padfree.runtime.gpu.device import Device
 
+from tests.support.quantizers import Quantizer
+
 from .test_calibration import Capture, ids
 
 
@@ -68,3 +70,48 @@ def test_gpus_that_it_is_for(int8: Path, caplog: pytest.LogCaptureFixture) -> No
     with pytest.raises(BuildError, match=r"is in int8, and PadfreeLinearInt8 needs compute capability 8.0 or newer"):
         choose_linear("auto", proto, "fp16", Device(0, "NVIDIA T4", 7, 5))
     assert "has 8.6, where --precision int8 is what takes 8 bits" in eight_bit_problem(FP8_OPERATOR, a10)
+
+
+@pytest.fixture(scope="module")
+def quantized(model: Path) -> Path:
+    """The model with int8 Q/DQ, as ModelOpt writes it."""
+    path = model.with_name("quantized.onnx")
+    onnx.save_model(Quantizer("int8", "stored").apply(onnx.load(str(model))), str(path))
+    return path
+
+
+def test_a_quantised_file_keeps_its_scales(quantized: Path, tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "kept.onnx"
+    command = ["optimize", str(quantized), "-o", str(path), "--precision", "int8", "--keep-scales", "--no-verify"]
+    assert main([*command, "--keep", "*129*"]) == 0
+    assert "the file was quantised (int8), its scales are kept; 7 of 8 GEMMs in int8" in capsys.readouterr().out
+    assert main(["inspect", str(path), "--verbose"]) == 0
+    shown = capsys.readouterr().out
+    assert "scales are those of the file that was quantised before" in shown
+    assert "puts GEMMs into 8 bits" not in shown
+    assert main(["compare", str(quantized), str(path), "--max-seq-len", "32", "--relative-tolerance", "0.001"]) == 1
+    assert "which GEMMs lose most is measured with --calibrate" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--precision", "fp8"], "--keep-scales is for --precision int8"),
+        (["--precision", "fp16"], "--keep-scales is for --precision fp8 or int8"),
+        (["--precision", "int8", "--margin", "2"], "--margin makes scales of the data, and --keep-scales takes"),
+        (["--precision", "int8", "--largest-loss", "0.2"], "--largest-loss needs --calibrate FILE"),
+    ],
+)
+def test_what_does_not_go_with_kept_scales(
+    quantized: Path, tmp_path: Path, capsys: Capture, options: list[str], message: str
+) -> None:
+    assert main(["optimize", str(quantized), "-o", str(tmp_path / "x.onnx"), "--keep-scales", *options]) != 0
+    assert message in capsys.readouterr().err
+
+
+def test_files_without_scales_are_refused(model: Path, int8: Path, tmp_path: Path, capsys: Capture) -> None:
+    command = ["-o", str(tmp_path / "x.onnx"), "--precision", "int8", "--keep-scales"]
+    assert main(["optimize", str(model), *command]) != 0
+    assert "there are no scales to keep; leave out --keep-scales" in capsys.readouterr().err
+    assert main(["optimize", str(int8), *command]) != 0
+    assert "a rewritten file has no scales to keep" in capsys.readouterr().err

@@ -70,8 +70,11 @@ def find_roundoff(original: Original, subject: Subject, outcome: Outcome) -> tup
 
 def _most_lossy(quantization: QuantizationInfo) -> str:
     """Which GEMMs lost most on the calibration data, and what to do about it."""
-    layers = sorted(quantization.layers, key=lambda layer: layer.loss, reverse=True)[:LAYERS_SHOWN]
-    layers_text = ", ".join(f"'{layer.name}' ({layer.loss:.3f} of its result)" for layer in layers)
+    losses = {layer.name: layer.loss for layer in quantization.layers if layer.loss is not None}
+    if not losses:
+        return "which GEMMs lose most is measured with --calibrate, and --keep leaves them in half precision"
+    layers = sorted(losses, key=losses.__getitem__, reverse=True)[:LAYERS_SHOWN]
+    layers_text = ", ".join(f"'{name}' ({losses[name]:.3f} of its result)" for name in layers)
     return f"most of all {layers_text}, which --keep leaves in half precision"
 
 

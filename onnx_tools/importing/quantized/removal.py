@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
-from ...errors import RewriteError
 from ...files.model import Model
 from ...files.weights import LARGE_BYTES, Weights
 from ..canonical import in_order
 from ..skeleton import all_nodes
 from .constants import Constants
-from .rounding import NAMES, RANGES, Rounding, axis_of
-from .rounding_nodes import dequantizes, drop_unused_domain, of_tensorrt, quantizes
+from .pairs import Pairs, check_scale, pair_error
+from .rounding import NAMES
+from .rounding_nodes import dequantizes, drop_unused_domain, quantizes
 from .signs import Signs
 from .smoothing import fold_scales
 
@@ -98,9 +98,8 @@ class _Removal:
 
     def __post_init__(self) -> None:
         self.source = self.source.with_proto(in_order(self.source.proto))
-        graph = self.source.proto.graph
         self._constants = Constants(self.source)
-        self._makers = {name: node for node in graph.node for name in node.output}
+        self._pairs = Pairs(self.source, self._constants)
         self._signs = Signs(self.source.proto, self._constants, self._weight_of, self._cuts)
 
     def run(self) -> UnquantizedModel:
@@ -110,22 +109,22 @@ class _Removal:
         for node in self.source.proto.graph.node:
             if not dequantizes(node):
                 continue
-            rounding, quantity = self._rounding(node), node.input[0]
+            rounding, quantity = self._pairs.rounding(node), node.input[0]
             kinds[NAMES[rounding.kind]] += 1
-            maker = self._quantizer(node)
+            maker = self._pairs.quantizer(node)
             if maker is not None:
-                self._check_same(maker, node, rounding)
+                self._pairs.check_same(maker, node)
             elif quantity not in self._constants:
-                raise _error(node, f"reads '{quantity}', which is no weight and not what a QuantizeLinear makes")
+                raise pair_error(node, f"reads '{quantity}', which is no weight and not what a QuantizeLinear makes")
             if maker is not None and maker.input[0] not in self._constants:
                 self._take_out(node, maker.input[0], activations.get(quantity))
                 activations.setdefault(quantity, node.output[0])
                 rounded[NAMES[rounding.kind]] += 1
                 continue
-            _check_scale(node, rounding.scale, np.isfinite(rounding.scale))
+            check_scale(node, rounding.scale, np.isfinite(rounding.scale))
             weights.add(quantity)
             if not self.keeps_weights:
-                self._weights[node.output[0]] = self._stands_for(node, rounding)
+                self._weights[node.output[0]] = self._pairs.weight(node)[1]
         types, of_activations = (tuple(name for name, _ in counter.most_common()) for counter in (kinds, rounded))
         return UnquantizedModel(self._rewrite(), types, len(weights), len(activations), of_activations)
 
@@ -138,84 +137,11 @@ class _Removal:
         else:
             self._new_names[node.output[0]] = x
 
-    def _quantizer(self, node: NodeProto) -> NodeProto | None:
-        """The QuantizeLinear before a DequantizeLinear; None where there is none."""
-        maker = self._makers.get(node.input[0])
-        return maker if maker is not None and quantizes(maker) else None
-
     def _cuts(self, node: NodeProto) -> bool:
-        return self._rounding(node).cuts_negatives()
+        return self._pairs.rounding(node).cuts_negatives()
 
     def _weight_of(self, node: NodeProto) -> Array | None:
-        maker = self._quantizer(node)
-        constant = (node.input[0] if maker is None else maker.input[0]) in self._constants
-        return self._stands_for(node, self._rounding(node)) if constant else None
-
-    def _stands_for(self, node: NodeProto, rounding: Rounding) -> Array:
-        """The numbers that a DequantizeLinear makes of a weight."""
-        maker = self._quantizer(node)
-        try:
-            if maker is not None:
-                return rounding.round_trip(self._values(maker, 0))
-            return rounding.dequantize(self._values(node, 0))
-        except (ValueError, IndexError) as error:
-            shape_text = "x".join(map(str, self._values(maker or node, 0).shape))
-            raise _error(
-                node, f"has {rounding.scale.size} scales along axis {rounding.axis} of a weight {shape_text}"
-            ) from error
-
-    def _check_same(self, quantize: NodeProto, dequantize: NodeProto, rounding: Rounding) -> None:
-        """Raises RewriteError where a pair has different scales or zero points, which would scale or shift numbers."""
-        for index, what in ((1, "scale"), (2, "zero point")):
-            a, b = (
-                np.asarray(self._values(node, index) if _has(node, index) else 0, np.float32).ravel()
-                for node in (quantize, dequantize)
-            )
-            fit = a.size == b.size or 1 in (a.size, b.size)
-            if not (fit and (a == b).all()):
-                raise _error(dequantize, f"has another {what} than '{quantize.name}' ({quantize.op_type}) ahead of it")
-        axis = axis_of(quantize)
-        if rounding.scale.size > 1 and axis != rounding.axis:
-            raise _error(
-                dequantize,
-                f"has its scales along axis {rounding.axis}, and '{quantize.name}' ({quantize.op_type}) ahead of it "
-                f"along axis {axis}",
-            )
-
-    def _values(self, node: NodeProto, position: int) -> Array:
-        """The values of a constant input. Raises RewriteError where it is computed."""
-        values = self._constants.array(node.input[position])
-        if values is None:
-            name = node.input[position]
-            raise _error(node, f"has the input '{name}', which is computed: only constant scales are understood")
-        return values
-
-    def _rounding(self, node: NodeProto) -> Rounding:
-        """The rounding of a DequantizeLinear and the QuantizeLinear before it."""
-        attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
-        if attributes.get("block_size"):
-            raise _error(node, f"has scales for blocks of {attributes['block_size']} numbers")
-        scale = self._values(node, 1).astype(np.float32)
-        # Scales of activations may be infinite, as ModelOpt's of masks that hold -inf are: they are not needed.
-        _check_scale(node, scale, scale > 0)
-        has_zero = _has(node, 2)
-        zero = self._values(node, 2) if has_zero else np.zeros((), np.float32)
-        kind = self._constants.kind(node.input[2]) if has_zero else self._stored_kind(node)
-        if kind not in RANGES:
-            raise _error(node, f"has numbers of type {TensorProto.DataType.Name(kind)}, known are {_known_operators()}")
-        return Rounding(kind, scale, zero, axis_of(node))
-
-    def _stored_kind(self, node: NodeProto) -> int:
-        """The type of the numbers that a DequantizeLinear without zero point reads."""
-        if of_tensorrt(node):
-            return int(TensorProto.FLOAT8E4M3FN)
-        maker = self._makers.get(node.input[0])
-        if maker is None or not quantizes(maker):
-            return self._constants.kind(node.input[0])
-        attributes = {item.name: helper.get_attribute_value(item) for item in maker.attribute}
-        if attributes.get("output_dtype"):
-            return int(attributes["output_dtype"])
-        return self._constants.kind(maker.input[2]) if _has(maker, 2) else int(TensorProto.UINT8)
+        return self._pairs.weight(node)[1] if self._pairs.rounds_weight(node) else None
 
     def _rewrite(self) -> Model:
         """The model without the nodes; the readers of their results read the numbers that were rounded."""
@@ -257,11 +183,6 @@ class _Removal:
         return name
 
 
-def _has(node: NodeProto, position: int) -> bool:
-    """Whether a node has an input, which may be left out."""
-    return len(node.input) > position and bool(node.input[position])
-
-
 def _read(graph: GraphProto) -> set[str]:
     """The names that nodes read, and those of outputs."""
     return {name for node in all_nodes(graph) for name in node.input} | {value.name for value in graph.output}
@@ -273,12 +194,6 @@ def _replace(container: Any, items: list[Any]) -> None:
     container.extend(items)
 
 
-def _check_scale(node: NodeProto, scale: Array, right: Array) -> None:
-    """Raises RewriteError naming the first of the scales that is not right."""
-    if not right.all():
-        raise _error(node, f"has the scale {scale[~right].flat[0]:g}, allowed are finite numbers above 0")
-
-
 def _add(model: ModelProto, weights: Weights, name: str, values: Array) -> None:
     """Adds a float32 initializer, outside of the message where it is large."""
     tensor = model.graph.initializer.add(name=name)
@@ -286,15 +201,3 @@ def _add(model: ModelProto, weights: Weights, name: str, values: Array) -> None:
         weights.hold_array(tensor, np.ascontiguousarray(values, np.float32))
     else:
         tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(values, np.float32), name))
-
-
-def _known_operators() -> str:
-    return ", ".join(NAMES.values())
-
-
-def _error(node: NodeProto, reason: str) -> RewriteError:
-    name = node.name or (node.output[0] if node.output else "")
-    return RewriteError(
-        f"node '{name}' ({node.op_type}) {reason}; rewrite the float model that the file was quantised from, with "
-        "--precision fp8 and --calibrate for e4m3"
-    )

@@ -64,16 +64,16 @@ class Rounding:
         values: Array = (codes.astype(np.float32) - zero) * scale
         return values
 
-    def round_trip(self, values: Array) -> Array:
-        """Values quantised and dequantised, float32: rounded to nearest even, cut off at the type's ends."""
+    def quantize(self, values: Array) -> Array:
+        """The numbers that are stored: rounded to nearest even, cut off at the type's ends."""
         scale, zero = (self.broadcast(item, values.ndim).astype(np.float32) for item in (self.scale, self.zero))
         low, high = RANGES[self.kind]
         scaled = values.astype(np.float32) / scale
         if self.kind in _FLOATS:
-            codes = np.clip(scaled, low, high).astype(helper.tensor_dtype_to_np_dtype(self.kind))
-        else:
-            codes = np.clip(np.rint(scaled) + zero, low, high)
-        return self.dequantize(codes)
+            floats: Array = np.clip(scaled, low, high).astype(helper.tensor_dtype_to_np_dtype(self.kind))
+            return floats
+        codes: Array = np.clip(np.rint(scaled) + zero, low, high)
+        return codes
 
 
 def axis_of(node: NodeProto) -> int:
