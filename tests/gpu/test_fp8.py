@@ -17,6 +17,8 @@ from padfree.contract.names import EIGHT_BITS
 from padfree.onnx_tools.synthetic import bert_model
 from padfree.runtime import Session
 
+from tests.support.quantizers import ACTIVATION_SCALE, Quantizer
+
 pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 
 Array = npt.NDArray[Any]
@@ -74,3 +76,19 @@ def test_every_gemm_is_a_plugin_layer(precision: str, files: dict[str, Path]) ->
 def test_engines_are_near_the_original(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     command = ["compare", str(files["model.onnx"]), str(files["model.plan"]), "--data", str(files["ids.jsonl"])]
     assert main(command) == 0, capsys.readouterr().out
+
+
+def test_engines_keep_the_scales_of_a_quantised_file(tmp_path: Path) -> None:
+    original = bert_model(LAYERS, 256, 4, 1024, VOCABULARY, LONGEST)
+    source, packed, plan = (tmp_path / name for name in ("quantized.onnx", "packed.onnx", "model.plan"))
+    onnx.save_model(Quantizer("int8", "stored").apply(original), str(source))
+    options = ["--precision", "int8", "--keep-scales"]
+    engine = ["--max-batch", "8", "--max-seq-len", str(LONGEST), "--timing-cache", str(tmp_path / "cache")]
+    assert main(["optimize", str(source), "-o", str(packed), *options]) == 0
+    assert main(["build", str(source), "-o", str(plan), *options, *engine]) == 0
+    metadata = json.loads(plan.with_name("model.plan.json").read_text())
+    assert metadata["engine"]["plugin_layers"]["PadfreeLinearInt8"] == 4 * LAYERS
+    assert {layer["scale"] for layer in metadata["quantization"]["layers"]} == {float(np.float16(ACTIVATION_SCALE))}
+    for wanted, found in zip(hidden_states(packed), hidden_states(plan), strict=True):
+        cosine = (wanted * found).sum() / np.linalg.norm(wanted) / np.linalg.norm(found)
+        assert cosine >= LEAST_COSINE, (len(wanted), cosine)
