@@ -7,8 +7,8 @@ Random weights are kind; trained ones have outliers. One model learns three task
 (classification), the depth of every token in them (tagging), and to which document a query belongs (retrieval). The
 variant `outliers` is the same model with channels and activations far larger than the rest, as published BERT
 checkpoints have them, trained on with them for a few steps. Scores are percents of right answers; every engine has to
-be within 0.1 point of padded PyTorch in fp32, those in fp8 within 0.7. Without TensorRT (`--without-tensorrt`)
-rewritten files run in onnxruntime, half precision with every tensor rounded as on a GPU.
+be within 0.1 point of padded PyTorch in fp32, those in fp8 within 0.7, in int8 within 1. Without TensorRT
+(`--without-tensorrt`) rewritten files run in onnxruntime, half precision with every tensor rounded as on a GPU.
 """
 
 from __future__ import annotations

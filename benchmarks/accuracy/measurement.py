@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,11 @@ from padfree.builder.calibration import Calibration, quantized_model
 from padfree.builder.compare.comparison import CompareOptions, compare
 from padfree.builder.compare.data import DataOptions
 from padfree.builder.peers.padded_engine import build_padded_engine
+from padfree.contract.names import EIGHT_BITS
 from padfree.onnx_tools import RewriteOptions, load_model, rewrite, save_model
 from padfree.onnx_tools.files.model import Model as OnnxModel
 from padfree.onnx_tools.precision.rounding import with_rounding
+from padfree.onnx_tools.quantization import FORMATS, QuantizationOptions
 from padfree.onnx_tools.rewrite import finish
 from padfree.runtime import Session
 
@@ -35,14 +38,14 @@ from .training import LEARNING_RATE, train
 
 SCORE_BATCH = 256
 ALLOWED_POINTS = 0.1
-ALLOWED_POINTS_FP8 = 0.7
+ALLOWED_POINTS_QUANTIZED: Mapping[str, float] = MappingProxyType({"fp8": 0.7, "int8": 1.0})
 TUNING_RATE = 1e-4
 SAMPLES = 256  # lists, and as many documents, to which outliers are fitted
 COMPARED = 16  # sequences whose tensors are compared one by one
 HALVES = ("fp16", "bf16")
-CALIBRATED = 512  # as many lists and documents of the training data, for fp8's scales
+CALIBRATED = 512  # as many lists and documents of the training data, for scales of 8 bits
 VARIANTS = ("plain", "outliers")
-ARITHMETIC = {"fp16": "fp16", "bf16": "bf16", "fp8": "fp16"}
+ARITHMETIC = {"fp16": "fp16", "bf16": "bf16", "fp8": "fp16", "int8": "fp16"}
 """The type to which values are rounded between products."""
 REFERENCE = "padded PyTorch fp32"
 RECORDED = ("layers", "hidden", "steps", "tuning_steps", "examples", "test")  # the options that are recorded
@@ -92,15 +95,15 @@ def write_packed(exported: Path, folder: Path) -> dict[str, Path]:
     return files
 
 
-def write_fp8(exported: Path, folder: Path, data: Data) -> Path:
-    """The file in fp8, with scales from examples of the training."""
+def write_quantized(exported: Path, folder: Path, data: Data, precision: str) -> Path:
+    """The file in fp8 or int8, with scales from examples of the training."""
     rows = [*(item.ids for item in data[0][:CALIBRATED]), *(item.document for item in data[1][:CALIBRATED])]
-    tokens, path = folder / "calibration.npz", folder / "packed_fp8.onnx"
+    tokens, path = folder / "calibration.npz", folder / f"packed_{precision}.onnx"
     np.savez(tokens, input_ids=np.concatenate(rows), seq_lens=np.asarray([len(row) for row in rows]))
     result = quantized_model(
         OnnxModel.of(load_model(exported)),
         exported,
-        Calibration(tokens),
+        Calibration(tokens, options=QuantizationOptions(number_format=FORMATS[precision])),
         RewriteOptions(strict=True),
         begin=lambda _: lambda: None,
     )
@@ -129,7 +132,7 @@ def contenders(
 def errors_inside(
     exported: Path, packed: Mapping[str, Path], ids: Sequence[np.ndarray], without_tensorrt: bool
 ) -> dict[str, Any]:
-    """The relative error of every tensor inside the models in half precision or fp8 on some sequences, by precision."""
+    """The relative error of every tensor inside the models in half precision on some sequences, by precision."""
     data = exported.with_name("tokens.npz")
     np.savez(data, input_ids=np.concatenate(ids), seq_lens=np.asarray([len(row) for row in ids]))
     runner = "onnxrt-packed" if without_tensorrt else "trt"
@@ -187,7 +190,7 @@ def make_data(lists: int, pairs: int, seed: int) -> Data:
 def run_variant(
     variant: str, model: Model, data: Data, test: HeldOut, arguments: argparse.Namespace, device: str
 ) -> bool:
-    """Scores one variant; returns whether all agree with PyTorch. fp8's scales come from `data`, the training data."""
+    """Scores one variant; returns whether all agree with PyTorch. Scales come from `data`, the training data."""
     reference = run(in_torch(model, device), test)
     scores = {REFERENCE: score(test, reference, reference)}
     show(variant, REFERENCE, scores)
@@ -196,7 +199,8 @@ def run_variant(
         exported = folder / "exported.onnx"
         export(copy.deepcopy(model), str(exported))
         packed = write_packed(exported, folder)
-        files = packed | {"fp8": write_fp8(exported, folder, data)}
+        quantized = {precision: write_quantized(exported, folder, data, precision) for precision in EIGHT_BITS}
+        files = packed | quantized
         for name, path in contenders(exported, files, folder, arguments.without_tensorrt):
             with Session(path, cuda_graphs=False) as session:  # there are hundreds of sizes, each used once
                 scores[name] = score(test, run(lambda rows: session.run(list(rows)), test), reference)
@@ -222,7 +226,7 @@ def run_variant(
 
 def agrees(name: str, off: Mapping[str, float]) -> bool:
     """Whether a model's scores are as close to PyTorch's as its precision requires."""
-    allowed = ALLOWED_POINTS_FP8 if name == "packed fp8" else ALLOWED_POINTS
+    allowed = ALLOWED_POINTS_QUANTIZED.get(name.removeprefix("packed "), ALLOWED_POINTS)
     return max(abs(points) for points in off.values()) <= allowed
 
 
