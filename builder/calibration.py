@@ -12,7 +12,7 @@ from typing import Any
 import numpy.typing as npt
 from padfree.contract.names import HALF
 from padfree.contract.phases import Phases
-from padfree.onnx_tools import QUANTIZATION, RewriteOptions, quantize, quantize_gemms, rewrite_model
+from padfree.onnx_tools import QUANTIZATION, GraphModel, RewriteOptions, quantize, quantize_gemms, rewrite_model
 from padfree.onnx_tools.files import Model, is_rewritten, open_model
 from padfree.onnx_tools.importing.quantized import StoredGemm, stored_gemms
 from padfree.onnx_tools.quantization import BeginSteps, QuantizationOptions
@@ -155,15 +155,17 @@ def quantized_model(
         if is_rewritten(model.proto):
             raise BuildError("a rewritten file has no scales to keep; give --keep-scales the file that was quantised")
         kept_gemms = stored_gemms(model)
-    if not is_rewritten(model.proto):
-        model = rewrite_model(model, replace(rewriting, precision=HALF), phases=phases).model
-    metadata = metadata_of(model.proto)
-    batches = calibration_batches(calibration, parse_metadata(metadata, "the rewritten model"), path)
-    if linear_of(model.proto) == PADFREE_GEMMS or metadata["precision"] == "fp32":
-        return quantize(model, batches, calibration.options, begin=begin, verify=bool(rewriting.verify))
+    if is_rewritten(model.proto):
+        rewritten = GraphModel.of(model)
+    else:
+        rewritten = rewrite_model(model, replace(rewriting, precision=HALF), phases=phases).graph
+    metadata = parse_metadata(rewritten.metadata, "the rewritten model")
+    batches = calibration_batches(calibration, metadata, path)
+    if linear_of(rewritten.source.proto) == PADFREE_GEMMS or metadata.precision == "fp32":
+        return quantize(rewritten, batches, calibration.options, begin=begin, verify=bool(rewriting.verify))
     folded, verify = norms == FOLDED, bool(rewriting.verify)
     return quantize_gemms(
-        model, batches, calibration.options, stored_gemms=kept_gemms, fold_norms=folded, begin=begin, verify=verify
+        rewritten, batches, calibration.options, stored_gemms=kept_gemms, fold_norms=folded, begin=begin, verify=verify
     )
 
 

@@ -2,9 +2,9 @@
 """Rewrites ONNX encoders so that they compute no padding. Needs neither TensorRT nor CUDA."""
 
 from .cost import DEFAULT_GPU, Lengths, costs
+from .eight_bits import QUANTIZATION, quantize, quantize_gemms
 from .errors import ModelFileError, RewriteError, VerificationError
 from .files.model_file import load_model, save_model
-from .fp8 import QUANTIZATION, quantize, quantize_gemms
 from .gemms import GemmShape
 from .graph_model import GraphModel
 from .importing.bound_inputs import bind_inputs

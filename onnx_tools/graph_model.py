@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.logger import G_LOGGER
 
+from .analysis.copies import copy_of
 from .analysis.graph import names_in_use
 from .files.graph_io import export_model, import_graph
 from .files.metadata import is_rewritten, read_metadata, write_metadata
@@ -36,6 +38,10 @@ class GraphModel:
         with G_LOGGER.suppress(G_LOGGER.ERROR):  # it warns of every tensor in bf16 or e4m3, although it keeps the type
             graph = import_graph(plain)
         return cls(graph, read_metadata(proto) if is_rewritten(proto) else {}, model)
+
+    def copy(self) -> GraphModel:
+        """A copy whose graph and metadata are its own; the weights are shared."""
+        return GraphModel(copy_of(self.graph), copy.deepcopy(self.metadata), self.source)
 
     def describe_nodes(self) -> None:
         """Counts the graph's operators in the metadata, and leaves out origins of tensors that are gone."""

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+from padfree.onnx_tools.eight_bits import OPSET
 from padfree.onnx_tools.files import MessageBuilder, Model
-from padfree.onnx_tools.fp8 import OPSET
 from padfree.onnx_tools.importing import raise_opset
 from padfree.onnx_tools.quantization import LARGEST, MARGIN, Feeds, activation_scale, largest_numbers, narrow
 

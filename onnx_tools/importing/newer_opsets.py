@@ -3,8 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
 from onnx import ModelProto, NodeProto, defs, helper
 
+from ..analysis.graph import Editor, node_name
+from ..analysis.graph import opset as opset_of_graph
 from ..errors import RewriteError
 from ..files.message_builder import MessageBuilder
 from ..operators import opset_of
@@ -21,13 +28,15 @@ def raise_opset(model: ModelProto, target: int) -> None:
 
     Raises RewriteError naming a node that has no equal there.
     """
-    version = opset_of(model)
-    if version >= target:
+    step = _Raise(opset_of(model), target)
+    if step.version >= target:
         return
     names, nodes = Names(model.graph), list[NodeProto]()
     for node in model.graph.node:
-        if node.domain in _STANDARD and _schema(node, version) != _schema(node, target):
-            nodes.extend(_raise_version(node, version, target, names))
+        if node.domain in _STANDARD:
+            attributes = [item.name for item in node.attribute]
+            change = step.change(node.op_type, node.name or " ".join(node.output), attributes, len(node.input))
+            nodes.extend(_change(node, change, names))
         else:
             nodes.append(node)
     del model.graph.node[:]
@@ -37,33 +46,75 @@ def raise_opset(model: ModelProto, target: int) -> None:
             entry.version = target
 
 
-def _schema(node: NodeProto, version: int) -> tuple[int, bool]:
+def raise_opset_of_graph(graph: gs.Graph, target: int) -> None:
+    """Does the same to the graph of a rewritten model. Raises RewriteError as raise_opset does."""
+    step = _Raise(opset_of_graph(graph), target)
+    if step.version >= target:
+        return
+    editor = Editor(graph)
+    for node in graph.nodes:
+        if (node.domain or "") in _STANDARD:
+            change = step.change(node.op, node_name(node), node.attrs, len(node.inputs))
+            if change.axes_are_inputs:
+                axes = np.asarray(node.attrs.pop("axes"), np.int64)
+                node.inputs.append(editor.constant(f"{node.outputs[0].name}_axes", axes))
+            if change.counts_outputs:
+                node.attrs["num_outputs"] = len(node.outputs)
+    graph.opset = target
+    for entry in graph.import_domains or ():
+        if entry.domain in _STANDARD:
+            entry.version = target
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What becomes of a node: its axes may go from an attribute to an input, and an attribute may count its outputs."""
+
+    axes_are_inputs: bool = False
+    counts_outputs: bool = False
+
+
+@dataclass(frozen=True)
+class _Raise:
+    """From one opset to a newer one."""
+
+    version: int
+    target: int
+
+    def change(self, op: str, name: str, attributes: Collection[str], inputs: int) -> _Change:
+        """What makes the node do in the newer opset what it does in the older."""
+        if _schema(op, self.version) == _schema(op, self.target):
+            return _Change()
+        if op in _CHANGED or not defs.has(op, self.target):
+            raise self._refusal(op, name, "it means something else there")
+        known = defs.get_schema(op, self.target).attributes
+        axes_are_inputs = op.startswith("Reduce") and "axes" in attributes and "axes" not in known
+        unknown = [item for item in attributes if item not in known and not (item == "axes" and axes_are_inputs)]
+        if unknown:
+            raise self._refusal(op, name, f"its attribute '{unknown[0]}' is gone")
+        return _Change(axes_are_inputs, counts_outputs=op == "Split" and inputs < 2 and "num_outputs" in known)
+
+    def _refusal(self, op: str, name: str, why: str) -> RewriteError:
+        return RewriteError(
+            f"node '{name}' ({op}) of opset {self.version} has no equal in opset {self.target}, which e4m3 needs: "
+            f"{why}; export the model with opset {self.target}, or choose precision fp16"
+        )
+
+
+def _schema(op: str, version: int) -> tuple[int, bool]:
     """The opset since which an operator is what it is in `version`, and whether `version` has it."""
-    there = defs.has(node.op_type, version)
-    return (defs.get_schema(node.op_type, version).since_version if there else 0, there)
+    there = defs.has(op, version)
+    return (defs.get_schema(op, version).since_version if there else 0, there)
 
 
-def _raise_version(node: NodeProto, version: int, target: int, names: Names) -> list[NodeProto]:
-    """The nodes that do in opset `target` what the node does in `version`."""
-    if node.op_type in _CHANGED or not defs.has(node.op_type, target):
-        raise _refusal(node, version, target, "it means something else there")
+def _change(node: NodeProto, change: _Change, names: Names) -> list[NodeProto]:
+    """The changed node of a message, after a Constant where it needs one."""
     before = MessageBuilder()
-    attributes = defs.get_schema(node.op_type, target).attributes
-    if node.op_type.startswith("Reduce") and "axes" not in attributes:
+    if change.axes_are_inputs:
         attribute = take_attribute(node, "axes")
-        if attribute is not None:
-            axes = names.fresh(f"{node.output[0]}_axes")
-            node.input.append(before.op("Constant", output=axes, value_ints=list(attribute.ints)))
-    if node.op_type == "Split" and len(node.input) < 2 and "num_outputs" in attributes:
+        axes = names.fresh(f"{node.output[0]}_axes")
+        values = [] if attribute is None else list(attribute.ints)
+        node.input.append(before.op("Constant", output=axes, value_ints=values))
+    if change.counts_outputs:
         node.attribute.append(helper.make_attribute("num_outputs", len(node.output)))
-    unknown = [item.name for item in node.attribute if item.name not in attributes]
-    if unknown:
-        raise _refusal(node, version, target, f"its attribute '{unknown[0]}' is gone")
     return [*before.graph.node, node]
-
-
-def _refusal(node: NodeProto, version: int, target: int, why: str) -> RewriteError:
-    return RewriteError(
-        f"node '{node.name or ' '.join(node.output)}' ({node.op_type}) of opset {version} has no equal in opset "
-        f"{target}, which e4m3 needs: {why}; export the model with opset {target}, or choose precision fp16"
-    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a quantisation to e4m3 or int8 (onnx_tools/fp8.py): calibration, what GEMMs lose, and the graph."""
+"""Parts of a quantisation to e4m3 or int8 (onnx_tools/eight_bits.py): calibration, what GEMMs lose, and the graph."""
 
 from .calibration import BeginSteps, Feeds, Step, largest_numbers
 from .e4m3 import LARGEST, activation_scale, narrow

@@ -8,11 +8,16 @@ import logging
 from pathlib import Path
 
 import onnx
+import onnx_graphsurgeon as gs
 import pytest
 from padfree.builder import BuildError
-from padfree.builder.calibration import is_quantized
+from padfree.builder.calibration import Calibration, is_quantized, quantized_model
 from padfree.builder.cli import main
 from padfree.builder.engine.linear import FP8_OPERATOR, choose_linear, eight_bit_problem
+from padfree.onnx_tools.files import Model, graph_io, read_metadata
+from padfree.onnx_tools.options import RewriteOptions
+from padfree.onnx_tools.quantization import QuantizationOptions
+from padfree.onnx_tools.quantization.formats import FORMATS
 from padfree.onnx_tools.synthetic import bert_model
 from padfree.runtime.gpu.device import Device
 
@@ -35,6 +40,32 @@ def int8(model: Path) -> Path:
     command = ["optimize", str(model), "-o", str(path), "--precision", "int8", "--calibrate", str(data)]
     assert main([*command, "--keep", "qkv*", "--no-verify"]) == 0
     return path
+
+
+@pytest.mark.parametrize("number_format", ["fp8", "int8"])
+def test_a_model_is_converted_once_from_rewriting_to_8_bits(
+    model: Path, number_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calibration runs what the graph is at a time, but the graph is never made of such a file again."""
+    imported: list[str] = []
+
+    def import_graph(source: Model) -> gs.Graph:
+        imported.append(source.proto.graph.name)
+        return graph_io.import_graph(source)
+
+    for name in ("importing.typed_graph", "graph_model"):
+        monkeypatch.setattr(f"padfree.onnx_tools.{name}.import_graph", import_graph)
+    data = ids(model.with_name(f"{number_format}.jsonl"), (60,) * 4)
+    options = QuantizationOptions(number_format=FORMATS[number_format])
+    result = quantized_model(
+        Model.of(onnx.load(model)),
+        model,
+        Calibration(data, options=options),
+        RewriteOptions(verify=False),
+        begin=lambda *_: lambda: None,
+    )
+    assert read_metadata(result.proto)["quantization"]["layers"]
+    assert len(imported) == 1
 
 
 def test_it_is_inspected(int8: Path, capsys: Capture) -> None:

@@ -78,7 +78,7 @@ PUBLIC_MODULES = {
 PAST_THE_FACES = {
     "padfree.bulk.workers.on_ray": 1,  # needs ray
     "padfree.onnx_tools.cost": 2,
-    "padfree.onnx_tools.fp8": 1,
+    "padfree.onnx_tools.eight_bits": 1,
     "padfree.runtime.batching.pace": 1,
     "padfree.runtime.batching.queue": 1,
     "padfree.runtime.batching.speed": 1,

@@ -26,8 +26,8 @@ from padfree.builder.engine.linear import AUTO, FOLDED, apply_linear, choose_lin
 from padfree.builder.engine.lowering import for_parser
 from padfree.builder.errors import BuildError
 from padfree.onnx_tools import RewriteError, load_model, rewrite
+from padfree.onnx_tools.eight_bits import quantize_gemms
 from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.fp8 import quantize_gemms
 from padfree.onnx_tools.options import RewriteOptions
 from padfree.onnx_tools.rewrite import rewrite_model
 from padfree.runtime.gpu.device import Device

@@ -5,7 +5,7 @@
 
 Weights become the numbers that the file's stand for: those that training or rounding left. Activations lose their
 rounding; where it cut off everything below zero, a Relu does that. GEMMs that are to be in e4m3 again get their scales
-from calibration (onnx_tools/fp8.py), on packed batches.
+from calibration (onnx_tools/eight_bits.py), on packed batches.
 """
 
 from __future__ import annotations

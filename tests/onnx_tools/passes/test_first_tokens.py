@@ -11,10 +11,10 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 from padfree.onnx_tools import RewriteResult, linear, rewrite
 from padfree.onnx_tools.analysis.symbolic import analyse
+from padfree.onnx_tools.eight_bits import quantize_gemms
 from padfree.onnx_tools.files.graph_io import import_graph
 from padfree.onnx_tools.files.metadata import read_metadata
 from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.fp8 import quantize_gemms
 from padfree.onnx_tools.operators import node_attributes, padfree_nodes, without_functions
 from padfree.onnx_tools.precision.element_types import check_element_types
 from padfree.onnx_tools.quantization.layers import choose_layers, reads_stream

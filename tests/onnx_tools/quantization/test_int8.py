@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from padfree.onnx_tools import RewriteError, rewrite
+from padfree.onnx_tools.eight_bits import QUANTIZATION, quantize
 from padfree.onnx_tools.files.metadata import read_metadata
 from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.fp8 import QUANTIZATION, quantize
 from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.operators import node_attributes, padfree_nodes
 from padfree.onnx_tools.quantization import FORMATS, QuantizationOptions

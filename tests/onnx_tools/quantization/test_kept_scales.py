@@ -13,9 +13,9 @@ import pytest
 from onnx import ModelProto, ValueInfoProto, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from padfree.onnx_tools import RewriteError, quantize_gemms, rewrite
+from padfree.onnx_tools.eight_bits import QUANTIZATION
 from padfree.onnx_tools.files.metadata import read_metadata
 from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.fp8 import QUANTIZATION
 from padfree.onnx_tools.importing.quantized import stored_gemms
 from padfree.onnx_tools.quantization import FORMATS, QuantizationOptions
 from padfree.onnx_tools.rewrite import finish

@@ -12,11 +12,11 @@ import onnx
 import pytest
 from onnx import ModelProto, numpy_helper
 from padfree.onnx_tools import RewriteError, rewrite
+from padfree.onnx_tools.eight_bits import LEAST_COSINE, OPSET, QUANTIZATION, USUAL_COSINE, quantize, quantize_gemms
 from padfree.onnx_tools.errors import VerificationError
 from padfree.onnx_tools.files.graph_io import import_graph
 from padfree.onnx_tools.files.metadata import read_metadata
 from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.fp8 import LEAST_COSINE, OPSET, QUANTIZATION, USUAL_COSINE, quantize, quantize_gemms
 from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.operators import node_attributes, opset_of, padfree_nodes
 from padfree.onnx_tools.quantization.e4m3 import LARGEST
@@ -171,11 +171,11 @@ def test_gemms_that_lose_too_much_stay(half: Model, made: Model) -> None:
 def test_answers_that_are_too_far_off_are_refused(
     half: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("padfree.onnx_tools.fp8.USUAL_COSINE", 0.99999)
+    monkeypatch.setattr("padfree.onnx_tools.eight_bits.USUAL_COSINE", 0.99999)
     with caplog.at_level(logging.WARNING, "padfree"):
         quantize(half, BATCHES)
     assert "the cosine of output 'last_hidden_state'" in caplog.text
-    monkeypatch.setattr("padfree.onnx_tools.fp8.LEAST_COSINE", 0.99999)
+    monkeypatch.setattr("padfree.onnx_tools.eight_bits.LEAST_COSINE", 0.99999)
     message = (
         r"the cosine of output 'last_hidden_state' .* is 0\.99\d+ on average over 3 sequences .* keep them with --keep"
     )

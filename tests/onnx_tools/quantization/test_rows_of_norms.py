@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from padfree.onnx_tools.analysis.graph import tidy
+from padfree.onnx_tools.eight_bits import OPSET
 from padfree.onnx_tools.files.graph_io import export_model, import_graph
 from padfree.onnx_tools.files.model import Model
-from padfree.onnx_tools.fp8 import OPSET
 from padfree.onnx_tools.importing.newer_opsets import raise_opset
 from padfree.onnx_tools.operators import check_nodes, node_attributes, with_functions
 from padfree.onnx_tools.precision.element_types import check_element_types

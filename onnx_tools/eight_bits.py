@@ -8,18 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onnx import ModelProto
-
 from .analysis.check import check_graph
 from .analysis.graph import tidy
 from .errors import RewriteError, VerificationError
 from .files.metadata import write_metadata
 from .files.model import Model
 from .graph_model import GraphModel
-from .importing.newer_opsets import raise_opset
+from .importing.newer_opsets import raise_opset_of_graph
 from .importing.quantized import StoredGemm
 from .linear import add_linear
-from .operators import check_nodes, without_functions
+from .operators import check_nodes
 from .precision.element_types import check_element_types
 from .quantization.calibration import BeginSteps, Feeds, Step, largest_numbers
 from .quantization.effect import Effect, measure_effect
@@ -64,7 +62,7 @@ class _Plan:
 
 
 def quantize(
-    model: Model,
+    model: Model | GraphModel,
     batches: Sequence[Feeds],
     options: QuantizationOptions = AS_MEASURED,
     *,
@@ -74,7 +72,7 @@ def quantize(
     """A copy of a rewritten model whose GEMMs of packed tokens are in e4m3 or int8.
 
     Args:
-        model: in fp16 or bf16, as `with_linear` returns it, without function bodies.
+        model: in fp16 or bf16, as `with_linear` returns it, without function bodies; or its graph, which is changed.
         batches: inputs of the model, with data of the kind that it will get; losses are measured on the first.
         options: type of 8 bits, margin and layers.
         begin: shows the progress; the steps are calibration batches.
@@ -84,12 +82,11 @@ def quantize(
         RewriteError: the model is not of that kind, or the data cannot be used.
         VerificationError: the outputs are too far off.
     """
-    rewritten = GraphModel.of(_plain(model))
-    return _quantize(_measure(rewritten, batches, options, begin), batches, options, verify=verify)
+    return _quantize(_measure(_graph_of(model), batches, options, begin), batches, options, verify=verify)
 
 
 def quantize_gemms(
-    model: Model,
+    model: Model | GraphModel,
     batches: Sequence[Feeds],
     options: QuantizationOptions = AS_MEASURED,
     *,
@@ -108,12 +105,11 @@ def quantize_gemms(
     and no others are in 8 bits. Norms stay operators then, as the file rounds their results; batches may be missing,
     and only measure losses.
     """
-    plain = _plain(model)
-    rewritten = GraphModel.of(plain)
-    add_linear(rewritten, fold_norms=fold_norms and not stored_gemms)
-    measurements = _measure(rewritten, batches, options, begin, stored_gemms)
+    rewritten = _graph_of(model)
+    folded = rewritten.copy()
+    add_linear(folded, fold_norms=fold_norms and not stored_gemms)
+    measurements = _measure(folded, batches, options, begin, stored_gemms)
     if measurements.plan.stream_loss > LARGEST_STREAM_LOSS:
-        rewritten = GraphModel.of(plain)
         add_linear(rewritten, fold_streams=False)
         measurements = _measure(rewritten, batches, options, begin)
     return _quantize(measurements, batches, options, verify=verify)
@@ -188,11 +184,11 @@ def _check(metadata: Mapping[str, Any], batches: Sequence[Feeds], stored_gemms: 
         raise RewriteError("there is no calibration data; pass texts, or token ids, of the kind that the model gets")
 
 
-def _plain(model: Model) -> Model:
-    """The model without bodies, in an opset that has numbers of 8 bits."""
-    proto: ModelProto = without_functions(model.proto)
-    raise_opset(proto, OPSET)
-    return model.with_proto(proto)
+def _graph_of(model: Model | GraphModel) -> GraphModel:
+    """The model's graph, in an opset that has numbers of 8 bits."""
+    rewritten = model if isinstance(model, GraphModel) else GraphModel.of(model)
+    raise_opset_of_graph(rewritten.graph, OPSET)
+    return rewritten
 
 
 def _plan(
