@@ -4,23 +4,21 @@
     python -m benchmarks.load.contest build --folder /tmp/contest
     python -m benchmarks.load.callers --folder /tmp/contest --json benchmarks/results/local/callers.jsonl
 
-Each of `--callers` is a process with a gRPC connection. Texts are those of `short-skewed`, one per request. Requests
-are serialised beforehand and answers are read afterwards, as tritonclient itself takes longer for both than a server
-for its part. All answers are compared with those of the same engine called from this process, which is also measured,
-as `session`: what a run takes without a server; `gpu_ms` is the median of what the GPU needs of that. Needs
+Each of `--callers` is a process with a gRPC connection (http2.py). Texts are those of `short-skewed`, one per request.
+Requests are serialised beforehand and answers are read afterwards, as tritonclient itself takes longer for both than a
+server for its part. All answers are compared with those of the same engine called from this process, which is also
+measured, as `session`: what a run takes without a server; `gpu_ms` is the median of what the GPU needs of that. Needs
 PADFREE_TRITON.
 """
 
 from __future__ import annotations
 
-import multiprocessing
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-import grpc
 import numpy as np
 import tritonclient.grpc as triton
 from padfree.builder.bench.environment import append_record, environment
@@ -32,6 +30,7 @@ from benchmarks.command import json_parser
 
 from .client import Array, Outcome, judge
 from .contest import CONTENDERS, MAX_SEQ_LEN, MODEL, OUTPUT, serve
+from .http2 import Order, Seen, in_processes
 from .traffic import Traffic
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
@@ -41,10 +40,6 @@ WARM_UP_S = 3.0
 """In which every text is asked for several times, so that sizes have their CUDA graphs."""
 GPU_TEXTS = 60
 """The GPU's time is the median over so many texts."""
-Seen = tuple[int, float, bytes]
-"""Which text, the milliseconds that its answer took, and the answer."""
-Ask = Callable[[int], bytes]
-"""Maps a text's number to the bytes of its answer."""
 
 
 def request_of(ids: Array) -> bytes:
@@ -68,40 +63,24 @@ def vector_of(answer: bytes) -> Array:
     return vector
 
 
-def repeat(ask: Ask, texts: int, first: int, seconds: float) -> list[Seen]:
-    """Asks for one text after the other; the warm-up's answers are left out."""
-    found: list[Seen] = []
-    begin = time.perf_counter() + WARM_UP_S
-    at = first
-    while (start := time.perf_counter()) < begin + seconds:
-        at = (at + 1) % texts
-        answer = ask(at)
-        if start >= begin:
-            found.append((at, 1e3 * (time.perf_counter() - start), answer))
-    return found
-
-
-def call(url: str, requests: Sequence[bytes], first: int, seconds: float, together: Any, results: Any) -> None:
-    """A caller's process; all begin `together`."""
-    with grpc.insecure_channel(url) as channel:
-        infer = channel.unary_unary(METHOD)
-        together.wait()
-        results.put(repeat(lambda at: infer(requests[at]), len(requests), first, seconds))
-
-
 def ask_server(url: str, requests: Sequence[bytes], callers: int, seconds: float) -> list[Seen]:
     """What `callers` processes saw."""
-    context = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
-    together, results = context.Barrier(callers), context.Queue()
-    processes = [
-        context.Process(target=call, args=(url, requests, number * STRIDE, seconds, together, results), daemon=True)
-        for number in range(callers)
-    ]
-    for process in processes:
-        process.start()
-    found = [seen for _ in processes for seen in results.get(timeout=60 + seconds)]
-    for process in processes:
-        process.join()
+    begin = time.perf_counter() + WARM_UP_S
+    return in_processes(
+        [Order(url, METHOD, requests, number * STRIDE, begin, begin + seconds) for number in range(callers)]
+    )
+
+
+def ask_session(session: Session, texts: Sequence[Array], seconds: float) -> list[Seen]:
+    """What a caller of a Session in this process sees."""
+    found: list[Seen] = []
+    begin = time.perf_counter() + WARM_UP_S
+    for at in itertools.cycle(range(len(texts))):
+        if (start := time.perf_counter()) >= begin + seconds:
+            return found
+        vector = session.run([texts[at]])[OUTPUT][0]
+        if start >= begin:
+            found.append((at, 1e3 * (time.perf_counter() - start), bytes(np.float32(vector).tobytes())))
     return found
 
 
@@ -152,15 +131,11 @@ def main() -> None:
 
     with Session(arguments.folder / "packed.plan") as session:
 
-        def ask(at: int) -> bytes:
-            vector: Array = session.run([texts[at]])[OUTPUT][0]
-            return bytes(np.float32(vector).tobytes())
-
         def read(answer: bytes) -> Array:
             return np.frombuffer(answer, np.float32)
 
-        expected = [read(ask(at)) for at in range(len(texts))]
-        seen = repeat(ask, len(texts), 0, arguments.seconds)
+        expected = [np.array(session.run([ids])[OUTPUT][0], np.float32) for ids in texts]
+        seen = ask_session(session, texts, arguments.seconds)
         found = summary(seen, expected, read, 1, arguments.seconds)
         tell("session", {**found, "gpu_ms": gpu_ms(session, texts[:GPU_TEXTS])})
     requests = [request_of(ids) for ids in texts]

@@ -40,7 +40,10 @@ def load(setup: Setup, precision: str | None = None) -> Any:
     types = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
     torch.cuda.set_device(setup.device)
     torch.backends.cuda.matmul.allow_tf32 = False
-    config = AutoConfig.from_pretrained(setup.model.torch_folder)
+    try:
+        config = AutoConfig.from_pretrained(setup.model.torch_folder)
+    except ValueError as error:  # a type of model that it does not know
+        raise UnavailableError(f"transformers cannot read the folder ({str(error).splitlines()[0]})") from error
     encoder_alone = any(name.endswith("EncoderModel") for name in config.architectures or ())  # such as T5's
     loader = AutoModelForTextEncoding if encoder_alone else AutoModel
     dtype = types[precision or setup.model.half]  # which leaves rotary frequencies fp32, where .to rounds them

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from padfree.builder.peers import torch_peers
 from padfree.builder.peers.contender import UnavailableError
 from padfree.builder.peers.torch_peers import answers_of
 from padfree.runtime import OutputInfo
@@ -47,3 +51,14 @@ def test_rows_of_padding_are_left_out() -> None:
 def test_a_model_with_other_outputs_cannot_take_part() -> None:
     with pytest.raises(UnavailableError, match=r"gives last_hidden_state, and not sentence_embedding; .*--pooling"):
         answers_of(setup_with("sentence_embedding", "per_sequence"), {"last_hidden_state": Rows(np.zeros((2, 3, 2)))})
+
+
+def test_a_type_that_transformers_does_not_know_cannot_take_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers", reason="needs transformers")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "of-tomorrow"}), encoding="utf-8")
+    monkeypatch.setattr(torch_peers, "torch_module", MagicMock())
+    setup: Any = SimpleNamespace(model=SimpleNamespace(torch_folder=tmp_path, half="fp16"), device=0)
+    with pytest.raises(UnavailableError, match=r"cannot read the folder.*of-tomorrow"):
+        torch_peers.load(setup)
