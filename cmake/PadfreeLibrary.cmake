@@ -17,7 +17,7 @@ set(CMAKE_CUDA_FLAGS_RELEASE "-O1 -DNDEBUG")
 set(PADFREE_COMPILED_TOGETHER
   "linear/sm90/half/any_chunks_(fp16|bf16)"
   "attention/sm90/ring_(fp16|bf16)"
-  "attention/sm90/wide_(fp16|bf16)"
+  "attention/sm90/(wide|prefix)_(fp16|bf16)"
   "linear/sm90/(resident/half_(fp16|bf16)|launch)"
   "attention/mma_(fp16|bf16)"
   "(index/kernel|layer_norm/(fp32_)?kernel)"

@@ -21,6 +21,12 @@ bool hasWideHeads(const AttentionParams& params) {
   return params.D > kMaxHopperHeadSize && params.bias == AttentionBias::kNone;
 }
 
+// What the Hopper kernel for prefixes is for; the one on mma.sync takes the rest.
+bool hasHopperPrefix(const AttentionParams& params) {
+  return params.D >= kMinHopperPrefixHeadSize && params.D <= kMaxHopperHeadSize &&
+         params.bias == AttentionBias::kNone && params.window_left < 0;
+}
+
 // Whether everything that a bias reads is given, and nothing that it excludes.
 bool hasBias(const AttentionParams& params) {
   if (params.bias == AttentionBias::kSlope) return params.slopes;
@@ -60,7 +66,8 @@ cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream) 
     return cudaErrorMisalignedAddress;
   }
   if (params.prefix) {
-    return (params.type == DataType::kFloat16 ? launchMmaPrefix<half> : launchMmaPrefix<__nv_bfloat16>)(params, stream);
+    return runsOnHopper() && hasHopperPrefix(params) ? launchAttentionSm90Prefix(params, stream)
+                                                     : launchAttentionMma(params, stream);
   }
   if (params.bias == AttentionBias::kDisentangled) {
     return runsOnHopper() && params.D <= kMaxHopperDisentangledHeadSize
@@ -75,6 +82,9 @@ cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream) 
 }
 
 cudaError_t launchAttentionMma(const AttentionParams& params, cudaStream_t stream) {
+  if (params.prefix) {
+    return (params.type == DataType::kFloat16 ? launchMmaPrefix<half> : launchMmaPrefix<__nv_bfloat16>)(params, stream);
+  }
   return (params.type == DataType::kFloat16 ? launchMma<half> : launchMma<__nv_bfloat16>)(params, stream);
 }
 
@@ -88,7 +98,13 @@ cudaError_t launchAttentionSm90Short(const AttentionParams& params, cudaStream_t
 cudaError_t launchAttentionSm90Wide(const AttentionParams& params, cudaStream_t stream) {
   return (params.type == DataType::kFloat16 ? launchWideSm90<half> : launchWideSm90<__nv_bfloat16>)(params, stream);
 }
+cudaError_t launchAttentionSm90Prefix(const AttentionParams& params, cudaStream_t stream) {
+  return (params.type == DataType::kFloat16 ? launchPrefixSm90<half> : launchPrefixSm90<__nv_bfloat16>)(params, stream);
+}
 #else
+cudaError_t launchAttentionSm90Prefix(const AttentionParams&, cudaStream_t) {
+  return cudaErrorNoKernelImageForDevice;
+}
 cudaError_t launchAttentionSm90Wide(const AttentionParams&, cudaStream_t) {
   return cudaErrorNoKernelImageForDevice;
 }

@@ -19,7 +19,7 @@ inline bool hasPositions(const AttentionParams& params) {
   return params.window_left >= 0 || params.window_right >= 0 || params.bias != AttentionBias::kNone;
 }
 
-// fp16 and bf16 on tensor cores, sm_80 and newer (mma.sync); each type has a file of its own.
+// fp16 and bf16 on tensor cores, sm_80 and newer (mma.sync), with prefixes too; each type has a file of its own.
 cudaError_t launchAttentionMma(const AttentionParams& params, cudaStream_t stream);
 template <typename T>
 cudaError_t launchMma(const AttentionParams& params, cudaStream_t stream);
@@ -40,6 +40,13 @@ constexpr int kMaxHopperHeadSize = 128, kMaxHopperBiasRange = 512;
 cudaError_t launchAttentionSm90Wide(const AttentionParams& params, cudaStream_t stream);
 template <typename T>
 cudaError_t launchWideSm90(const AttentionParams& params, cudaStream_t stream);
+
+// The same for sequences that continue others (prefix): causal, for heads of 65 to kMaxHopperHeadSize, without windows
+// and biases.
+cudaError_t launchAttentionSm90Prefix(const AttentionParams& params, cudaStream_t stream);
+template <typename T>
+cudaError_t launchPrefixSm90(const AttentionParams& params, cudaStream_t stream);
+constexpr int kMinHopperPrefixHeadSize = 65;
 
 // The same for 1 <= max_seq_len <= kShortLength, the part of a sequence that fits on chip; needs no tasks.
 cudaError_t launchAttentionSm90Short(const AttentionParams& params, cudaStream_t stream);

@@ -9,11 +9,13 @@ import torch
 
 from tests.support.launchers import Positions, attention, make_tasks, schedule
 
-from .attention_cases import TYPES, attend
+from .attention_cases import TYPES, attend, choose
 from .cases import DEVICE, LENGTHS, assert_accurate, assert_guards, cumulative, generator, poisoned_output
 from .test_attention_positions import FILLER, biased_positions, make_operands
 
 CAUSAL = (-1, 0)
+KERNELS = ["auto", "mma"]
+"""Hopper's own, where it is for the case, and the one of all GPUs."""
 SHARED = {
     "rerank": ([200, *(1 + (37 * i) % 150 for i in range(20))], [-1] + [0] * 20),
     "edges": ([64, 1, 63, 32, 65, 31, 33, 128, 129, 0, 5], [-1, 0, 0, -1, 3, 3, 5, -1, 7, 0, 9]),
@@ -48,10 +50,13 @@ def check(
     dtype: torch.dtype = torch.bfloat16,
     qkv_layout: str = "2HD",
     with_bias: bool = False,
+    kernel: str = "auto",
+    key_spread: float = 1.0,
 ) -> torch.Tensor:
     """Compares attention with the truth of whole sequences."""
     tokens, counts = sum(lengths), [heads, kv_heads, kv_heads]
     operands = make_operands(tokens, heads, kv_heads, head_size, dtype, qkv_layout)
+    operands[1][:tokens] *= key_spread
     biases, given = None, [operand[:tokens].double() for operand in operands]
     if with_bias:
         added = torch.randn(sum(counts), head_size, device=DEVICE, generator=generator(1)).to(dtype)
@@ -60,7 +65,8 @@ def check(
     y, buffer = poisoned_output((tokens + FILLER, heads * head_size), dtype)
     numbers = torch.tensor(prefix, device=DEVICE, dtype=torch.int32)
     scale = head_size**-0.5
-    attention(operands, cumulative(lengths), y, scale=scale, biases=biases, positions=positions, prefix=numbers)
+    common = {"scale": scale, "biases": biases, "positions": positions, "kernel": choose(kernel, dtype)}
+    attention(operands, cumulative(lengths), y, **common, prefix=numbers)
     torch.cuda.synchronize()
     assert_guards(buffer)
     assert bool((y[tokens:] == 0).all()), "filler rows must become zeros"
@@ -72,10 +78,70 @@ def check(
     return y
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", SHARED)
-def test_sequences_continue_others(name: str, dtype: torch.dtype) -> None:
-    check(*SHARED[name], Positions(window=CAUSAL), dtype=dtype)
+def test_sequences_continue_others(name: str, dtype: torch.dtype, kernel: str) -> None:
+    check(*SHARED[name], Positions(window=CAUSAL), dtype=dtype, kernel=kernel)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(("heads", "kv_heads"), [(16, 8), (8, 2), (6, 1), (2, 2), (6, 2), (5, 1)])
+def test_heads_that_share_keys(heads: int, kv_heads: int, kernel: str) -> None:
+    for name in ("rerank", "edges", "parents last"):
+        check(*SHARED[name], Positions(window=CAUSAL), heads=heads, kv_heads=kv_heads, kernel=kernel)
+
+
+@pytest.mark.parametrize("head_size", [72, 96, 120, 128])
+@pytest.mark.parametrize("qkv_layout", ["3HD", "separate"])
+def test_pairs_of_heads(qkv_layout: str, head_size: int) -> None:
+    """Without a bias, which Hopper's kernel adds to rows of one head."""
+    for dtype in (torch.float16, torch.bfloat16):
+        sizes = {"qkv_layout": qkv_layout, "head_size": head_size, "dtype": dtype}
+        check(*SHARED["edges"], Positions(window=CAUSAL), **sizes)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("spread", [0.0, 8.0, 40.0])
+def test_large_scores(spread: float, kernel: str) -> None:
+    for name in ("rerank", "long"):
+        check(*SHARED[name], Positions(window=CAUSAL), kernel=kernel, key_spread=spread)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("lost", [0, 1, 4, 6])
+def test_other_sequences_do_not_matter(lost: int, kernel: str) -> None:
+    """A sequence of NaN changes no bit of those that do not continue it."""
+    lengths, prefix = [100, 37, 150, 8, 61, 33, 70], [-1, 0, 0, 4, -1, 4, 2]
+    ends = torch.tensor([0, *lengths]).cumsum(0).tolist()
+    operands = make_operands(sum(lengths), 4, 2, 128, torch.bfloat16)
+    numbers = torch.tensor(prefix, device=DEVICE, dtype=torch.int32)
+    results = []
+    for _ in range(2):
+        y = torch.empty(sum(lengths) + FILLER, 512, device=DEVICE, dtype=torch.bfloat16)
+        common = {"scale": 0.09, "positions": Positions(window=CAUSAL), "kernel": kernel}
+        attention(operands, cumulative(lengths), y, **common, prefix=numbers)
+        results.append(y)
+        for operand in operands:
+            operand[ends[lost] : ends[lost + 1]] = float("nan")
+    for number, parent in enumerate(prefix):
+        own = slice(*ends[number : number + 2])
+        if lost not in (number, parent):
+            assert torch.equal(results[0][own], results[1][own])
+        else:
+            assert bool(results[1][own].isnan().any())
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_same_bits_every_time(kernel: str) -> None:
+    lengths, prefix = [200, *[150] * 100], [-1] + [0] * 100
+    operands = make_operands(sum(lengths), 16, 8, 128, torch.bfloat16)
+    numbers = torch.tensor(prefix, device=DEVICE, dtype=torch.int32)
+    results = [torch.empty(sum(lengths) + FILLER, 2048, device=DEVICE, dtype=torch.bfloat16) for _ in range(12)]
+    for y in results:
+        common = {"scale": 0.09, "positions": Positions(window=CAUSAL), "kernel": kernel}
+        attention(operands, cumulative(lengths), y, **common, prefix=numbers)
+    assert all(torch.equal(results[0], y) for y in results)
 
 
 @pytest.mark.parametrize("kind", ["none", "slope", "distance 40"])
@@ -105,13 +171,13 @@ def test_random_batches(seed: int) -> None:
 
 
 def test_a_prefix_of_whole_steps_changes_no_bit() -> None:
-    """Steps of 32 keys for heads of 128: a sequence after 64 tokens gets what it gets with these before it."""
+    """On mma.sync steps have 32 keys for heads of 128: what follows 64 tokens gets what it gets with them before it."""
     operands = make_operands(400, 4, 2, 128, torch.float16)
     y = [operands[0].new_empty(437, 512) for _ in range(2)]
     common = {"scale": 0.1, "positions": Positions(window=CAUSAL)}
     attention(operands, cumulative([400]), y[0], **common, kernel="mma")
     prefix = torch.tensor([-1, 0], dtype=torch.int32, device=DEVICE)
-    attention(operands, cumulative([64, 336]), y[1], **common, prefix=prefix)
+    attention(operands, cumulative([64, 336]), y[1], **common, kernel="mma", prefix=prefix)
     assert torch.equal(y[0], y[1])
 
 

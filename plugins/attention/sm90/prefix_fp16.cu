@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/sm90/prefix_kernel.cuh"
+
+namespace padfree {
+
+template cudaError_t launchPrefixSm90<half>(const AttentionParams&, cudaStream_t);
+
+}  // namespace padfree
