@@ -169,10 +169,10 @@ cudaError_t launchMma(const AttentionParams& given, cudaStream_t stream) {
   const bool tall = wantsTallTiles(params);
   params.longest_first = wantsLongestFirst(params, tall);
   if (params.bias != AttentionBias::kNone) return choosePositionedShape<T>(params, stream);
-  if (params.D > 128) return launchWide<T, WideShape<256, 1, 64, 1, WindowScores>>(params, stream);
-  if constexpr (kHopperAlone) {  // which takes these here only where a caller gives no tasks
+  if constexpr (kHopperAlone) {  // where what has no bias comes here only if a caller gives no tasks
     return choosePositionedShape<T>(params, stream);
   } else {
+    if (params.D > 128) return launchWide<T, WideShape<256, 1, 64, 1, WindowScores>>(params, stream);
     return hasPositions(params) ? chooseShape<T, WindowScores>(params, tall, stream)
                                 : chooseShape<T, PlainScores>(params, tall, stream);
   }
