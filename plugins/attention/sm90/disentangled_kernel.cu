@@ -283,7 +283,7 @@ bool encodeTable(const AttentionParams& params, const void* table, unsigned rows
 }
 
 template <typename T>
-cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
+cudaError_t launchDisentangled(const AttentionParams& params, cudaStream_t stream) {
   AttentionMaps maps;
   PositionMaps positions{};
   if (!encodeMaps<DisentangledShape<T>>(params, kTaskRows, maps)) return mapError();
@@ -302,7 +302,8 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t launchAttentionSm90Disentangled(const AttentionParams& params, cudaStream_t stream) {
-  return params.type == DataType::kFloat16 ? launch<half>(params, stream) : launch<__nv_bfloat16>(params, stream);
+  return params.type == DataType::kFloat16 ? launchDisentangled<half>(params, stream)
+                                           : launchDisentangled<__nv_bfloat16>(params, stream);
 }
 
 }  // namespace padfree

@@ -280,7 +280,7 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
 }
 
 template <typename S>
-cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
+cudaError_t launchWindow(const AttentionParams& params, cudaStream_t stream) {
   if (!seesNearKeys(params)) return cudaErrorInvalidValue;
   int multiprocessors = 0;
   const cudaError_t status = countMultiprocessors(multiprocessors);
@@ -299,8 +299,8 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
 
 template <typename T>
 cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
-  return params.D <= 64 ? launch<WindowShape<T, 64, 1, 3>>(params, stream)
-                        : launch<WindowShape<T, 128, 0, 2>>(params, stream);
+  return params.D <= 64 ? launchWindow<WindowShape<T, 64, 1, 3>>(params, stream)
+                        : launchWindow<WindowShape<T, 128, 0, 2>>(params, stream);
 }
 
 }  // namespace
