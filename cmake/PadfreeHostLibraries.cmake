@@ -29,6 +29,7 @@ function(padfree_triton_backend)
   target_sources(padfree_triton_backend PRIVATE "${PROJECT_SOURCE_DIR}/plugins/triton_batching/json.cpp" ${tokenizer})
   target_link_libraries(padfree_triton_backend PRIVATE ${CMAKE_DL_LIBS} Threads::Threads)
   set_target_properties(padfree_triton_backend PROPERTIES OUTPUT_NAME triton_padfree)
+  target_compile_options(padfree_triton_backend PRIVATE $<$<CONFIG:Release>:-O2>)  # -O3 takes 2 s longer
 endfunction()
 
 # padfree_host_library(<name>): libpadfree_<name>.so of plugins/<name>, which exports what exports.map there lists.
