@@ -12,18 +12,37 @@ set(PADFREE_EXPORTS "${CMAKE_CURRENT_LIST_DIR}/exports.map")
 # nvcc's -O is the host's alone: -O3 for what launches kernels took 2 % of a build.
 set(CMAKE_CUDA_FLAGS_RELEASE "-O1 -DNDEBUG")
 
-# Files that are compiled as one, a group a line: nvcc needs 1.5 s for the headers of each. Regular expressions; no file of
-# a group defines what another one does.
+# Files that are compiled as one, a group a line: nvcc needs 1.5 s for the headers of each. Regular expressions. No file of
+# a group defines what another one does, nor aligns `extern __shared__` memory of the same name otherwise: the larger
+# alignment would be that of both, and their kernels would need more memory.
 set(PADFREE_COMPILED_TOGETHER
   "linear/sm90/half/any_chunks_(fp16|bf16)"
   "attention/sm90/ring_(fp16|bf16)"
   "attention/sm90/(wide|prefix)_(fp16|bf16)"
+  "attention/sm90/(window|disentangled)_kernel"
   "linear/sm90/(resident/half_(fp16|bf16)|launch)"
   "attention/mma_(fp16|bf16)"
   "(index/kernel|layer_norm/(fp32_)?kernel)"
-  "(embedding/kernel|pool/normed_kernel)"
+  "(embedding/kernel|pool/normed_kernel|qk_norm_rotary/kernel)"
   "(layer_norm|embedding)/e4m3_kernel"
   "((pack|unpack|pool|schedule)/kernel|linear/measure)")
+
+# The same for one architecture on few cores, which long files keep as busy as short ones: fp16 and bf16 together.
+cmake_host_system_information(RESULT PADFREE_CORES QUERY NUMBER_OF_LOGICAL_CORES)
+set(PADFREE_FEW_CORES 4)
+set(PADFREE_COMPILED_TOGETHER_ON_FEW_CORES
+  "linear/sm90/half/pairs_(fp16|bf16)"
+  "linear/sm90/half/chunks_(fp16|bf16)"
+  "linear/sm90/half/in_place_(fp16|bf16)"
+  "linear/sm90/half/rare_(fp16|bf16)"
+  "linear/sm90/e4m3/pairs_(fp16|bf16)"
+  "linear/sm90/e4m3/chunks_(fp16|bf16)"
+  "linear/sm90/e4m3/in_place_(fp16|bf16)"
+  "linear/sm90/e4m3/rare_(fp16|bf16)"
+  "linear/sm90/resident/e4m3_(fp16|bf16)"
+  "attention/sm90/short_(fp16|bf16)"
+  "attention/mma_prefix_(fp16|bf16)"
+  "(linear/mma/int8_(fp16|bf16)|rotary/kernel)")
 
 function(padfree_add_libraries)
   padfree_use_object_cache()
@@ -172,8 +191,13 @@ endfunction()
 # for nvcc only from 3.31 on.)
 function(padfree_compile_together variable)
   set(files "${${variable}}")
+  set(patterns ${PADFREE_COMPILED_TOGETHER})
+  list(LENGTH PADFREE_ARCHITECTURES architectures)
+  if(PADFREE_CORES LESS_EQUAL PADFREE_FEW_CORES AND architectures EQUAL 1)
+    list(APPEND patterns ${PADFREE_COMPILED_TOGETHER_ON_FEW_CORES})
+  endif()
   set(number 0)
-  foreach(pattern ${PADFREE_COMPILED_TOGETHER})
+  foreach(pattern ${patterns})
     math(EXPR number "${number} + 1")
     set(group "${files}")
     list(FILTER group INCLUDE REGEX "/${pattern}\\.cu$")
