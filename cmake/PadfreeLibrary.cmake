@@ -62,6 +62,7 @@ function(padfree_add_libraries)
   add_library(padfree SHARED ${shells})
   padfree_shared_library(padfree)
   set_target_properties(padfree PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+  target_compile_options(padfree PRIVATE $<$<CONFIG:Release>:-O1>)  # it hands over to launchers: -O3 takes 4 s longer
   padfree_add_engine_library()
   if(PADFREE_ARCHITECTURES)
     padfree_add_kernel_objects(launchers)
