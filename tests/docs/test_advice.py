@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.frozen.surface import modules
+from tests.frozen.surface import modules, tree
 from tests.support.advice import COMMAND, OPTION, commands, problems
 
 WRITES_OTHERS = {
@@ -23,11 +24,11 @@ WRITES_OTHERS = {
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """Lines and texts of a module, without docstrings; what is inserted into a text at run time appears as VALUE."""
-    tree = ast.parse(path.read_text("utf-8"))
+    nodes = list(ast.walk(tree(path)))
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    bodies = [node.body for node in ast.walk(tree) if isinstance(node, documented)]
+    bodies = [node.body for node in nodes if isinstance(node, documented)]
     skipped = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             skipped |= {id(part) for part in node.values}
             yield (
@@ -38,28 +39,38 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
-ADVICE = {
-    name: found
-    for name, path in modules().items()
-    if (
-        found := [
-            item for item in texts(path) if " " in item[1] and (COMMAND.search(item[1]) or OPTION.search(item[1]))
-        ]
-    )
-}
+def is_advice(text: str) -> bool:
+    return " " in text and bool(COMMAND.search(text) or OPTION.search(text))
+
+
+@cache
+def advice() -> dict[str, list[tuple[int, str]]]:
+    """The lines and texts of each module that advise something. Not while tests are collected: that takes seconds."""
+    advising = {name: path for name, path in modules().items() if is_advice(path.read_text("utf-8"))}
+    found = {name: [item for item in texts(path) if is_advice(item[1])] for name, path in advising.items()}
+    return {name: items for name, items in found.items() if items}
+
+
+def room(module: str) -> str:
+    return ".".join(module.split(".")[:2])
 
 
 def test_there_is_advice() -> None:
-    assert len(ADVICE) > 60
-    assert sum(map(len, ADVICE.values())) > 300
+    assert len(advice()) > 60
+    assert sum(map(len, advice().values())) > 300
 
 
-@pytest.mark.parametrize("module", ADVICE)
-def test_what_is_advised_exists(module: str) -> None:
-    found = [(line, problem) for line, text in ADVICE[module] for problem in problems(text)]
-    if module in WRITES_OTHERS:
-        found = [(line, problem) for line, problem in found if not problem.startswith("no command")]
-    assert not found
+@pytest.mark.parametrize("name", sorted(set(map(room, modules()))))
+def test_what_is_advised_exists(name: str) -> None:
+    advised = [(module, line, text) for module, items in advice().items() for line, text in items]
+    found = [
+        (module, line, fault) for module, line, text in advised if room(module) == name for fault in problems(text)
+    ]
+    assert not [
+        (module, line, fault)
+        for module, line, fault in found
+        if module not in WRITES_OTHERS or not fault.startswith("no command")
+    ]
 
 
 def test_what_is_missing_is_found() -> None:
