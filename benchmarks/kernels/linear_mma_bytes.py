@@ -14,8 +14,8 @@ import sys
 
 from padfree.builder.bench.environment import append_record, environment
 
-from ..attention.profile import find_ncu, profile, profiles
 from ..command import json_parser
+from .nsight_compute import find_ncu, profile, profiles
 
 CASES = ((128, 768, 2304), (128, 3072, 768), (1403, 768, 768), (1403, 3072, 768), (4802, 768, 3072), (4802, 3072, 768))
 """T, K, N."""

@@ -87,12 +87,14 @@ class _Raise:
             return _Change()
         if op in _CHANGED or not defs.has(op, self.target):
             raise self._refusal(op, name, "it means something else there")
-        known = defs.get_schema(op, self.target).attributes
-        axes_are_inputs = op.startswith("Reduce") and "axes" in attributes and "axes" not in known
-        unknown = [item for item in attributes if item not in known and not (item == "axes" and axes_are_inputs)]
+        new_attributes = defs.get_schema(op, self.target).attributes
+        axes_are_inputs = op.startswith("Reduce") and "axes" in attributes and "axes" not in new_attributes
+        unknown = [
+            item for item in attributes if item not in new_attributes and not (item == "axes" and axes_are_inputs)
+        ]
         if unknown:
             raise self._refusal(op, name, f"its attribute '{unknown[0]}' is gone")
-        return _Change(axes_are_inputs, counts_outputs=op == "Split" and inputs < 2 and "num_outputs" in known)
+        return _Change(axes_are_inputs, counts_outputs=op == "Split" and inputs < 2 and "num_outputs" in new_attributes)
 
     def _refusal(self, op: str, name: str, why: str) -> RewriteError:
         return RewriteError(

@@ -13,8 +13,10 @@ import pytest
 
 from benchmarks.attention import profile as attention_profile
 from benchmarks.attention.cases import all_cases
-from benchmarks.attention.profile import METRICS, profiles, records
+from benchmarks.attention.profile import records
 from benchmarks.attention.report import PROFILE_HEADINGS, profile_cells
+from benchmarks.kernels import nsight_compute
+from benchmarks.kernels.nsight_compute import METRICS, profiles
 
 CASE = all_cases()[0]
 KERNEL = "void unnamed>::attentionSm90Kernel<Sm90Shape<__half, 64, 128, 4>>(AttentionParams, AttentionMaps)"
@@ -65,8 +67,8 @@ def test_values_come_in_microseconds_bytes_and_shares() -> None:
 
 
 def test_milliseconds_and_nanoseconds_are_microseconds() -> None:
-    assert attention_profile.value_of("1,808.5", "ns") == pytest.approx(1.8085)
-    assert attention_profile.value_of("1.5", "ms") == 1500
+    assert nsight_compute.value_of("1,808.5", "ns") == pytest.approx(1.8085)
+    assert nsight_compute.value_of("1.5", "ms") == 1500
 
 
 def test_a_report_without_launches_or_metrics_is_refused() -> None:
@@ -128,7 +130,7 @@ def test_what_ncu_refuses_is_told(monkeypatch: pytest.MonkeyPatch, output: str, 
 
     monkeypatch.setattr(subprocess, "run", refuses)
     with pytest.raises(SystemExit, match=told):
-        attention_profile.profile("/opt/bin/ncu", "attention", "benchmarks.attention.profile", [CASE.name])
+        nsight_compute.profile("/opt/bin/ncu", "attention", "benchmarks.attention.profile", [CASE.name])
 
 
 def test_ncu_and_the_library_have_to_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
