@@ -121,6 +121,8 @@ def _multiplies(node: gs.Node, analysis: Analysis) -> bool:
 
 def _is_residual_sum(node: gs.Node, analysis: Analysis, below: Mapping[str, int]) -> bool:
     """Whether the node is x + f(x) over tokens or sequences, with GEMMs in f: such sums make an encoder's layers."""
+    if is_padfree(node, "PadfreePostNorm"):
+        return True
     if is_padfree(node, "PadfreeLayerNorm", "PadfreeLinear"):
         return bool(node.attrs.get("has_residual"))
     if not is_standard(node, "Add"):

@@ -19,6 +19,7 @@ from .passes.linear.gates import gates
 from .passes.linear.linear import linear
 from .passes.linear.rotations import rotations
 from .passes.norms.norm_folding import norm_folding
+from .passes.norms.post_norms import post_norms
 from .precision.element_types import check_element_types
 
 _NAMED_ALWAYS = ("linear", "norm folding")
@@ -68,5 +69,7 @@ def _steps(precision: str, *, fold_norms: bool, streams: bool) -> Iterator[Pass]
     yield lambda graph, analysis: gates(graph, analysis, precision)
     yield lambda graph, analysis: linear(graph, analysis, precision)
     yield lambda graph, _: rotations(graph, precision)
+    if fold_norms and streams:
+        yield lambda graph, _: post_norms(graph)
     if fold_norms:
         yield lambda graph, _: norm_folding(graph, precision, streams=streams)

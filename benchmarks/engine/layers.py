@@ -30,7 +30,7 @@ from benchmarks.sweep.cases import FILL
 RUNS = 20
 KINDS = (
     ("attention", r"PadfreeAttention"),
-    ("layer norm", r"PadfreeLayerNorm"),
+    ("layer norm", r"Padfree(LayerNorm|PostNorm)"),
     ("embedding", r"PadfreeEmbedding"),
     ("schedule", r"PadfreeSchedule"),
     ("index", r"PadfreeIndex"),

@@ -93,6 +93,7 @@ def _rows() -> Iterator[Case]:
             yield Case("PadfreePool", variant, kind, _bound(pool, kind, mode, normalize))
     for kind in HALVES:
         yield Case("PadfreeLayerNorm", "first tokens, pooler", kind, _bound(pooler, kind))
+        yield Case("PadfreePostNorm", "moments", kind, _bound(post_norm, kind))
         yield Case("PadfreePool", "mean of norms", kind, _bound(pool, kind, "mean", 0, has_norm=1))
 
 
@@ -127,6 +128,18 @@ def rms_norm(kind: str) -> CaseGraph:
     outputs = graph.node("PadfreeLayerNorm", inputs, rms=1, has_residual=1, has_sum=1)
     graph.output(outputs["y"])
     graph.output(outputs["sum"])
+    return graph
+
+
+def post_norm(kind: str) -> CaseGraph:
+    """The sum of a residual and a norm, and its moments."""
+    graph = CaseGraph(kind)
+    _lengths(graph)
+    inputs = {"x": graph.rows("x", WIDTH), "residual": graph.rows("residual", WIDTH)}
+    inputs["gamma"] = graph.weight("gamma", WIDTH)
+    outputs = graph.node("PadfreePostNorm", inputs, epsilon=1e-6, has_moments=1)
+    graph.output(outputs["y"])
+    graph.output(outputs["moments"], tokens=1, kind="float32")
     return graph
 
 

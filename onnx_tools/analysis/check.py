@@ -63,7 +63,7 @@ def _check_layout(analysis: Analysis, node: gs.Node, after: str) -> None:
     expected: Shape = tuple(_LEADING[axis] for axis in itertools.takewhile(_LEADING.__contains__, axes)) or (T,)
     shape = analysis[node.inputs[0]].shape
     per_sequence = layout_of(analysis[node.inputs[0]]) is Layout.PER_SEQUENCE
-    if is_padfree(node, "PadfreeLayerNorm", "PadfreeLinear") and per_sequence:
+    if is_padfree(node, "PadfreeLayerNorm", "PadfreePostNorm", "PadfreeLinear") and per_sequence:
         return  # rows of first tokens are normed and multiplied like those of all tokens
     if shape is None or shape[: len(expected)] != expected:
         text = "unknown" if shape is None else f"[{', '.join(str(size) for size in shape)}]"

@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from .attention_body import attention
 from .body_builder import BodyBuilder
-from .linear_body import linear, linear_fp8, linear_int8, rotated_pairs
+from .linear_body import linear, linear_fp8, linear_int8, moments, rotated_pairs
 from .ragged_tokens import RaggedTokens, grid_token, is_live, pad_index, prefixes, ragged_from_cu_seqlens, token_slot
 
 
@@ -160,6 +160,13 @@ def _layer_norm(b: BodyBuilder) -> None:
             b.output("y_first", first)
 
 
+def _post_norm(b: BodyBuilder) -> None:
+    y = b.op("Add", b.load("residual"), b.norm(b.load("x"), b.load("gamma"), None, rms=True))
+    b.output("y", y)
+    if b.attributes["has_moments"]:
+        b.output_as_is("moments", moments(b, y))
+
+
 def _rows_of_sequences(b: BodyBuilder, x: str, ragged: RaggedTokens, token: str) -> str:
     """[B,E]: a token's row for each sequence, zeros for an empty one."""
     some = b.op("Greater", ragged.lens, b.const(0))
@@ -206,6 +213,7 @@ BODIES: Mapping[str, Callable[[BodyBuilder], None]] = MappingProxyType(
         "PadfreeQkNormRotary": _qk_norm_rotary,
         "PadfreeRotary": _rotary,
         "PadfreeLayerNorm": _layer_norm,
+        "PadfreePostNorm": _post_norm,
         "PadfreeLinear": linear,
         "PadfreeLinearFp8": linear_fp8,
         "PadfreeLinearInt8": linear_int8,

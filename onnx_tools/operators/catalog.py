@@ -6,7 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from .linear_specs import LINEAR, LINEAR_FP8, LINEAR_INT8, RESULTS, WRITES_ACT, WRITES_E4M3, Y_SCALE
+from .linear_specs import (
+    EPSILON,
+    LINEAR,
+    LINEAR_FP8,
+    LINEAR_INT8,
+    POST_NORM,
+    RESULTS,
+    WRITES_ACT,
+    WRITES_E4M3,
+    Y_SCALE,
+)
 from .spec import (
     AttributeSpec,
     Condition,
@@ -41,8 +51,6 @@ def _early(name: str, tensors: str) -> AttributeSpec:
 
 _HAS_PREFIX = later(flag("has_prefix", "whether prefix exists: sequences that begin with another one's tokens"))
 _PREFIX = TensorSpec("prefix", "int32", "[F]", when("has_prefix"))  # F is B, or 1 where no sequence has one
-
-_EPSILON = AttributeSpec("epsilon", "float", "added to the variance (or mean square)", minimum=0.0)
 
 _ROUNDED = (
     " y_e4m3 is y, rounded to the type of the activations, divided by y_scale and rounded to nearest even; beyond 448 "
@@ -145,7 +153,7 @@ _EMBEDDING = OperatorSpec(
         TensorSpec("tasks", "int32", "[L,4]", when("has_tasks")),
     ),
     attributes=(
-        _EPSILON,
+        EPSILON,
         integer("position_offset", "position of a sequence's first token, without positions", 0),
         flag("has_token_types", "whether token_types and type_table exist"),
         flag("has_positions", "whether positions are given"),
@@ -336,7 +344,7 @@ _LAYER_NORM = OperatorSpec(
         TensorSpec("pooled", "float32", "[B,N]", when("has_pooler")),
     ),
     attributes=(
-        _EPSILON,
+        EPSILON,
         flag("rms", "1: RMS norm, without subtracting the mean"),
         flag("has_bias", "whether bias exists"),
         flag("has_residual", "whether residual exists"),
@@ -379,7 +387,7 @@ _POOL = OperatorSpec(
         TensorSpec("y_fp32", "float32", "[B,E]", Condition("results", ("fp32",))),
     ),
     attributes=(
-        in_engines(_EPSILON, 0.0),
+        in_engines(EPSILON, 0.0),
         AttributeSpec("mode", "string", "which row", allowed=(*_OF_TOKENS, "each"), selects_body=True),
         flag("normalize", "1: divide by max(L2 norm over E, 1e-12)"),
         in_engines(flag("has_norm", "whether rows are normalised first, by gamma and beta, which are constants")),
@@ -405,7 +413,7 @@ OPERATORS: Mapping[str, OperatorSpec] = MappingProxyType(
         spec.name: spec
         for spec in (
             *(_INDEX, _PACK, _UNPACK, _SCHEDULE, _EMBEDDING, _ATTENTION, _ROTARY, _QK_NORM_ROTARY, _LAYER_NORM),
-            *(LINEAR, LINEAR_FP8, LINEAR_INT8),
+            *(POST_NORM, LINEAR, LINEAR_FP8, LINEAR_INT8),
             _POOL,
         )
     }

@@ -28,7 +28,7 @@ def linear(b: BodyBuilder) -> None:
     y = _epilogue(b, total, "bias" if b.attributes["has_bias"] else None)
     b.output("y", y)
     if b.attributes["has_moments"]:
-        b.output_as_is("moments", _moments(b, y))
+        b.output_as_is("moments", moments(b, y))
 
 
 def linear_fp8(b: BodyBuilder) -> None:
@@ -41,7 +41,7 @@ def linear_fp8(b: BodyBuilder) -> None:
     if b.attributes["results"] != "act":
         b.output_e4m3("y_e4m3", y, b.attribute("y_scale"))
     if b.attributes["has_moments"]:
-        b.output_as_is("moments", _moments(b, y))
+        b.output_as_is("moments", moments(b, y))
 
 
 def linear_int8(b: BodyBuilder) -> None:
@@ -54,7 +54,7 @@ def linear_int8(b: BodyBuilder) -> None:
     if b.attributes["results"] != "act":
         b.output_int8("y_int8", b.op("Mul", y, "y_factors"))
     if b.attributes["has_moments"]:
-        b.output_as_is("moments", _moments(b, y))
+        b.output_as_is("moments", moments(b, y))
 
 
 def _epilogue(b: BodyBuilder, total: str, bias: str | None) -> str:
@@ -113,7 +113,7 @@ def _mean_and_root(b: BodyBuilder, moments: str, epsilon: str) -> tuple[str, str
     return mean, b.op("Sqrt", b.op("Add", variance, b.attribute(epsilon)))
 
 
-def _moments(b: BodyBuilder, y: str) -> str:
+def moments(b: BodyBuilder, y: str) -> str:
     """float32 [M,T,2]: mean and sum of squared deviations of each row's groups of columns."""
     group = b.const([MOMENTS_GROUP])
     split = b.reshape(y, b.dim(y, 0), b.op("Div", b.dim(y, 1), group), group)  # [T,M,64]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators of GEMMs: PadfreeLinear, and with operands of 8 bits PadfreeLinearFp8 and PadfreeLinearInt8."""
+"""The operators of GEMMs, PadfreeLinear and those of 8 bits, and PadfreePostNorm, whose sums they norm."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ MOMENTS_GROUP = 64
 MAX_NORMED_WIDTH = 4096
 """How many columns the widest rows have that PadfreeLinear norms."""
 
+EPSILON = AttributeSpec("epsilon", "float", "added to the variance (or mean square)", minimum=0.0)
+_HAS_MOMENTS = flag("has_moments", "whether moments are an output, too")
 _PLAIN = Condition("activation", ("none",))
 _ROTATES = Condition("rotary_features")
 _ALWAYS = (Condition("activation", ACTIVATIONS),)
@@ -29,7 +31,7 @@ _EPILOGUE_FLAGS = (
     flag("has_residual", "whether residual exists"),
     flag("has_x_moments", "whether x_moments exist"),
     flag("has_residual_moments", "whether residual_moments and residual_scale exist"),
-    flag("has_moments", "whether moments are an output, too"),
+    _HAS_MOMENTS,
     flag("gated", "whether columns come in blocks of u and v, and y is activation(u) * v"),
     flag("rms", "1: RMS norm of x and of the residual, without subtracting the mean"),
     AttributeSpec(
@@ -94,6 +96,24 @@ LINEAR = OperatorSpec(
     plugin_precisions=("fp16", "bf16"),
     in_half=_ALWAYS,
     measurement="choices",
+)
+
+POST_NORM = OperatorSpec(
+    "PadfreePostNorm",
+    "Computes residual + x / sqrt(mean square of x + epsilon) * gamma for rows of N columns, a multiple of 64 up to "
+    "4096, in float32. gamma is a constant. moments are those of y, as PadfreeLinear gives them.",
+    inputs=(
+        TensorSpec("x", "act", "[T,N]"),
+        TensorSpec("residual", "act", "[T,N]"),
+        TensorSpec("gamma", "act", "[N]"),
+    ),
+    outputs=(
+        TensorSpec("y", "act", "[T,N]"),
+        TensorSpec("moments", "float32", "[N/64,T,2]", when("has_moments")),
+    ),
+    attributes=(EPSILON, _HAS_MOMENTS),
+    plugin_precisions=("fp16", "bf16"),
+    in_half=(Condition("has_moments", (0, 1)),),
 )
 
 MAX_SCALE = 2.0**14

@@ -33,7 +33,7 @@ NAME = "prefixes"
 PREFIX = "prefix"
 
 _OF_TOKENS = (
-    *("PadfreeLayerNorm", "PadfreeLinear", "PadfreeLinearFp8", "PadfreeLinearInt8"),
+    *("PadfreeLayerNorm", "PadfreePostNorm", "PadfreeLinear", "PadfreeLinearFp8", "PadfreeLinearInt8"),
     *("PadfreeRotary", "PadfreeQkNormRotary"),
 )
 """Operators that compute every token by itself, at the position that they are given."""

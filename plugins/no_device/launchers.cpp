@@ -13,6 +13,7 @@
 #include "linear/measure.h"
 #include "pack/launch.h"
 #include "pool/launch.h"
+#include "post_norm/launch.h"
 #include "qk_norm_rotary/launch.h"
 #include "rotary/launch.h"
 #include "schedule/launch.h"
@@ -44,6 +45,9 @@ cudaError_t launchPack(const PackParams&, cudaStream_t) {
   return kRefusal;
 }
 cudaError_t launchPool(const PoolParams&, cudaStream_t) {
+  return kRefusal;
+}
+cudaError_t launchPostNorm(const PostNormParams&, cudaStream_t) {
   return kRefusal;
 }
 cudaError_t launchQkNormRotary(const QkNormRotaryParams&, cudaStream_t) {

@@ -415,6 +415,30 @@ inline OperatorSchema poolSchema() {
   };
 }
 
+inline OperatorSchema postNormSchema() {
+  return {
+      "PadfreePostNorm",
+      {
+          realField("epsilon", 0.0f),
+          flagField("has_moments"),
+      },
+      {
+          activationTensor("x", "[T,N]"),
+          activationTensor("residual", "[T,N]"),
+          activationTensor("gamma", "[N]"),
+      },
+      {
+          activationTensor("y", "[T,N]"),
+          floatTensor("moments", "[N/64,T,2]", {isSet("has_moments")}),
+      },
+      {},
+      {
+          {"has_moments", {"0", "1"}},
+      },
+      {},
+  };
+}
+
 inline OperatorSchema qkNormRotarySchema() {
   return {
       "PadfreeQkNormRotary",
@@ -530,6 +554,7 @@ OperatorInfo linearFp8Operator();
 OperatorInfo linearInt8Operator();
 OperatorInfo packOperator();
 OperatorInfo poolOperator();
+OperatorInfo postNormOperator();
 OperatorInfo qkNormRotaryOperator();
 OperatorInfo rotaryOperator();
 OperatorInfo scheduleOperator();
@@ -545,6 +570,7 @@ inline constexpr std::array kOperators = {
     linearInt8Operator,
     packOperator,
     poolOperator,
+    postNormOperator,
     qkNormRotaryOperator,
     rotaryOperator,
     scheduleOperator,

@@ -13,6 +13,7 @@
 #include "linear/tiling.h"
 #include "pack/launch.h"
 #include "pool/launch.h"
+#include "post_norm/launch.h"
 #include "qk_norm_rotary/launch.h"
 #include "rotary/launch.h"
 #include "schedule/launch.h"
@@ -148,6 +149,11 @@ PADFREE_TEST_EXPORT int padfreeRotary(const void* x, const int* positions, const
                                       int W, int H, int D, int interleaved, int type, cudaStream_t stream) {
   return padfree::launchRotary(
       {x, positions, frequencies, y, T, W, H, D, interleaved != 0, static_cast<DataType>(type)}, stream);
+}
+
+PADFREE_TEST_EXPORT int padfreePostNorm(const void* x, const void* residual, const void* gamma, void* y, float* moments,
+                                        int T, int E, float epsilon, int type, cudaStream_t stream) {
+  return padfree::launchPostNorm({x, residual, gamma, y, moments, T, E, epsilon, static_cast<DataType>(type)}, stream);
 }
 
 PADFREE_TEST_EXPORT int padfreeQkNormRotary(const void* qkv, const void* q_gamma, const void* k_gamma,

@@ -110,6 +110,11 @@ def _layer_norm(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     return (result, total) if attributes["has_sum"] else (result,)
 
 
+def _post_norm(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    y = ref.post_norm(next(inputs), next(inputs), next(inputs), epsilon=attributes["epsilon"])
+    return (y, ref.moments(y)) if attributes["has_moments"] else (y,)
+
+
 def _pool(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     x, cu_seqlens = next(inputs), next(inputs)
     return (ref.pool(x, cu_seqlens, attributes["mode"], bool(attributes["normalize"])),)
@@ -123,6 +128,7 @@ _OPERATORS: Mapping[str, Callable[[Inputs, Attributes], tuple[Array, ...]]] = Ma
         "PadfreeLayerNorm": _layer_norm,
         "PadfreePack": _pack,
         "PadfreePool": _pool,
+        "PadfreePostNorm": _post_norm,
         "PadfreeQkNormRotary": _qk_norm_rotary,
         "PadfreeRotary": _rotary,
         "PadfreeSchedule": _schedule,

@@ -39,6 +39,7 @@ class Layers:
     norming: int
     norms: int
     rotations: int
+    post_norms: int = 0
 
 
 def layers_of(model: ModelProto) -> Layers:
@@ -52,6 +53,7 @@ def layers_of(model: ModelProto) -> Layers:
         sum(bool(item["has_x_moments"] or item["has_residual_moments"]) for item in linear),
         sum(node.op_type == "PadfreeLayerNorm" for node in nodes),
         sum(node.op_type in ("PadfreeRotary", "PadfreeQkNormRotary") for node in nodes),
+        sum(node.op_type == "PadfreePostNorm" for node in nodes),
     )
 
 

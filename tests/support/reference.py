@@ -247,6 +247,11 @@ def layer_norm(
     return normalise(total, gamma, beta, epsilon, rms), total
 
 
+def post_norm(x: Array, residual: Array, gamma: Array, *, epsilon: float) -> Floats:
+    """The residual plus the RMS norm of x; [T,E]."""
+    return f64(residual) + normalise(f64(x), gamma, None, epsilon, True)
+
+
 def moments(y: Array, group: int = 64) -> Floats:
     """Mean and sum of squared deviations of every 64 columns of y [T,N], as [N/64,T,2]."""
     split = f64(y).reshape(len(y), y.shape[1] // group, group)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layer norms between GEMMs: the GEMM before one gives the rows' moments, and the GEMMs after it apply the norm."""
+"""Layer norms between GEMMs: what makes their rows gives the moments, and the GEMMs after them apply the norms."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ from ..base import PassResult
 from .folded_weights import FoldedWeights
 
 NAME = "norm folding"
+_MAKERS = ("PadfreeLinear", "PadfreePostNorm")  # whose kernels give moments
 _Match = TypeVar("_Match")
 
 
 @dataclass(frozen=True)
 class _Norm:
-    """A norm of `z`, which `gemm` makes once it adds what the norm adds now.
+    """A norm of `z`, which `gemm` makes once it adds what the norm adds now; or a PadfreePostNorm, which adds no more.
 
     In `inputs`, "x" is what the GEMM makes now, whichever of the two summands the norm calls so. `has_sum`: the norm
     gives z, too, as norms before layers do.
@@ -64,7 +65,7 @@ class _Norm:
 
 
 def norm_folding(graph: gs.Graph, precision: str, *, streams: bool = True) -> PassResult:
-    """Removes layer norms whose input a PadfreeLinear makes and whose output only PadfreeLinear needs.
+    """Removes layer norms that only PadfreeLinear reads, of rows that a PadfreeLinear or PadfreePostNorm makes.
 
     With z the rows before the norm, W' = diag(gamma) W less the mean of each of its columns, and b' = b + beta W,
     LN(z) W + b is z W' / deviation(z) + b': a row's mean adds to z W' only what rounding leaves of 0. A GEMM
@@ -164,11 +165,12 @@ class _NormFolding:
             raise NoMatch(f"'{norm.name}' is {width} wide, which is no multiple of {MOMENTS_GROUP}")
         if width > MAX_NORMED_WIDTH:
             raise NoMatch(f"'{norm.name}' is {width} wide; at most {MAX_NORMED_WIDTH} are folded")
-        if gemm.attrs["gated"] or gemm.attrs["rotary_features"]:
+        is_sum = is_padfree(gemm, "PadfreePostNorm")
+        if not is_sum and (gemm.attrs["gated"] or gemm.attrs["rotary_features"]):
             raise NoMatch(f"'{norm.name}' norms what '{node_name(gemm)}' makes by a gate or a rotation")
-        if gemm.attrs["activation"] != "none":
+        if not is_sum and gemm.attrs["activation"] != "none":
             raise NoMatch(f"'{norm.name}' norms what '{node_name(gemm)}' makes by an activation")
-        if gemm.attrs["has_residual"] and "residual" in norm.inputs:
+        if (norm.adds and is_sum) or ("residual" in norm.inputs and gemm.attrs["has_residual"]):
             raise NoMatch(f"'{norm.name}' adds to what '{node_name(gemm)}' has added a residual to")
         normed = norm.inputs["x"]
         if not self._streams and (norm.has_sum or not used_once(self._graph, normed)):
@@ -208,6 +210,8 @@ class _NormFolding:
     def _inputs(self, gemm: gs.Node) -> tuple[dict[str, gs.Tensor], dict[str, AttributeValue]]:
         """The inputs that a GEMM gets, and attributes for its norms. Raises NoMatch where a constant does not fit."""
         inputs, inherited_inputs = padfree_inputs(gemm), self._taken_over(gemm)
+        if is_padfree(gemm, "PadfreePostNorm"):
+            return inputs, {}
         terms = [source["bias"] for source in (inputs, inherited_inputs) if "bias" in source]
         inputs |= inherited_inputs
         weight, beta, numbers = inputs["weight"], None, dict[str, AttributeValue]()
@@ -262,7 +266,7 @@ class _NormFolding:
             else:
                 output.name = self._editor.fresh(f"{output.name}_sum")  # the old name is a tensor's of the original
         names = ("bias", "residual", "x_moments", "residual_moments")
-        flags = {f"has_{name}": int(name in inputs) for name in names}
+        flags = {f"has_{name}": int(name in inputs) for name in names if f"has_{name}" in gemm.attrs}
         set_padfree_inputs(gemm, inputs, **flags, **numbers, has_moments=int(gives_moments))
         if gives_moments:
             gemm.outputs.append(self._moments[id(gemm)])
@@ -274,9 +278,9 @@ def _takes_rows(node: gs.Node) -> bool:
 
 
 def _gemms_ahead(node: gs.Node) -> list[gs.Node]:
-    """The GEMMs that make what a norm adds up; none for other nodes."""
+    """The GEMMs and the PadfreePostNorm that make what a norm adds up; none for other nodes."""
     if not is_padfree(node, "PadfreeLayerNorm"):
         return []
     inputs = padfree_inputs(node)
     makers = [producer(inputs[name]) for name in ("x", "residual") if name in inputs]
-    return [maker for maker in makers if maker is not None and is_padfree(maker, "PadfreeLinear")]
+    return [maker for maker in makers if maker is not None and is_padfree(maker, *_MAKERS)]

@@ -20,7 +20,7 @@ LAYERS: Mapping[str, Layers] = {
     "bert": Layers(linears=8, gated=0, turning=0, norming=6, norms=1, rotations=0),
     "deberta_v2": Layers(linears=9, gated=0, turning=0, norming=4, norms=3, rotations=0),
     "deberta_v3": Layers(linears=8, gated=0, turning=0, norming=6, norms=1, rotations=0),
-    "embedding_gemma": Layers(linears=8, gated=2, turning=0, norming=0, norms=9, rotations=2),
+    "embedding_gemma": Layers(linears=8, gated=2, turning=0, norming=3, norms=2, rotations=2, post_norms=4),
     "esm2": Layers(linears=8, gated=0, turning=2, norming=3, norms=2, rotations=0),
     "eurobert": Layers(linears=8, gated=2, turning=2, norming=3, norms=2, rotations=0),
     "gte": Layers(linears=8, gated=2, turning=2, norming=6, norms=1, rotations=0),

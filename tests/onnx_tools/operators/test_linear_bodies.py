@@ -164,6 +164,23 @@ def test_qk_norm_rotary(opset: int, pairing: str, heads: tuple[int, int], dtype:
         check(qk, ref.qk_norm_rotary(**feeds, epsilon=1e-6, **options), dtype, **tolerance)
 
 
+@opsets
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("has_moments", [0, 1])
+def test_post_norm(opset: int, dtype: type, has_moments: int) -> None:
+    r = rng()
+    for tokens in (6, 0):
+        x, residual = (r.standard_normal((tokens, 128)).astype(dtype) + dtype(i) for i in (3, -2))
+        feeds = {"x": x, "residual": residual, "gamma": r.standard_normal(128).astype(dtype)}
+        y, *moments = run("PadfreePostNorm", feeds, opset, epsilon=0.5, has_moments=has_moments)
+        expected = ref.post_norm(**feeds, epsilon=0.5)
+        tolerance = TOLERANCE if dtype == np.float32 else {"rtol": 1e-3, "atol": 2e-3}
+        check(y, expected, dtype, **tolerance)
+        assert len(moments) == has_moments
+        for actual in moments:
+            check(actual, ref.moments(expected), rtol=1e-4, atol=1e-4)
+
+
 def test_a_norm_between_two_gemms_is_what_the_moments_make_it() -> None:
     """LN(x) W + b, and x + LN(r), computed only from x and r."""
     r = rng()

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The RMS norm of what a layer adds to its residual stream, and that sum, in one pass bound by memory. Moments of the
+// sum let the GEMMs that follow apply the norm that stands before them.
+#include "common/dependent_launch.cuh"
+#include "common/device.cuh"
+#include "common/launch.h"
+#include "common/row_norm.cuh"
+#include "linear/launch.h"
+#include "post_norm/launch.h"
+
+namespace padfree {
+namespace {
+
+constexpr int kThreads = kRowNormThreads;
+constexpr int kWidth = kVectorBytes / 2;               // numbers in a vector
+constexpr int kGroupLanes = kMomentFeatures / kWidth;  // threads whose vectors are a group of moments
+constexpr int kMaxWidth = kMomentFeatures * kMaxMomentGroups;
+
+// Blocks that must fit on a multiprocessor, so that 5,000 rows of 768 are there at once; no minimum where more vectors
+// would spill.
+constexpr int leastBlocks(int vectors) {
+  return vectors == 3 ? 10 : kNoBound;
+}
+
+// Mean and sum of squared deviations from it, of the numbers of kGroupLanes neighbouring threads.
+__device__ inline float2 momentsOf(const float (&x)[kWidth]) {
+  float sum = 0.f, squares = 0.f;
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) sum += x[k];
+  const float mean = rowSum<kGroupLanes>(sum) / kMomentFeatures;
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) squares = fmaf(x[k] - mean, x[k] - mean, squares);
+  return {mean, rowSum<kGroupLanes>(squares)};
+}
+
+// kLanes threads for a row, with kVectors vectors each. All loads of a row are in flight before the first is used.
+template <typename T, int kLanes, int kVectors>
+__global__ void __launch_bounds__(kThreads, leastBlocks(kVectors)) postNormKernel(PostNormParams p) {
+  const int lane = threadIdx.x % kLanes;
+  const int64_t row = int64_t{blockIdx.x} * (kThreads / kLanes) + threadIdx.x / kLanes;
+  const auto column = [&](int i) { return (i * kLanes + lane) * kWidth; };
+  const auto inside = [&](int i) { return column(i) < p.N; };
+  const auto rowIn = [&](const void* data) { return row < p.T ? static_cast<const T*>(data) + row * p.N : nullptr; };
+  uint4 gamma[kVectors], x[kVectors], residual[kVectors];
+  loadVectors(static_cast<const T*>(p.gamma), gamma, column, inside);
+  waitForPriorGrids();
+  loadVectors(rowIn(p.x), x, column, inside);
+  loadVectors(rowIn(p.residual), residual, column, inside);
+  releaseNextGrid();
+  float square = 0.f;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    float value[kWidth];
+    unpackFloats<T>(x[i], value);
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) square = fmaf(value[k], value[k], square);
+  }
+  const float factor = rsqrtf(rowSum<kLanes>(square) / p.N + p.epsilon);
+  float2* const moments = reinterpret_cast<float2*>(p.moments);
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    float value[kWidth], scale[kWidth], sum[kWidth];
+    unpackFloats<T>(x[i], value);
+    unpackFloats<T>(gamma[i], scale);
+    unpackFloats<T>(residual[i], sum);
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) sum[k] = toFloat(fromFloat<T>(fmaf(value[k] * factor, scale[k], sum[k])));
+    const bool live = row < p.T && inside(i);
+    if (live) storeFloats(static_cast<T*>(p.y) + row * p.N + column(i), sum);
+    if (!moments) continue;
+    const float2 of_group = momentsOf(sum);
+    if (live && lane % kGroupLanes == 0) moments[int64_t{column(i) / kMomentFeatures} * p.T + row] = of_group;
+  }
+}
+
+template <typename T, int kLanes, int kVectors>
+cudaError_t launchRows(const PostNormParams& p, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(ceilDiv(p.T, kThreads / kLanes));
+  return launchDependent(postNormKernel<T, kLanes, kVectors>, blocks, kThreads, 0, stream, p);
+}
+
+}  // namespace
+
+cudaError_t launchPostNorm(const PostNormParams& params, cudaStream_t stream) {
+  if (params.T <= 0) return cudaSuccess;
+  if (params.N <= 0 || params.N % kMomentFeatures != 0 || params.N > kMaxWidth) return cudaErrorInvalidValue;
+  if (!isAligned16(params.x) || !isAligned16(params.residual) || !isAligned16(params.gamma) || !isAligned16(params.y)) {
+    return cudaErrorMisalignedAddress;
+  }
+  return dispatchHalf(params.type, [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    if (params.N <= widthOf<T>(kWarpSize, 3)) return launchRows<T, kWarpSize, 3>(params, stream);
+    if (params.N <= widthOf<T>(kWarpSize, 4)) return launchRows<T, kWarpSize, 4>(params, stream);
+    if (params.N <= widthOf<T>(kThreads, 2)) return launchRows<T, kThreads, 2>(params, stream);
+    return launchRows<T, kThreads, 4>(params, stream);
+  });
+}
+
+}  // namespace padfree
