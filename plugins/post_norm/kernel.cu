@@ -16,12 +16,6 @@ constexpr int kWidth = kVectorBytes / 2;               // numbers in a vector
 constexpr int kGroupLanes = kMomentFeatures / kWidth;  // threads whose vectors are a group of moments
 constexpr int kMaxWidth = kMomentFeatures * kMaxMomentGroups;
 
-// Blocks that must fit on a multiprocessor, so that 5,000 rows of 768 are there at once; no minimum where more vectors
-// would spill.
-constexpr int leastBlocks(int vectors) {
-  return vectors == 3 ? 10 : kNoBound;
-}
-
 // Mean and sum of squared deviations from it, of the numbers of kGroupLanes neighbouring threads.
 __device__ inline float2 momentsOf(const float (&x)[kWidth]) {
   float sum = 0.f, squares = 0.f;
@@ -35,7 +29,7 @@ __device__ inline float2 momentsOf(const float (&x)[kWidth]) {
 
 // kLanes threads for a row, with kVectors vectors each. All loads of a row are in flight before the first is used.
 template <typename T, int kLanes, int kVectors>
-__global__ void __launch_bounds__(kThreads, leastBlocks(kVectors)) postNormKernel(PostNormParams p) {
+__global__ void __launch_bounds__(kThreads) postNormKernel(PostNormParams p) {
   const int lane = threadIdx.x % kLanes;
   const int64_t row = int64_t{blockIdx.x} * (kThreads / kLanes) + threadIdx.x / kLanes;
   const auto column = [&](int i) { return (i * kLanes + lane) * kWidth; };
