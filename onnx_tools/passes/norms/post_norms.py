@@ -85,8 +85,8 @@ def _check(match: _PostNorm) -> None:
 
 def _replace(editor: Editor, match: _PostNorm) -> None:
     post, next_norm = padfree_inputs(match.post), match.next_norm
-    normed, *sums = next_norm.outputs
-    total = editor.take_over(sums[0]) if sums else editor.variable(f"{normed.name}_sum", normed.dtype)
+    result, *sums = next_norm.outputs
+    total = editor.take_over(sums[0]) if sums else editor.variable(f"{result.name}_sum", result.dtype)
     editor.padfree(
         "PadfreePostNorm",
         [post["x"], match.residual, post["gamma"]],
@@ -94,6 +94,6 @@ def _replace(editor: Editor, match: _PostNorm) -> None:
         epsilon=match.post.attrs["epsilon"],
         has_moments=0,
     )
-    next_norm.outputs = [normed]
+    next_norm.outputs = [result]
     inputs = {name: tensor for name, tensor in padfree_inputs(next_norm).items() if name != "residual"}
     set_padfree_inputs(next_norm, {**inputs, "x": total}, has_residual=0, has_sum=0)
