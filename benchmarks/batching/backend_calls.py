@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Triton's Python backend adds to a model's time for a request: python -m benchmarks.load.backend_calls.
+"""What Triton's Python backend adds to a model's time for a request: python -m benchmarks.batching.backend_calls.
 
 It starts the server that PADFREE_TRITON names (tests/triton/install_server.py) with a model that only measures itself,
 and prints microseconds per request, medians over calls of many requests.
