@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The general GEMM kernels compiled for several GPUs: registers for as many blocks as menu.h says, and none spilled."""
+"""The general kernels compiled for several GPUs.
+
+GEMMs have registers for as many blocks as menu.h says, and spill none; attention spills a few bytes at most.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ CASES = [("half_fp16", 80), ("half_fp16", 86), ("e4m3_fp16", 89), ("e4m3_fp16", 
 INT8_TILES = {2, 5, 6}
 REGISTERS = 65536
 """Of a multiprocessor, since 7.0."""
+ATTENTION_SPILLS = 64
+"""The most bytes that a kernel of attention spills: with windows, to leave room for several blocks."""
 GRANULARITY = 8
 """Registers of a thread are a multiple of it."""
 KERNEL = re.compile(
@@ -52,13 +57,18 @@ def tiles() -> list[Tile]:
     return result
 
 
+def compile_log(nvcc: str, folder: Path, source: str, architecture: int) -> str:
+    """What ptxas says of each kernel of a source."""
+    command = [nvcc, "-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-Xptxas=-v", "-I", str(PLUGINS)]
+    command += ["-gencode", f"arch=compute_{architecture},code=sm_{architecture}", "-cubin", "-o", str(folder / "x")]
+    command.append(str(PLUGINS / source))
+    return subprocess.run(command, check=True, capture_output=True, text=True).stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("source", "architecture"), CASES)
 def test_kernels_leave_registers_for_their_blocks(nvcc: str, tmp_path: Path, source: str, architecture: int) -> None:
-    command = [nvcc, "-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-Xptxas=-v", "-I", str(PLUGINS)]
-    command += ["-gencode", f"arch=compute_{architecture},code=sm_{architecture}", "-cubin", "-o", str(tmp_path / "x")]
-    command.append(str(PLUGINS / "linear" / "mma" / f"{source}.cu"))
-    log = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    log = compile_log(nvcc, tmp_path, f"linear/mma/{source}.cu", architecture)
     menu, found = tiles(), set()
     for kernel in KERNEL.finditer(log):
         tile = menu[int(kernel["tile"])]
@@ -67,3 +77,11 @@ def test_kernels_leave_registers_for_their_blocks(nvcc: str, tmp_path: Path, sou
         assert REGISTERS // (registers * tile.threads) >= tile.blocks, f"{kernel['symbol']}: {registers} registers"
         found.add(int(kernel["tile"]))
     assert found == (INT8_TILES if source == "int8_fp16" else set(range(len(menu))))
+
+
+@pytest.mark.slow
+def test_attention_spills_little(nvcc: str, tmp_path: Path) -> None:
+    log = compile_log(nvcc, tmp_path, "attention/mma_fp16.cu", 86)
+    spills = [int(number) for number in re.findall(r"(\d+) bytes spill (?:stores|loads)", log)]
+    assert spills
+    assert max(spills) <= ATTENTION_SPILLS
