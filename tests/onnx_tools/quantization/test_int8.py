@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.operators import node_attributes, padfree_nodes
 from padfree.onnx_tools.quantization import FORMATS, QuantizationOptions
+from padfree.onnx_tools.quantization.effect import Effect
 from padfree.onnx_tools.quantization.int8 import LARGEST, activation_scale, narrow, quantized_rows, smoothing_factors
 from padfree.onnx_tools.rewrite import finish
 from padfree.onnx_tools.synthetic import bert_model
@@ -128,3 +130,13 @@ def test_margin(half: Model, made: Model) -> None:
 def test_a_quantised_model_is_refused(made: Model) -> None:
     with pytest.raises(RewriteError, match="the model is quantised already"):
         quantize(made, BATCHES, OPTIONS)
+
+
+@pytest.mark.parametrize(("cosine", "warns"), [(0.985, True), (0.995, False)])
+def test_a_cosine_below_those_of_good_models_is_named(
+    half: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, cosine: float, warns: bool
+) -> None:
+    monkeypatch.setattr("padfree.onnx_tools.eight_bits.measure_effect", lambda *_: {"out": Effect(cosine, 0.9, 3)})
+    with caplog.at_level(logging.WARNING, "padfree"):
+        quantize(half, BATCHES, OPTIONS)
+    assert ("in int8 the cosine of output 'out'" in caplog.text) is warns
