@@ -23,6 +23,7 @@ from .analysis.symbolic import Analysis, analyse
 from .analysis.token_elements import Dims, dims_of_shape
 from .errors import RewriteError
 from .files.model import Model
+from .gemms import Gemms, gemms_of
 from .importing.axes import check_axes
 from .importing.canonical import name_outputs
 from .importing.importing import import_model
@@ -57,8 +58,8 @@ PASSES = {
 class PassedGraph:
     """A graph after all passes. `origins`: tensor [T,...] -> the tensor [B,S,...] of the original that it replaces.
 
-    `traits` are the original's, `original_dims` the sizes of every output in it, `mask` tells which of its slots are
-    padding, and `unread_inputs` are the inputs whose values no output depends on.
+    `traits` and `gemms` are the original's, `original_dims` the sizes of every output in it, `mask` tells which of its
+    slots are padding, and `unread_inputs` are the inputs whose values no output depends on.
     `lengths`: the input of lengths that the original has instead of a mask. `assumed`: what padded slots have to hold.
     `shared_inputs` are the inputs that are the same for a whole batch of the original, with their shapes.
     """
@@ -68,6 +69,7 @@ class PassedGraph:
     results: tuple[PassResult, ...]
     origins: Mapping[str, str]
     traits: Traits
+    gemms: Gemms
     original_dims: tuple[Dims | None, ...]
     mask: Mask
     unread_inputs: tuple[str, ...] = ()
@@ -176,6 +178,7 @@ class _PassRun:
         self._unread_inputs = unread_inputs(graph)
         self._shared_inputs = {str(item.name): tuple(item.shape) for item in graph.inputs if is_shared_input(item)}
         self._traits: Traits
+        self._gemms: Gemms
         self._results: list[PassResult] = []
         self._passes_done = 0
         self._origins: dict[str, str] = {}
@@ -206,8 +209,11 @@ class _PassRun:
 
     def prepare(self, options: GraphOptions) -> None:
         """Runs the passes before packing, with a look at the original between them."""
-        self.run(NORMALIZATION)
+        first, *others = NORMALIZATION
+        self.run([first])
         self._traits = traits_of(self._graph, self._analysis)
+        self.run(others)
+        self._gemms = gemms_of(self._graph, self._analysis)  # sizes are known now, and all GEMMs are there
         self.run(preparation(options.interface, options.mask, self._traits.longest, contiguous=options.contiguous))
 
     def _tidy(self, after: str) -> None:
@@ -241,6 +247,7 @@ class _PassRun:
             results=results,
             origins=origins,
             traits=self._traits,
+            gemms=self._gemms,
             original_dims=dims,
             mask=self._mask,
             unread_inputs=self._unread_inputs,

@@ -291,7 +291,7 @@ def _with_padding(original: Model, request: _Request, padding_id: int | None) ->
         notes = [note for note in (note_on_definition(definition_entry(original.proto)),) if note]
         notes += [note_on_padding(assumed)] if assumed else []
         report = replace(
-            coverage(result_graph.graph, result_graph.analysis, result_graph.results, result_graph.traits.gemms),
+            coverage(result_graph.graph, result_graph.analysis, result_graph.results, result_graph.gemms),
             notes=(*notes, *notes_on_rows(rows_of_one_number(original.proto)), *notes_on(result_graph, interface)),
             every_slot_counts=every_slot_counts(result_graph, interface),
         )

@@ -12,27 +12,24 @@ from .analysis.held_positions import held_positions
 from .analysis.position_limits import longest_sequence
 from .analysis.special_ids import SpecialIds, special_ids
 from .analysis.symbolic import Analysis
-from .gemms import Gemms, gemms_of
 
 
 @dataclass(frozen=True)
 class Traits:
     """Traits of a model.
 
-    `gemms` are its GEMMs, `longest` is the longest sequence's length that tables allow, `special` tells which ids it
-    looks for, and `held_inputs` which inputs are positions and which are not, where that is proved.
+    `longest` is the longest sequence's length that tables allow, `special` tells which ids it looks for, and
+    `held_inputs` which inputs are positions and which are not, where that is proved.
     """
 
-    gemms: Gemms
     longest: int | None
     special: Mapping[str, SpecialIds]
     held_inputs: Mapping[str, str]
 
 
 def traits_of(graph: gs.Graph, analysis: Analysis) -> Traits:
-    """The traits of the model that a graph with one spelling and known sizes has come from."""
+    """The traits of a model; folding its graph would hide some, as look-ups of equal values have limits, too."""
     return Traits(
-        gemms=gemms_of(graph, analysis),
         longest=longest_sequence(graph, analysis),
         special=special_ids(graph),
         held_inputs=held_positions(graph, analysis),

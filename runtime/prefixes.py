@@ -65,7 +65,9 @@ class SharedRun:
 
 def shared_runs(ragged: RaggedBatch, metadata: Metadata, budget: Budget, costs: Costs | None = None) -> list[SharedRun]:
     """The runs of a batch in which tokens are computed once that several sequences begin with; none where none pays."""
-    families = _paying(ragged, metadata, budget, costs)
+    if metadata.input_of_role(PREFIX) is None:
+        return []
+    families = _paying(ragged, budget, costs)
     if not families:
         return []
     lengths = ragged.seq_lens.tolist()
@@ -77,7 +79,9 @@ def shared_runs(ragged: RaggedBatch, metadata: Metadata, budget: Budget, costs: 
 def computed_lengths(ragged: RaggedBatch, metadata: Metadata, budget: Budget) -> npt.NDArray[np.int64]:
     """How many tokens of each sequence a run of all computes; prefixes count to one of their sequences."""
     lengths = ragged.seq_lens.astype(np.int64)
-    for family in _paying(ragged, metadata, budget, None):
+    if metadata.input_of_role(PREFIX) is None:
+        return lengths
+    for family in _paying(ragged, budget, None):
         lengths[family.members[1:]] -= family.length
     return lengths
 
@@ -145,9 +149,9 @@ def read_prefix(prefix: Any, seq_lens: Int32Array, metadata: Metadata) -> Int32A
     return numbers
 
 
-def _paying(ragged: RaggedBatch, metadata: Metadata, budget: Budget, costs: Costs | None) -> list[Siblings]:
-    """The families that make a batch faster; none where the model or the budget has no room for them."""
-    if metadata.input_of_role(PREFIX) is None or ragged.seq_lens.size < 2 or budget.max_sequences == 1:
+def _paying(ragged: RaggedBatch, budget: Budget, costs: Costs | None) -> list[Siblings]:
+    """The families that make a batch faster; none where the budget has no room for them."""
+    if ragged.seq_lens.size < 2 or budget.max_sequences == 1:
         return []
     families = [family for family in _families(ragged) if _pays(ragged.seq_lens, [family], costs)]
     return families if families and _pays(ragged.seq_lens, families, costs) else []
