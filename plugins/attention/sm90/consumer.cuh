@@ -53,24 +53,6 @@ struct ConsumerBarriers {
   }
 };
 
-// Issues the scores of a stage's keys.
-template <typename S>
-__device__ void issueKeys(Sm90Rows<S>& rows, unsigned q, const Sm90Memory<S>& memory, int stage) {
-  const unsigned k = panelDescriptor(memory.key(stage % S::kStages));
-  wgmmaFence();
-  multiplyKeys<S>(rows.scores, q, k);
-  wgmmaCommit();
-}
-
-// Issues the weights of a stage's first kCount keys times their values.
-template <int kCount, typename S>
-__device__ void issueValues(Sm90Rows<S>& rows, const Sm90Memory<S>& memory, int stage) {
-  const unsigned v = panelDescriptor(memory.value(stage % S::kStages));
-  wgmmaFence();
-  multiplyValues<S, 0, kCount / 16>(rows.output, rows.weights, v, true);
-  wgmmaCommit();
-}
-
 // The softmax of a step's first kCount keys.
 template <int kCount, typename S>
 __device__ void computeStepWeights(const AttentionParams& p, Sm90Rows<S>& rows, Window window, KeyOffsets offsets,
@@ -125,7 +107,7 @@ __device__ void multiplyLastValues(Sm90Rows<S>& rows, const ConsumerBarriers<S>&
     namedBarrier(kGroupBarrier + barriers.group, kWarpgroup);
   }
   barriers.pingPongWait();
-  issueValues<kLast>(rows, memory, stage);
+  issueValues<kLast>(rows, memory.value(stage % S::kStages));
   barriers.waitProducts(next);
 }
 
@@ -221,7 +203,7 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
     while (stage_index >= issued_stages + S::kStages) issued_stages = loadShared(&shared.issued_stages);
     barriers.waitKeys(stage_index);
     barriers.pingPongWait();
-    issueKeys(rows, q, memory, stage_index);
+    issueKeys(rows, q, memory.key(stage_index % S::kStages));
     if constexpr (!kLatePingPong<S>) barriers.pingPongArrive(flags.next);
     fillDistanceTable<S>(p, item.head, table, group);
     wgmmaWait<0>();
@@ -231,8 +213,8 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
       barriers.waitValues(stage_index);
       barriers.waitKeys(stage_index + stride);
       barriers.pingPongWait();
-      issueValues<S::kKeys>(rows, memory, stage_index);
-      issueKeys(rows, q, memory, stage_index + stride);
+      issueValues<S::kKeys>(rows, memory.value(stage_index % S::kStages));
+      issueKeys(rows, q, memory.key((stage_index + stride) % S::kStages));
       barriers.waitProducts(flags.next);
       barriers.releaseStage(stage_index, group_thread, flags.arrivals);
       stage_index += stride;

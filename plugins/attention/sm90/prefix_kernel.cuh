@@ -123,20 +123,6 @@ __device__ void loadPrefixTasks(const AttentionParams& p, const AttentionMaps& m
   if (leads) handOut(end);
 }
 
-template <int kCount, typename S>
-__device__ void issuePrefixValues(Sm90Rows<S>& rows, unsigned address) {
-  wgmmaFence();
-  multiplyValues<S, 0, kCount / 16>(rows.output, rows.weights, panelDescriptor(address), true);
-  wgmmaCommit();
-}
-
-template <typename S>
-__device__ void issuePrefixKeys(Sm90Rows<S>& rows, unsigned q, unsigned address) {
-  wgmmaFence();
-  multiplyKeys<S>(rows.scores, q, panelDescriptor(address));
-  wgmmaCommit();
-}
-
 // A task's rows of this warpgroup. copy: the task's first.
 template <typename S>
 __device__ void attendPrefixTask(const AttentionParams& p, const PrefixTask& task, const PrefixConsumer<S>& consumer,
@@ -156,7 +142,7 @@ __device__ void attendPrefixTask(const AttentionParams& p, const PrefixTask& tas
   const unsigned q = panelDescriptor(query);
   consumer.wait(copy);
   consumer.beginTurn();
-  issuePrefixKeys(rows, q, consumer.slot(copy));
+  issueKeys(rows, q, consumer.slot(copy));
   consumer.endTurn();
   wgmmaWait<0>();
   consumer.release(copy);
@@ -174,8 +160,8 @@ __device__ void attendPrefixTask(const AttentionParams& p, const PrefixTask& tas
     if (keys < S::kKeys) consumer.zeroOthers(values, keys, S::kKeys);
     consumer.wait(values + 1);
     consumer.beginTurn();
-    issuePrefixValues<S::kKeys>(rows, consumer.slot(values));
-    issuePrefixKeys(rows, q, consumer.slot(values + 1));
+    issueValues<S::kKeys>(rows, consumer.slot(values));
+    issueKeys(rows, q, consumer.slot(values + 1));
     consumer.endTurn();
     wgmmaWait<0>();
     consumer.release(values);
@@ -192,7 +178,7 @@ __device__ void attendPrefixTask(const AttentionParams& p, const PrefixTask& tas
     const int keys = task.keysOf(steps - 1);
     if (keys < kLast) consumer.zeroOthers(values, keys, kLast);
     consumer.beginTurn();
-    issuePrefixValues<kLast>(rows, consumer.slot(values));
+    issueValues<kLast>(rows, consumer.slot(values));
     consumer.endTurn();
     wgmmaWait<0>();
   };

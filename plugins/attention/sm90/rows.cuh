@@ -290,6 +290,24 @@ __device__ void storeQuotients(const AttentionParams& p, const AttentionWorkItem
   }
 }
 
+// Issues the scores of a step's keys. q: the descriptor of the queries; address: of the keys in shared memory.
+template <typename S>
+__device__ void issueKeys(Sm90Rows<S>& rows, unsigned q, unsigned address) {
+  const unsigned k = panelDescriptor(address);
+  wgmmaFence();
+  multiplyKeys<S>(rows.scores, q, k);
+  wgmmaCommit();
+}
+
+// Issues the weights of a step's first kCount keys times their values.
+template <int kCount, typename S>
+__device__ void issueValues(Sm90Rows<S>& rows, unsigned address) {
+  const unsigned v = panelDescriptor(address);
+  wgmmaFence();
+  multiplyValues<S, 0, kCount / 16>(rows.output, rows.weights, v, true);
+  wgmmaCommit();
+}
+
 // Divides by the sums and writes the rows, in e4m3 where it is asked for. The bias of V is added here: weights add up
 // to the sum that is divided by.
 template <typename S>

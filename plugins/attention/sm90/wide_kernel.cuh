@@ -75,20 +75,6 @@ __device__ void computeWideWeights(Sm90Rows<S>& rows, const Window& window, int 
   rows.template computeWeights<kCount>(scale_log2, first);
 }
 
-template <int kCount, typename S>
-__device__ void issueWideValues(Sm90Rows<S>& rows, unsigned address) {
-  wgmmaFence();
-  multiplyValues<S, 0, kCount / 16>(rows.output, rows.weights, panelDescriptor(address), true);
-  wgmmaCommit();
-}
-
-template <typename S>
-__device__ void issueWideKeys(Sm90Rows<S>& rows, unsigned q, unsigned address) {
-  wgmmaFence();
-  multiplyKeys<S>(rows.scores, q, panelDescriptor(address));
-  wgmmaCommit();
-}
-
 // Where the warpgroups share keys: the first adds the other's results, which pass through the slots.
 template <typename S>
 __device__ void combineWide(Sm90Rows<S>& rows, const WideConsumer<S>& consumer, float scale_log2) {
@@ -122,7 +108,7 @@ __device__ void consumeWide(const AttentionParams& p, const WideTask& task, Wide
   for (int before = 0; before < step; ++before) consumer.pass(before);
   consumer.wait(2 * step);
   consumer.beginTurn();
-  issueWideKeys(rows, q, consumer.slot(2 * step));
+  issueKeys(rows, q, consumer.slot(2 * step));
   consumer.endTurn();
   wgmmaWait<0>();
   consumer.release(2 * step);
@@ -135,8 +121,8 @@ __device__ void consumeWide(const AttentionParams& p, const WideTask& task, Wide
     const int next = step + stride;
     consumer.wait(2 * next);
     consumer.beginTurn();
-    issueWideValues<S::kKeys>(rows, consumer.slot(2 * step + 1));
-    issueWideKeys(rows, q, consumer.slot(2 * next));
+    issueValues<S::kKeys>(rows, consumer.slot(2 * step + 1));
+    issueKeys(rows, q, consumer.slot(2 * next));
     consumer.endTurn();
     wgmmaWait<0>();
     consumer.release(2 * step + 1);
@@ -155,7 +141,7 @@ __device__ void consumeWide(const AttentionParams& p, const WideTask& task, Wide
       namedBarrier(kGroupBarrier + group, kWarpgroup);
     }
     consumer.beginTurn();
-    issueWideValues<kLast>(rows, values);
+    issueValues<kLast>(rows, values);
     consumer.endTurn();
     wgmmaWait<0>();
   };
