@@ -21,7 +21,7 @@ from .operators import check_nodes
 from .precision.element_types import check_element_types
 from .quantization.calibration import BeginSteps, Feeds, Step, largest_numbers
 from .quantization.effect import Effect, measure_effect
-from .quantization.formats import INT8_FORMAT, Format
+from .quantization.formats import Format
 from .quantization.kept_scales import keep_scales
 from .quantization.layers import Layer, Layers, choose_layers, reads_stream
 from .quantization.losses import measure_losses
@@ -35,11 +35,8 @@ QUANTIZATION = "quantization"
 """The name of the metadata's entry."""
 OPSET = 19
 """The first opset with e4m3. QuantizeLinear to int8 is the same in it."""
-LEAST_COSINE, USUAL_COSINE = 0.9, 0.98
-"""Cosines of an output, averaged over sequences: below the first something is wrong, below the second somebody should
-look. Trained models keep 0.997 (docs/guide/fp8.md); random weights with sharp attention went down to 0.96."""
-USUAL_COSINE_INT8 = 0.99
-"""The second in int8, where MiniLM and bge-small keep 0.997 and mpnet, which misses the goal, 0.985."""
+LEAST_COSINE = 0.9
+"""Cosine of an output, averaged over sequences, below which something is wrong."""
 _WORST_SHOWN = 3
 
 logger = logging.getLogger(__name__)
@@ -258,9 +255,8 @@ def _layer_json(layer: Layer, plan: _Plan) -> dict[str, Any]:
 
 def _check_effects(effects: Mapping[str, Effect], losses: Mapping[str, float], number_format: Format) -> None:
     """Warns of an output that is far off, and raises VerificationError for one that is too far off."""
-    usual = USUAL_COSINE_INT8 if number_format is INT8_FORMAT else USUAL_COSINE
     for name, effect in effects.items():
-        if effect.mean_cosine >= usual:
+        if effect.mean_cosine >= number_format.usual_cosine:
             continue
         worst = sorted(losses, key=losses.__getitem__, reverse=True)[:_WORST_SHOWN]
         losses_text = ", ".join(f"'{layer}' ({losses[layer]:.3f})" for layer in worst)

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import ModelProto, numpy_helper
 from padfree.onnx_tools import RewriteError, rewrite
-from padfree.onnx_tools.eight_bits import LEAST_COSINE, OPSET, QUANTIZATION, USUAL_COSINE, quantize, quantize_gemms
+from padfree.onnx_tools.eight_bits import LEAST_COSINE, OPSET, QUANTIZATION, quantize, quantize_gemms
 from padfree.onnx_tools.errors import VerificationError
 from padfree.onnx_tools.files.graph_io import import_graph
 from padfree.onnx_tools.files.metadata import read_metadata
@@ -20,6 +20,8 @@ from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.operators import node_attributes, opset_of, padfree_nodes
 from padfree.onnx_tools.quantization.e4m3 import LARGEST
+from padfree.onnx_tools.quantization.effect import Effect
+from padfree.onnx_tools.quantization.formats import E4M3, FORMATS
 from padfree.onnx_tools.quantization.options import LARGEST_LOSS, LARGEST_STREAM_LOSS, QuantizationOptions
 from padfree.onnx_tools.quantization.scales import check_scales
 from padfree.onnx_tools.rewrite import finish
@@ -171,18 +173,22 @@ def test_gemms_that_lose_too_much_stay(half: Model, made: Model) -> None:
 def test_answers_that_are_too_far_off_are_refused(
     half: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("padfree.onnx_tools.eight_bits.USUAL_COSINE", 0.99999)
+    def measure(cosine: float) -> None:
+        effects = {"last_hidden_state": Effect(cosine, 0.5, 3)}
+        monkeypatch.setattr("padfree.onnx_tools.eight_bits.measure_effect", lambda *_: effects)
+
+    measure(E4M3.usual_cosine - 1e-3)
     with caplog.at_level(logging.WARNING, "padfree"):
         quantize(half, BATCHES)
     assert "the cosine of output 'last_hidden_state'" in caplog.text
-    monkeypatch.setattr("padfree.onnx_tools.eight_bits.LEAST_COSINE", 0.99999)
+    measure(LEAST_COSINE - 1e-3)
     message = (
-        r"the cosine of output 'last_hidden_state' .* is 0\.99\d+ on average over 3 sequences .* keep them with --keep"
+        r"the cosine of output 'last_hidden_state' .* is 0\.89\d+ on average over 3 sequences .* keep them with --keep"
     )
     with pytest.raises(VerificationError, match=message):
         quantize(half, BATCHES)
     assert quantize(half, BATCHES, verify=False).proto.graph.node
-    assert LEAST_COSINE < USUAL_COSINE < 0.99
+    assert all(LEAST_COSINE < number_format.usual_cosine <= 0.99 for number_format in FORMATS.values())
 
 
 @pytest.mark.parametrize(
