@@ -13,8 +13,12 @@ namespace padfree {
 inline decltype(&cuTensorMapEncodeTiled) findEncodeTiled() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult result;
-  const cudaError_t status =
-      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result);
+  constexpr char kName[] = "cuTensorMapEncodeTiled";
+#if CUDART_VERSION >= 12050
+  const cudaError_t status = cudaGetDriverEntryPointByVersion(kName, &function, 12000, cudaEnableDefault, &result);
+#else
+  const cudaError_t status = cudaGetDriverEntryPoint(kName, &function, cudaEnableDefault, &result);
+#endif
   const bool is_available = status == cudaSuccess && result == cudaDriverEntryPointSuccess;
   return is_available ? reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function) : nullptr;
 }

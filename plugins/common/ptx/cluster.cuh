@@ -24,15 +24,22 @@ __device__ inline void clusterSyncMemory() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// Arrives at the same barrier of a block of the cluster. That tells the block that this thread has read what it had to.
-// It is relaxed, for it promises nothing about this thread's writes; a release to the cluster would wait for all of
-// them, half as long as a stage takes.
+// An arrival tells a block of the cluster that this thread has read what it had to. It is relaxed, for it promises
+// nothing about this thread's writes; a release to the cluster would wait for all of them, half as long as a stage
+// takes. CUDA 12.4 lacks that form; without a scope, the release is one to the thread's own block.
+#if __CUDACC_VER_MAJOR__ >= 13
+#define PADFREE_RELAXED_ARRIVAL "mbarrier.arrive.relaxed.cluster.shared::cluster.b64"
+#else
+#define PADFREE_RELAXED_ARRIVAL "mbarrier.arrive.shared::cluster.b64"
+#endif
+
+// Arrives at the same barrier of a block of the cluster.
 __device__ inline void barrierArriveAt(uint64_t* barrier, unsigned rank) {
   perturb();
   asm volatile(
       "{\n.reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [remote];\n}\n" ::"r"(sharedAddress(barrier)),
+      "mapa.shared::cluster.u32 remote, %0, %1;\n" PADFREE_RELAXED_ARRIVAL
+      " _, [remote];\n}\n" ::"r"(sharedAddress(barrier)),
       "r"(rank)
       : "memory");
 }
@@ -40,7 +47,7 @@ __device__ inline void barrierArriveAt(uint64_t* barrier, unsigned rank) {
 // The same at an address in the cluster.
 __device__ inline void barrierArriveAt(unsigned cluster_address) {
   perturb();
-  asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(cluster_address) : "memory");
+  asm volatile(PADFREE_RELAXED_ARRIVAL " _, [%0];" ::"r"(cluster_address) : "memory");
 }
 
 // The address in the cluster of what another block holds at this address of its own shared memory.
