@@ -121,9 +121,14 @@ def build_all(cases: Mapping[str, Case], arguments: argparse.Namespace) -> None:
         if variant in case.variants
     ]
 
+    end = time.monotonic() + (arguments.seconds or float("inf"))
+
     def run(item: tuple[Case, str]) -> None:
         case, variant = item
         start = time.monotonic()
+        if start > end:
+            print(f"{case.name}, {variant}: left, {arguments.seconds:.0f} s are over", flush=True)
+            return
         command = [sys.executable, "-W", "ignore", "-m", __spec__.name, "--build", case.name, variant]
         command += ["--models", str(arguments.models), "--engines", str(arguments.engines)]
         try:
@@ -149,7 +154,9 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
         ready[variant] = contender_of(setup, plan, feeds)
         errors[variant] = relative_error(ready[variant].answers, right)
         if not errors[variant] <= MAX_ERRORS[case.precision]:
-            raise SystemExit(f"{case.name}, {variant}: error {errors[variant]:.1e}")
+            raise ValueError(f"{variant}: error {errors[variant]:.1e}, allowed: {MAX_ERRORS[case.precision]:.1e}")
+    if OWN not in ready:
+        raise ValueError("the engine with padfree's GEMMs was not built")
     timings = time_in_turns({variant: contender.ways for variant, contender in ready.items()})
     for contender in ready.values():
         contender.close()
@@ -168,6 +175,7 @@ def main() -> int:
     parser.add_argument("--models", type=Path, help="folder for exported models (default: a temporary one)")
     parser.add_argument("--engines", type=Path, help="folder for engines, which are kept (default: a temporary one)")
     parser.add_argument("--workers", type=int, default=4, help="engines that are built at a time")
+    parser.add_argument("--seconds", type=float, help="build nothing more after so long")
     parser.add_argument("--json", type=Path, help="append one line per case to this file")
     parser.add_argument("--build", nargs=2, metavar=("CASE", "VARIANT"), help="build this engine alone, and stop")
     arguments = parser.parse_args()
@@ -182,12 +190,18 @@ def main() -> int:
                 setattr(arguments, name, Path(folder, name))
             getattr(arguments, name).mkdir(parents=True, exist_ok=True)
         build_all(cases, arguments)
+        failed = 0
         for case in cases.values():
-            record = measure(case, arguments)
+            try:
+                record = measure(case, arguments)
+            except Exception as error:  # the other cases can still be measured
+                failed += 1
+                print(f"{case.name}: FAILED: {type(error).__name__}: {error}", flush=True)
+                continue
             print(record, flush=True)
             if arguments.json:
                 append_record(arguments.json, {**record, **environment()})
-    return 0
+    return int(failed > 0)
 
 
 if __name__ == "__main__":
