@@ -44,21 +44,7 @@ const void* advance(const void* data, int64_t elements, DataType type) {
 
 class Attention final : public Operator {
  public:
-  Attention(const OperatorSchema& schema, const Attributes& attributes)
-      : Operator(schema, attributes),
-        num_heads_(attributes.integer("num_heads")),
-        num_kv_heads_(attributes.integer("num_kv_heads")),
-        head_size_(attributes.integer("head_size")),
-        max_seq_len_(attributes.integer("max_seq_len")),
-        window_left_(attributes.integer("window_left")),
-        window_right_(attributes.integer("window_right")),
-        bias_range_(attributes.integer("bias_range")),
-        scale_(attributes.real("scale")),
-        y_scale_(attributes.real("y_scale")),
-        quantized_(attributes.flag("quantized")),
-        early_lengths_(attributes.flag("early_lengths")),
-        bias_kind_(biasOf(attributes.choice("bias"))),
-        layout_(layoutOf(attributes.choice("qkv_layout"), num_heads_, num_kv_heads_, head_size_)) {
+  Attention(const OperatorSchema& schema, const Attributes& attributes) : Operator(schema, attributes) {
     if (num_heads_ % num_kv_heads_ != 0) {
       throw std::invalid_argument(text("num_kv_heads is ", num_kv_heads_,
                                        "; allowed: divisors of num_heads = ", num_heads_, kAttributeNextStep));
@@ -72,14 +58,6 @@ class Attention final : public Operator {
       throw std::invalid_argument(text("scale is ", scale_, "; allowed: above 0", kAttributeNextStep));
     }
     checkDisentangled();
-    qkv_bias_ = input("qkv_bias");
-    cu_seqlens_ = input("cu_seqlens");
-    tasks_ = input("tasks");
-    slopes_ = input("slopes");
-    distance_bias_ = input("distance_bias");
-    k_position_ = input("k_position");
-    q_position_ = input("q_position");
-    prefix_ = input("prefix");
   }
 
   void checkSizes(const Sizes& sizes) const override {
@@ -148,13 +126,17 @@ class Attention final : public Operator {
     }
   }
 
-  const int num_heads_, num_kv_heads_, head_size_, max_seq_len_;
-  const int window_left_, window_right_, bias_range_;
-  const float scale_, y_scale_;
-  const bool quantized_, early_lengths_;
-  const AttentionBias bias_kind_;
-  const QkvLayout layout_;
-  int qkv_bias_, cu_seqlens_, tasks_, slopes_, distance_bias_, k_position_, q_position_, prefix_;
+  const int num_heads_ = attributes_.integer("num_heads"), num_kv_heads_ = attributes_.integer("num_kv_heads"),
+            head_size_ = attributes_.integer("head_size"), max_seq_len_ = attributes_.integer("max_seq_len");
+  const int window_left_ = attributes_.integer("window_left"), window_right_ = attributes_.integer("window_right"),
+            bias_range_ = attributes_.integer("bias_range");
+  const float scale_ = attributes_.real("scale"), y_scale_ = attributes_.real("y_scale");
+  const bool quantized_ = attributes_.flag("quantized"), early_lengths_ = attributes_.flag("early_lengths");
+  const AttentionBias bias_kind_ = biasOf(attributes_.choice("bias"));
+  const QkvLayout layout_ = layoutOf(attributes_.choice("qkv_layout"), num_heads_, num_kv_heads_, head_size_);
+  const int qkv_bias_ = input("qkv_bias"), cu_seqlens_ = input("cu_seqlens"), tasks_ = input("tasks"),
+            slopes_ = input("slopes"), distance_bias_ = input("distance_bias"), k_position_ = input("k_position"),
+            q_position_ = input("q_position"), prefix_ = input("prefix");
 };
 
 }  // namespace

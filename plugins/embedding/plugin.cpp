@@ -12,28 +12,7 @@ namespace {
 
 class Embedding final : public Operator {
  public:
-  Embedding(const OperatorSchema& schema, const Attributes& attributes)
-      : Operator(schema, attributes),
-        results_(attributes),
-        ids_(input("ids")),
-        token_types_(input("token_types")),
-        positions_(input("positions")),
-        cu_seqlens_(input("cu_seqlens")),
-        word_table_(input("word_table")),
-        position_table_(input("position_table")),
-        type_table_(input("type_table")),
-        gamma_(input("gamma")),
-        beta_(input("beta")),
-        seq_lens_(input("seq_lens")),
-        y_(output("y")),
-        y_e4m3_(output("y_e4m3")),
-        new_cu_seqlens_(output("cu_seqlens")),
-        tasks_(output("tasks")),
-        num_heads_(attributes.integer("num_heads")),
-        position_offset_(attributes.integer("position_offset")),
-        early_ids_(attributes.flag("early_ids")),
-        causal_tasks_(attributes.flag("causal_tasks")),
-        epsilon_(attributes.real("epsilon")) {}
+  using Operator::Operator;
 
   void checkSizes(const Sizes& sizes) const override {
     if (tasks_ != kAbsent) checkTaskList(sizes, num_heads_);
@@ -87,13 +66,16 @@ class Embedding final : public Operator {
   }
 
  private:
-  const Results results_;
-  const int ids_, token_types_, positions_, cu_seqlens_, word_table_, position_table_, type_table_, gamma_, beta_,
-      seq_lens_, y_, y_e4m3_, new_cu_seqlens_, tasks_;
-  const int num_heads_;
-  const int position_offset_;
-  const bool early_ids_, causal_tasks_;
-  const float epsilon_;
+  const Results results_{attributes_};
+  const int ids_ = input("ids"), token_types_ = input("token_types"), positions_ = input("positions"),
+            cu_seqlens_ = input("cu_seqlens"), word_table_ = input("word_table"),
+            position_table_ = input("position_table"), type_table_ = input("type_table"), gamma_ = input("gamma"),
+            beta_ = input("beta"), seq_lens_ = input("seq_lens"), y_ = output("y"), y_e4m3_ = output("y_e4m3"),
+            new_cu_seqlens_ = output("cu_seqlens"), tasks_ = output("tasks");
+  const int num_heads_ = attributes_.integer("num_heads");
+  const int position_offset_ = attributes_.integer("position_offset");
+  const bool early_ids_ = attributes_.flag("early_ids"), causal_tasks_ = attributes_.flag("causal_tasks");
+  const float epsilon_ = attributes_.real("epsilon");
 };
 
 }  // namespace

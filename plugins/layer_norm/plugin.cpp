@@ -12,26 +12,7 @@ namespace {
 
 class LayerNorm final : public Operator {
  public:
-  LayerNorm(const OperatorSchema& schema, const Attributes& attributes)
-      : Operator(schema, attributes),
-        results_(attributes),
-        x_(input("x")),
-        bias_(input("bias")),
-        residual_(input("residual")),
-        gamma_(input("gamma")),
-        beta_(input("beta")),
-        cu_seqlens_(input("cu_seqlens")),
-        pooler_weight_(input("pooler_weight")),
-        pooler_bias_(input("pooler_bias")),
-        y_(output("y")),
-        y_e4m3_(output("y_e4m3")),
-        y_fp32_(output("y_fp32")),
-        sum_(output("sum")),
-        y_first_(output("y_first")),
-        pooled_(output("pooled")),
-        epsilon_(attributes.real("epsilon")),
-        rms_(attributes.flag("rms")),
-        early_lengths_(attributes.flag("early_lengths")) {}
+  using Operator::Operator;
 
   void checkSizes(const Sizes& sizes) const override {
     constexpr int64_t kMultiple = 8;
@@ -75,11 +56,13 @@ class LayerNorm final : public Operator {
   }
 
  private:
-  const Results results_;
-  const int x_, bias_, residual_, gamma_, beta_, cu_seqlens_, pooler_weight_, pooler_bias_, y_, y_e4m3_, y_fp32_, sum_,
-      y_first_, pooled_;
-  const float epsilon_;
-  const bool rms_, early_lengths_;
+  const Results results_{attributes_};
+  const int x_ = input("x"), bias_ = input("bias"), residual_ = input("residual"), gamma_ = input("gamma"),
+            beta_ = input("beta"), cu_seqlens_ = input("cu_seqlens"), pooler_weight_ = input("pooler_weight"),
+            pooler_bias_ = input("pooler_bias"), y_ = output("y"), y_e4m3_ = output("y_e4m3"),
+            y_fp32_ = output("y_fp32"), sum_ = output("sum"), y_first_ = output("y_first"), pooled_ = output("pooled");
+  const float epsilon_ = attributes_.real("epsilon");
+  const bool rms_ = attributes_.flag("rms"), early_lengths_ = attributes_.flag("early_lengths");
 };
 
 }  // namespace

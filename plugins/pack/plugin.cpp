@@ -8,8 +8,7 @@ namespace {
 
 class Pack final : public Operator {
  public:
-  Pack(const OperatorSchema& schema, const Attributes& attributes)
-      : Operator(schema, attributes), x_(input("x")), token_index_(input("token_index")), packed_(output("packed")) {}
+  using Operator::Operator;
 
   void checkSizes(const Sizes& sizes) const override { sizes.checkProduct({"B", "S"}); }
 
@@ -25,7 +24,7 @@ class Pack final : public Operator {
   }
 
  private:
-  const int x_, token_index_, packed_;
+  const int x_ = input("x"), token_index_ = input("token_index"), packed_ = output("packed");
 };
 
 }  // namespace

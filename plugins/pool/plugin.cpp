@@ -20,19 +20,7 @@ constexpr int64_t kNormedMultiple = 8, kMaxPooledWidth = 1024;
 
 class Pool final : public Operator {
  public:
-  Pool(const OperatorSchema& schema, const Attributes& attributes)
-      : Operator(schema, attributes),
-        x_(input("x")),
-        cu_seqlens_(input("cu_seqlens")),
-        gamma_(input("gamma")),
-        beta_(input("beta")),
-        y_(output("y")),
-        y_fp32_(output("y_fp32")),
-        mode_(modeOf(attributes.choice("mode"))),
-        normalize_(attributes.flag("normalize")),
-        epsilon_(attributes.real("epsilon")),
-        rms_(attributes.flag("rms")),
-        early_lengths_(attributes.flag("early_lengths")) {}
+  using Operator::Operator;
 
   void checkSizes(const Sizes& sizes) const override {
     const int64_t E = sizes.get("E");
@@ -62,11 +50,12 @@ class Pool final : public Operator {
   }
 
  private:
-  const int x_, cu_seqlens_, gamma_, beta_, y_, y_fp32_;
-  const PoolMode mode_;
-  const bool normalize_;
-  const float epsilon_;
-  const bool rms_, early_lengths_;
+  const int x_ = input("x"), cu_seqlens_ = input("cu_seqlens"), gamma_ = input("gamma"), beta_ = input("beta"),
+            y_ = output("y"), y_fp32_ = output("y_fp32");
+  const PoolMode mode_ = modeOf(attributes_.choice("mode"));
+  const bool normalize_ = attributes_.flag("normalize");
+  const float epsilon_ = attributes_.real("epsilon");
+  const bool rms_ = attributes_.flag("rms"), early_lengths_ = attributes_.flag("early_lengths");
 };
 
 }  // namespace

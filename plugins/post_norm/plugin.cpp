@@ -12,14 +12,7 @@ namespace {
 
 class PostNorm final : public Operator {
  public:
-  PostNorm(const OperatorSchema& schema, const Attributes& attributes)
-      : Operator(schema, attributes),
-        x_(input("x")),
-        residual_(input("residual")),
-        gamma_(input("gamma")),
-        y_(output("y")),
-        moments_(output("moments")),
-        epsilon_(attributes.real("epsilon")) {}
+  using Operator::Operator;
 
   void checkSizes(const Sizes& sizes) const override {
     constexpr int64_t kMaxWidth = kMaxMomentGroups * kMomentFeatures;
@@ -44,8 +37,9 @@ class PostNorm final : public Operator {
   }
 
  private:
-  const int x_, residual_, gamma_, y_, moments_;
-  const float epsilon_;
+  const int x_ = input("x"), residual_ = input("residual"), gamma_ = input("gamma"), y_ = output("y"),
+            moments_ = output("moments");
+  const float epsilon_ = attributes_.real("epsilon");
 };
 
 }  // namespace

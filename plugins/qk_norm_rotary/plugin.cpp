@@ -8,19 +8,7 @@ namespace {
 
 class QkNormRotary final : public Operator {
  public:
-  QkNormRotary(const OperatorSchema& schema, const Attributes& attributes)
-      : Operator(schema, attributes),
-        num_heads_(attributes.integer("num_heads")),
-        num_kv_heads_(attributes.integer("num_kv_heads")),
-        head_size_(attributes.integer("head_size")),
-        epsilon_(attributes.real("epsilon")),
-        interleaved_(attributes.choice("pairing") == "interleaved"),
-        qkv_(input("qkv")),
-        q_gamma_(input("q_gamma")),
-        k_gamma_(input("k_gamma")),
-        positions_(input("positions")),
-        frequencies_(input("frequencies")),
-        qk_(output("qk")) {}
+  using Operator::Operator;
 
   cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const override {
     QkNormRotaryParams params{};
@@ -42,10 +30,12 @@ class QkNormRotary final : public Operator {
   }
 
  private:
-  const int num_heads_, num_kv_heads_, head_size_;
-  const float epsilon_;
-  const bool interleaved_;
-  const int qkv_, q_gamma_, k_gamma_, positions_, frequencies_, qk_;
+  const int num_heads_ = attributes_.integer("num_heads"), num_kv_heads_ = attributes_.integer("num_kv_heads"),
+            head_size_ = attributes_.integer("head_size");
+  const float epsilon_ = attributes_.real("epsilon");
+  const bool interleaved_ = attributes_.choice("pairing") == "interleaved";
+  const int qkv_ = input("qkv"), q_gamma_ = input("q_gamma"), k_gamma_ = input("k_gamma"),
+            positions_ = input("positions"), frequencies_ = input("frequencies"), qk_ = output("qk");
 };
 
 }  // namespace

@@ -12,15 +12,7 @@ namespace {
 
 class Rotary final : public Operator {
  public:
-  Rotary(const OperatorSchema& schema, const Attributes& attributes)
-      : Operator(schema, attributes),
-        head_size_(attributes.integer("head_size")),
-        num_heads_(attributes.integer("num_heads")),
-        interleaved_(attributes.choice("pairing") == "interleaved"),
-        x_(input("x")),
-        positions_(input("positions")),
-        frequencies_(input("frequencies")),
-        y_(output("y")) {}
+  using Operator::Operator;
 
   void checkSizes(const Sizes& sizes) const override {
     const int64_t width = sizes.get("W"), rotated_columns = int64_t{num_heads_} * head_size_;
@@ -46,9 +38,9 @@ class Rotary final : public Operator {
   }
 
  private:
-  const int head_size_, num_heads_;
-  const bool interleaved_;
-  const int x_, positions_, frequencies_, y_;
+  const int head_size_ = attributes_.integer("head_size"), num_heads_ = attributes_.integer("num_heads");
+  const bool interleaved_ = attributes_.choice("pairing") == "interleaved";
+  const int x_ = input("x"), positions_ = input("positions"), frequencies_ = input("frequencies"), y_ = output("y");
 };
 
 }  // namespace

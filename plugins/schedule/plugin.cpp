@@ -10,18 +10,7 @@ namespace {
 
 class Schedule final : public Operator {
  public:
-  Schedule(const OperatorSchema& schema, const Attributes& attributes)
-      : Operator(schema, attributes),
-        seq_lens_(input("seq_lens")),
-        tokens_(input("tokens")),
-        extent_(input("extent")),
-        cu_seqlens_(output("cu_seqlens")),
-        token_index_(output("token_index")),
-        positions_(output("positions")),
-        tasks_(output("tasks")),
-        prefix_(input("prefix")),
-        num_heads_(attributes.integer("num_heads")),
-        causal_tasks_(attributes.flag("causal_tasks")) {}
+  using Operator::Operator;
 
   void checkSizes(const Sizes& sizes) const override {
     if (extent_ != kAbsent) sizes.checkProduct({"B", "S"});
@@ -51,9 +40,11 @@ class Schedule final : public Operator {
   }
 
  private:
-  const int seq_lens_, tokens_, extent_, cu_seqlens_, token_index_, positions_, tasks_, prefix_;
-  const int num_heads_;
-  const bool causal_tasks_;
+  const int seq_lens_ = input("seq_lens"), tokens_ = input("tokens"), extent_ = input("extent"),
+            cu_seqlens_ = output("cu_seqlens"), token_index_ = output("token_index"), positions_ = output("positions"),
+            tasks_ = output("tasks"), prefix_ = input("prefix");
+  const int num_heads_ = attributes_.integer("num_heads");
+  const bool causal_tasks_ = attributes_.flag("causal_tasks");
 };
 
 }  // namespace

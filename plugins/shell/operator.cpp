@@ -35,7 +35,9 @@ DataType typeOf(nvinfer1::DataType type) {
 }
 
 Operator::Operator(const OperatorSchema& schema, const Attributes& attributes)
-    : inputs_(schema.ports(schema.inputs, attributes)), outputs_(schema.ports(schema.outputs, attributes)) {
+    : attributes_(attributes),
+      inputs_(schema.ports(schema.inputs, attributes)),
+      outputs_(schema.ports(schema.outputs, attributes)) {
   schema.check(attributes);
 }
 

@@ -80,7 +80,7 @@ class ProfiledTensors {
 // One node's computation. Immutable after construction: shared by clones, called from several threads.
 class Operator {
  public:
-  // Throws std::invalid_argument where attributes do not go together.
+  // Throws std::invalid_argument where attributes do not go together. They must outlive the operator.
   Operator(const OperatorSchema& schema, const Attributes& attributes);
   virtual ~Operator() = default;
 
@@ -103,6 +103,8 @@ class Operator {
   int input(const char* name) const;
   int output(const char* name) const;
   void countSize(CountedSize counted_size) { counted_size_ = std::move(counted_size); }
+
+  const Attributes& attributes_;
 
  private:
   std::vector<Port> inputs_, outputs_;

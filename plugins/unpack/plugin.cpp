@@ -8,13 +8,7 @@ namespace {
 
 class Unpack final : public Operator {
  public:
-  Unpack(const OperatorSchema& schema, const Attributes& attributes)
-      : Operator(schema, attributes),
-        packed_(input("packed")),
-        token_index_(input("token_index")),
-        seq_lens_(input("seq_lens")),
-        extent_(input("extent")),
-        x_(output("x")) {}
+  using Operator::Operator;
 
   void checkSizes(const Sizes& sizes) const override { sizes.checkProduct({"B", "S"}); }
 
@@ -30,7 +24,8 @@ class Unpack final : public Operator {
   }
 
  private:
-  const int packed_, token_index_, seq_lens_, extent_, x_;
+  const int packed_ = input("packed"), token_index_ = input("token_index"), seq_lens_ = input("seq_lens"),
+            extent_ = input("extent"), x_ = output("x");
 };
 
 }  // namespace
