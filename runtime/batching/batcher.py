@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy.typing as npt
 from padfree.contract.closing import Closing
-from padfree.contract.metadata import Metadata
 from padfree.runtime.errors import SessionError
 from padfree.runtime.request import RaggedBatch, read_packed, read_request
 
-from ..budget import Budget, cut
-from ..prefixes import shared_beginning
+from ..budget import Budget
 from .errors import BatchingError, ClosedError
+from .groups import beginning_of, parts_of
 from .pace import Pace
 from .parts import Whole
 from .policy import Policy, latest_start_s
@@ -44,7 +43,7 @@ class Stats:
         refused: requests that were not taken: deadline, full queue, closed.
         cancelled: requests whose future was cancelled before they ran.
         runs: runs of the model that came back.
-        tokens: tokens in them.
+        tokens: tokens in them, as `Waiting.length` counts them.
         cache_hits: answers that took no run.
         cache_bytes: what the cache holds.
     """
@@ -176,7 +175,8 @@ class Batcher(Closing):
             caller: as for submit.
             client: as for submit.
             shares: how many clients' small requests the group consists of.
-            part: the most that is queued as one request; None: all.
+            part: the most that is queued as one request; None: all. What all sequences begin with counts once in it,
+                where the model shares that.
 
         Returns:
             A future with what Session.run returns for them.
@@ -198,9 +198,8 @@ class Batcher(Closing):
             ragged = read_packed(columns, seq_lens, self._metadata)
         if not ragged.seq_lens.size:
             raise SessionError("the group has no sequences, allowed: one or more; send what there is to run")
-        runs = [slice(0, ragged.seq_lens.size)] if part is None else cut(ragged.seq_lens.tolist(), part)
-        parts = [ragged.part(run.start, run.stop) for run in runs]
-        beginning = _beginning(ragged, self._metadata)
+        beginning = beginning_of(ragged, self._metadata)
+        parts = [ragged] if part is None else parts_of(ragged, part, beginning)
         requests = self._requests(parts, deadline_s, caller, client, shares, group=True, beginning=beginning)
         self._put(requests)
         return requests[0] if len(requests) == 1 else Whole(requests)
@@ -224,8 +223,9 @@ class Batcher(Closing):
         requests = []
         for ragged in parts:
             lengths = ragged.seq_lens.tolist()
+            shared = 0 if beginning is None else (len(lengths) - 1) * beginning.length
             waiting = Waiting(
-                sum(lengths), now_s, until_s, len(lengths), max(lengths), client, shares, beginning=beginning
+                sum(lengths) - shared, now_s, until_s, len(lengths), max(lengths), client, shares, beginning=beginning
             )
             requests.append(Request(ragged, waiting, self._server.order.join(caller), group, self._server))
         return requests
@@ -299,13 +299,6 @@ class Batcher(Closing):
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self.close)
-
-
-def _beginning(ragged: RaggedBatch, metadata: Metadata) -> Beginning | None:
-    length = shared_beginning(ragged, metadata)
-    if not length:
-        return None
-    return Beginning(b"".join(row[:length].tobytes() for row in ragged.tokens.values()), length)
 
 
 def _nothing() -> None:

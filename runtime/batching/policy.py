@@ -135,7 +135,7 @@ def longest(request: Waiting) -> int:
 def first_run(waiting: Iterable[tuple[EntryT, Waiting]], budget: Budget) -> list[tuple[EntryT, Waiting]]:
     """The first requests that make one run: as many as the budget takes, at least one.
 
-    What sequences begin with counts once, and is a sequence more, where the model shares it.
+    What requests begin with counts once, and is a sequence more, where the model shares it.
     """
     run: list[tuple[EntryT, Waiting]] = []
     sequences = tokens = most = 0
@@ -146,11 +146,11 @@ def first_run(waiting: Iterable[tuple[EntryT, Waiting]], budget: Budget) -> list
         sequences += count
         tokens += length
         if beginning is not None:
-            tokens -= count * beginning.length
-            if beginning not in beginnings:
+            if beginning in beginnings:
+                tokens -= beginning.length
+            else:
                 beginnings.add(beginning)
                 sequences += 1
-                tokens += beginning.length
         if count > 1:
             length = of_longest
         if length > most:

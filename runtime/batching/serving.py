@@ -20,7 +20,7 @@ from .future import LightFuture
 from .pace import Pace
 from .queue import RequestQueue
 from .response_cache import ResponseCache, cache_key
-from .waiting import Waiting
+from .waiting import Waiting, computed_tokens
 
 Array = npt.NDArray[Any]
 
@@ -183,7 +183,7 @@ class Server:
                 answer = {name: rows[start] for name, rows in results.items()}
                 answers.append(answer if self.cache is None else self.cache.put(request.key, answer))
             start = stop
-        tokens = sum(request.waiting.length for request in run)
+        tokens = computed_tokens([request.waiting for request in run])
         self.pace.add_run(tokens, more=len(self.queue) > 0)
         self.count(runs=1, tokens=tokens)
         return answers

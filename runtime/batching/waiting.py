@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections import Counter
+from collections.abc import Collection, Hashable
 from typing import NamedTuple
 
 
@@ -24,7 +25,7 @@ class Waiting(NamedTuple):
     """A request that waits to be run.
 
     Attributes:
-        length: its tokens, those of all its sequences.
+        length: its tokens, those of all its sequences; what these share counts once.
         arrived_s: when it came.
         deadline_s: when its answer has to be there.
         sequences: how many it has; more than one only where the policy takes groups.
@@ -44,3 +45,10 @@ class Waiting(NamedTuple):
     shares: int = 1
     turn: float = 0.0
     beginning: Beginning | None = None
+
+
+def computed_tokens(run: Collection[Waiting]) -> int:
+    """Tokens of a run of these requests: what several of them begin with counts once."""
+    beginnings = Counter(request.beginning for request in run if request.beginning is not None)
+    repeated = sum((count - 1) * beginning.length for beginning, count in beginnings.items())
+    return sum(request.length for request in run) - repeated

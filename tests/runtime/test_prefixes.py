@@ -14,6 +14,7 @@ from padfree.builder import cli
 from padfree.contract.metadata import parse_metadata
 from padfree.runtime import Session, SessionError
 from padfree.runtime.batching import Batcher, FairShare
+from padfree.runtime.batching.groups import beginning_of, parts_of
 from padfree.runtime.budget import Budget
 from padfree.runtime.cpu_runs import CpuRuns
 from padfree.runtime.gpu.buckets import Buckets, Sizes
@@ -302,5 +303,27 @@ def test_a_request_of_a_batcher_is_one_run_where_its_computed_tokens_fit(packed:
         with model, Batcher(model, FairShare(budget), runs=1) as batcher:
             found = batcher.submit_group(sequences, part=Budget(700, 8)).result(60.0)["scores"]
             assert batcher.stats.runs == runs
+            assert batcher.stats.tokens == own + (runs - 1) * 120
             assert model.tokens_saved >= (30 - max(2, devices)) * 120 - 120 * runs
         np.testing.assert_allclose(found, alone, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "part", [Budget(700, 9), Budget(700), Budget(None, 9), Budget(121, 2), Budget(120, 9), Budget(700, 1)]
+)
+def test_parts_of_a_request_count_once_what_they_begin_with(part: Budget) -> None:
+    ragged = batch(documents_of_a_query(30))
+    beginning = beginning_of(ragged, METADATA)
+    assert beginning is not None
+    assert beginning.length == 120
+    parts = parts_of(ragged, part, beginning)
+    ids = [one.tokens["input_ids"] for one in parts]
+    np.testing.assert_array_equal(np.concatenate(ids), ragged.tokens["input_ids"])
+    shared = 0 if part in (Budget(120, 9), Budget(700, 1)) else 120  # no room for a sequence beside what it begins with
+
+    def fits(lengths: list[int]) -> bool:
+        return part.takes(len(lengths) + bool(shared), sum(lengths) - (len(lengths) - 1) * shared, 0)
+
+    lengths = [one.seq_lens.tolist() for one in parts]
+    assert all(fits(one) or len(one) == 1 for one in lengths)
+    assert not any(fits([*one, after[0]]) for one, after in itertools.pairwise(lengths)), "as many as one takes"

@@ -129,8 +129,8 @@ def test_settings_that_mean_nothing_are_refused(make: Any, message: str) -> None
 
 def test_what_requests_begin_with_counts_once_in_a_run() -> None:
     one, other = Beginning(b"one", 20), Beginning(b"other", 30)
-    groups = [Waiting(100, 0.0, sequences=4, longest=30, beginning=one) for _ in range(3)]  # 20 tokens of their own
-    waiting = [*groups, Waiting(5, 0.0), Waiting(70, 0.0, sequences=2, longest=40, beginning=other)]
+    groups = [Waiting(40, 0.0, sequences=4, longest=30, beginning=one) for _ in range(3)]  # 20 tokens of their own
+    waiting = [*groups, Waiting(5, 0.0), Waiting(40, 0.0, sequences=2, longest=40, beginning=other)]
     for budget, count in (
         (Budget(80), 3), (Budget(79), 2), (Budget(40), 1), (Budget(1), 1), (Budget(125), 5), (Budget(124), 4),
         (Budget(None, 13), 3), (Budget(None, 17), 5), (Budget(None, 16), 4), (Budget(None, 12), 2),

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sequences that come together: what all of them begin with, and the parts that they are queued in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from padfree.contract.metadata import Metadata
+from padfree.runtime.request import RaggedBatch
+
+from ..budget import Budget, cut
+from ..prefixes import shared_beginning
+from .waiting import Beginning
+
+
+def beginning_of(ragged: RaggedBatch, metadata: Metadata) -> Beginning | None:
+    """What all sequences begin with, where the model computes that once in a run."""
+    length = shared_beginning(ragged, metadata)
+    if not length:
+        return None
+    return Beginning(b"".join(row[:length].tobytes() for row in ragged.tokens.values()), length)
+
+
+def parts_of(ragged: RaggedBatch, part: Budget, beginning: Beginning | None) -> list[RaggedBatch]:
+    """The parts, of as many sequences as one takes; what they begin with is one more sequence of each, if that fits."""
+    lengths = ragged.seq_lens
+    if beginning is not None and part.takes(2, beginning.length + 1, 0):
+        lengths = lengths - beginning.length
+        part = replace(
+            part,
+            max_tokens=None if part.max_tokens is None else part.max_tokens - beginning.length,
+            max_sequences=None if part.max_sequences is None else part.max_sequences - 1,
+        )
+    return [ragged.part(run.start, run.stop) for run in cut(lengths.tolist(), part)]
