@@ -7,6 +7,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,11 +15,13 @@ from typing import Any
 
 from onnx import ModelProto, TensorProto, ValueInfoProto
 from padfree.onnx_tools import load_model
+from padfree.onnx_tools.files import Storage
 
-from tests.support import exports, exports_table, families
+from tests.support import exports, exports_table, families, tiny_folders
 
 INTERFACES, PRECISIONS = ("packed", "padded"), ("fp32", "fp16", "bf16")
 VARSEQLEN = "varseqlen"  # the packed interface with the inputs of NVIDIA's plugins, for one file per family
+DEFINITIONS = "definitions"
 ROOT = Path(__file__).resolve().parents[2]
 MADE = {"wide": "tests.fixtures.make_wide", "forms": "tests.fixtures.make_forms"}
 """Sources whose files a module exports to FOLDER, together with a list of them, FOLDER/SOURCE.json."""
@@ -28,8 +31,9 @@ MADE = {"wide": "tests.fixtures.make_wide", "forms": "tests.fixtures.make_forms"
 class Entry:
     """One engine of the matrix.
 
-    `source`: "families" (tiny models), "wide" (models that run the kernels of real ones), "forms" (other models of that
-    width: decoders, embeddings as the input, what other frameworks write) or "exports".
+    `source`: "definitions" (tiny folders, as padfree's definitions write them), "families" (tiny exports), "wide"
+    (models that run the kernels of real ones), "forms" (other models of that width: decoders, embeddings as the input,
+    what other frameworks write) or "exports".
     """
 
     source: str
@@ -51,8 +55,14 @@ class Entry:
         """The original model, and what its inputs mean."""
         if self.source == "exports":
             return exports.load(self.name), exports_table.inputs_of(self.name)
-        model = load_model((folder if self.source in MADE else families.FOLDER) / f"{self.name}.onnx")
+        path = (folder if self.source in MADE else families.FOLDER) / f"{self.name}.onnx"
+        model = _defined(self.name) if self.source == DEFINITIONS else load_model(path)
         return model, [_input(value) for value in model.graph.input]
+
+
+def _defined(name: str) -> ModelProto:
+    with tempfile.TemporaryDirectory() as scratch:
+        return tiny_folders.define(name, Path(scratch)).model(Storage.MEMORY).whole()
 
 
 def _input(value: ValueInfoProto) -> exports.Input:
@@ -83,6 +93,8 @@ def entries(folder: Path) -> list[Entry]:
         listed = folder / f"{source}.json"
         names = json.loads(listed.read_text()) if listed.exists() else []
         found += [Entry(source, name, i, p) for name in names for p in PRECISIONS for i in INTERFACES]
+    defined = tiny_folders.families().values()
+    found += [Entry(DEFINITIONS, name, i, p) for name in defined for p in PRECISIONS for i in INTERFACES]
     seen = set[str]()
     for case in families.all_cases():
         if case.static or case.dtype != "fp32" or case.activation:

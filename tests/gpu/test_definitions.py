@@ -16,15 +16,7 @@ from tests.support import tiny_folders
 
 pytestmark = [pytest.mark.gpu, pytest.mark.needs_tensorrt]
 
-FAMILIES = sorted({name.split("_")[0] for name in tiny_folders.names()} - {"jina", "xlm"}
-                  | {"jina_v2", "xlm_roberta", "nomic_experts"})  # fmt: skip
-WIDE = {
-    "eurobert": "eurobert_wide",
-    "llama": "llama_wide_heads",
-    "mistral": "mistral_wide_heads",
-    "qwen2": "qwen2_wide",
-}
-"""Wider references of families whose plain ones have heads of 4 numbers: kernels take multiples of 8."""
+FAMILIES = tiny_folders.families()
 LARGEST = {"fp32": 5e-3, "fp16": 4e-2}
 """Largest error relative to an answer's norm: products in TF32; some thirty roundings to 11 bits at widths of 16."""
 TYPES = [(family, precision) for family in FAMILIES for precision in LARGEST if (family, precision) != ("umt5", "fp16")]
@@ -37,19 +29,10 @@ def builder() -> SharedBuilder:
     return SharedBuilder()
 
 
-def reference_of(family: str) -> tiny_folders.Reference:
-    """The family's plain form, or the first reference where each has a form of its own."""
-    if family in WIDE:
-        return tiny_folders.read(WIDE[family])
-    return tiny_folders.read(
-        min(name for name in tiny_folders.names() if name == family or name.startswith(f"{family}_"))
-    )
-
-
 @pytest.mark.parametrize("interface", ["packed", "padded"])
 @pytest.mark.parametrize(("family", "precision"), TYPES)
 def test_engine(family: str, precision: str, interface: str, builder: SharedBuilder, tmp_path: Path) -> None:
-    reference = reference_of(family)
+    reference = tiny_folders.read(FAMILIES[family])
     folder = tiny_folders.write_reference(reference, tmp_path / "model")
     with opened(folder) as source:
         build_engine(

@@ -10,10 +10,11 @@ from typing import Any
 
 import onnx
 import pytest
+from padfree.builder.definitions.families import DEFINITIONS
 from padfree.onnx_tools import rewrite, save_model
 from padfree.runtime import Session
 
-from tests.support import exports
+from tests.support import exports, tiny_folders
 
 from . import engine_cases, engine_matrix
 from .engine_cases import MADE, Entry, entries, prepare
@@ -135,6 +136,17 @@ def test_every_family_comes_in_both_interfaces_and_all_precisions(tmp_path: Path
     for family in ("bert", "modernbert", "deberta_v3", "t5", "nomic_bert", "mpnet"):
         wanted = {(family, i, p) for i in ("packed", "padded") for p in ("fp32", "fp16", "bf16")}
         assert wanted <= found
+
+
+def test_every_definition_comes_in_both_interfaces_and_all_precisions(tmp_path: Path) -> None:
+    listed = [item for item in entries(tmp_path) if item.source == "definitions"]
+    name_of = {item.name: tiny_folders.define(item.name, tmp_path / item.name).name for item in listed}
+    assert {(name_of[item.name], item.interface, item.precision) for item in listed} == {
+        (definition.name, i, p)
+        for definition in DEFINITIONS
+        for i in ("packed", "padded")
+        for p in ("fp32", "fp16", "bf16")
+    }
 
 
 def test_what_is_recorded_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+from padfree.builder.definitions.model import DefinedModel
+from padfree.builder.folders.definition import write_defined
+from padfree.builder.folders.folder import read_folder
 
 from .folders import write_json
 from .safetensors_files import write_tensors
@@ -63,6 +66,26 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
+_CHOSEN: Mapping[str, str] = {
+    "eurobert": "eurobert_wide",
+    "jinareranker": "jinareranker_classes",
+    "llama": "llama_wide_heads",
+    "mistral": "mistral_wide_heads",
+    "qwen2": "qwen2_wide",
+}
+"""Other references of families whose plain ones have heads of 4 numbers, where kernels take multiples of 8, or one
+number per text, of which no relative error can be told."""
+
+
+def families() -> Mapping[str, str]:
+    """For every family, the name of its plain form, or of another that suits engines."""
+    parts = {name.split("_")[0] for name in names()} - {"jina", "xlm"} | {"jina_v2", "xlm_roberta", "nomic_experts"}
+    return {
+        family: _CHOSEN.get(family, min(name for name in names() if name == family or name.startswith(f"{family}_")))
+        for family in sorted(parts)
+    }
+
+
 @functools.cache
 def read(name: str) -> Reference:
     """Reads a reference that make_definitions.py wrote."""
@@ -94,6 +117,12 @@ def write_reference(reference: Reference, folder: Path) -> Path:
     values = {name: draw(name, shape).astype(DTYPES[reference.dtype]) for name, shape in reference.tensors.items()}
     write_tensors(folder / "model.safetensors", values)
     return folder
+
+
+def define(name: str, folder: Path) -> DefinedModel:
+    """The model that padfree's definition writes of a reference's folder."""
+    reference = read(name)
+    return write_defined(read_folder(write_reference(reference, folder)), adapter=reference.adapter)
 
 
 def pad(padding: int | None = None) -> dict[str, npt.NDArray[np.int64]]:
