@@ -8,21 +8,12 @@ from typing import Any
 
 import pytest
 from padfree.builder import cli
-from padfree.builder.folders.definition import write_defined
-from padfree.builder.folders.folder import read_folder
 from padfree.onnx_tools import load_model
 from padfree.onnx_tools.files import read_metadata
 
 from tests.support import tiny_folders
 
 OWN = "own definition"
-
-
-@pytest.mark.parametrize("name", tiny_folders.names())
-def test_those_are_own_whose_answers_a_second_reading_gave(name: str, tmp_path: Path) -> None:
-    reference = tiny_folders.read(name)
-    written = write_defined(read_folder(tiny_folders.write_reference(reference, tmp_path)), adapter=reference.adapter)
-    assert written.is_own == (reference.source == OWN)
 
 
 @pytest.mark.parametrize(("name", "is_own"), [("jina_v2", True), ("nomic", False)])
