@@ -51,7 +51,7 @@ function(padfree_add_libraries)
   file(GLOB registration CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/register/*.cpp")
   set(architectures "${PADFREE_ARCHITECTURES}")
   if(PADFREE_PTX)  # newer GPUs compile it
-    list(APPEND architectures ${PADFREE_ALL_ARCHITECTURES})
+    list(APPEND architectures ${PADFREE_ALL_ARCHITECTURES} ptx)
     list(REMOVE_DUPLICATES architectures)
   endif()
   string(REPLACE ";" "," architectures "${architectures}")

@@ -16,6 +16,7 @@ from .graph_model import GraphModel
 from .operators import check_nodes
 from .passes import Pass, PassResult
 from .passes.linear.gates import gates
+from .passes.linear.head_norms import head_norms
 from .passes.linear.linear import linear
 from .passes.linear.rotations import rotations
 from .passes.norms.norm_folding import norm_folding
@@ -42,13 +43,15 @@ def with_linear(model: Model, *, fold_norms: bool = True, fold_streams: bool = T
     return exported
 
 
-def add_linear(model: GraphModel, *, fold_norms: bool = True, fold_streams: bool = True) -> None:
-    """Does the same to a graph, in place."""
+def add_linear(
+    model: GraphModel, *, fold_norms: bool = True, fold_streams: bool = True, norm_heads: bool = False
+) -> None:
+    """Does the same to a graph, in place. With `norm_heads`, which is for Hopper, GEMMs also norm heads of Q and K."""
     graph, metadata = model.graph, model.metadata
     if not metadata:
         raise RewriteError("the model carries no padfree metadata; rewrite it first (padfree optimize)")
     precision, analysis, results = metadata["precision"], analyse(graph), list[PassResult]()
-    for step in _steps(precision, fold_norms=fold_norms, streams=fold_streams):
+    for step in _steps(precision, fold_norms=fold_norms, streams=fold_streams, norm_heads=norm_heads):
         result = step(graph, analysis)
         if result.name in _NAMED_ALWAYS or result.replaced or result.missed:
             results.append(result)
@@ -64,11 +67,13 @@ def add_linear(model: GraphModel, *, fold_norms: bool = True, fold_streams: bool
     model.describe_nodes()
 
 
-def _steps(precision: str, *, fold_norms: bool, streams: bool) -> Iterator[Pass]:
+def _steps(precision: str, *, fold_norms: bool, streams: bool, norm_heads: bool) -> Iterator[Pass]:
     """The passes in their order: norms are folded when all GEMMs are there."""
     yield lambda graph, analysis: gates(graph, analysis, precision)
     yield lambda graph, analysis: linear(graph, analysis, precision)
     yield lambda graph, _: rotations(graph, precision)
+    if norm_heads:
+        yield lambda graph, _: head_norms(graph, precision)
     if fold_norms and streams:
         yield lambda graph, _: post_norms(graph)
     if fold_norms:

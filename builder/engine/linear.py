@@ -12,7 +12,8 @@ from padfree.contract.names import FP8, INT8
 from padfree.onnx_tools import with_linear
 from padfree.onnx_tools.files import Model
 from padfree.onnx_tools.operators import OPERATORS, node_attributes, padfree_nodes
-from padfree.runtime.gpu import Device
+from padfree.runtime import SessionError
+from padfree.runtime.gpu import Device, device_code, plugin_library
 
 from ..errors import BuildError
 
@@ -68,6 +69,17 @@ def choose_linear(choice: str, model: onnx.ModelProto, precision: str, device: D
     if choice == AUTO:
         return PADFREE if not problem and device.major == TUNED_MAJOR else TENSORRT
     return choice
+
+
+def norms_heads(device: Device) -> bool:
+    """Whether PadfreeLinear norms heads of Q and K: Hopper's own kernels do, which a library of PTX lacks."""
+    if device.major != TUNED_MAJOR:
+        return False
+    try:
+        compiled = device_code.architectures(plugin_library.find())
+    except SessionError:
+        return True  # the build says later that there is none
+    return device_code.PTX not in (compiled or ())
 
 
 def adds_linear(choice: str, model: onnx.ModelProto, *, norms: str) -> bool:

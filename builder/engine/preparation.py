@@ -20,7 +20,7 @@ from padfree.runtime import parse_metadata
 from padfree.runtime.gpu import Device
 
 from ..errors import BuildError
-from .linear import FOLDED, adds_linear, choose_linear
+from .linear import FOLDED, adds_linear, choose_linear, norms_heads
 from .lowering import lower
 from .options import BuildOptions
 from .profile import choose_profile
@@ -67,8 +67,8 @@ def prepare(model: Model, options: BuildOptions, device: AskDevice, *, phases: P
     choice = None if gpu is None else choose_linear(options.linear, proto, metadata.precision, gpu)
     check_nodes(proto)
     check_scales(rewritten.graph)
-    if choice is not None and adds_linear(choice, proto, norms=norms):
-        add_linear(rewritten, fold_norms=norms == FOLDED)
+    if gpu is not None and choice is not None and adds_linear(choice, proto, norms=norms):
+        add_linear(rewritten, fold_norms=norms == FOLDED, norm_heads=norms_heads(gpu))
     lower(rewritten.graph, longest)
     result = rewritten.export()
     check_nodes(result.proto)

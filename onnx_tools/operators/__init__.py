@@ -16,7 +16,7 @@ from .functions import (
     with_functions,
     without_functions,
 )
-from .linear_specs import MAX_NORMED_WIDTH, MAX_SCALE, MOMENTS_GROUP
+from .linear_specs import MAX_NORMED_WIDTH, MAX_SCALE, MOMENTS_GROUP, NORMED_HEAD
 from .nodes import (
     check_node,
     check_nodes,
@@ -39,6 +39,7 @@ __all__ = [
     "MAX_SCALE",
     "MIN_OPSET",
     "MOMENTS_GROUP",
+    "NORMED_HEAD",
     "OPERATORS",
     "AttributeSpec",
     "AttributeValue",

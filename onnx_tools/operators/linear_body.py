@@ -9,7 +9,7 @@ import numpy as np
 from onnx import TensorProto
 
 from .body_builder import BodyBuilder
-from .linear_specs import MOMENTS_GROUP
+from .linear_specs import MOMENTS_GROUP, NORMED_HEAD
 from .spec import AttributeValue
 
 
@@ -64,6 +64,8 @@ def _epilogue(b: BodyBuilder, total: str, bias: str | None) -> str:
         total = b.op("Div", total, root)
     if bias is not None:
         total = b.op("Add", total, b.load(bias))
+    if b.attributes.get("norms_heads"):
+        total = _normed_heads(b, total)
     if b.attributes["rotary_features"]:
         total = _rotated_columns(b, total)
     if b.attributes["gated"]:
@@ -88,6 +90,19 @@ def _blocks(b: BodyBuilder, columns: str) -> str:
     """[T,N] as [T,N/16,2,8]: each block of 8 columns with the 8 columns that belong to it."""
     count = b.op("Div", b.dim(columns, 1), b.const([16]))
     return b.reshape(columns, b.dim(columns, 0), count, b.const([2, 8]))
+
+
+def _normed_heads(b: BodyBuilder, columns: str) -> str:
+    """[T,N] float32 with RMS norms of the heads among the first rotary_features."""
+    count, end = b.as_vector(b.attribute("rotary_features")), b.const([np.iinfo(np.int64).max])
+    size = b.const([NORMED_HEAD])
+    heads = b.op("Slice", columns, b.const([0]), count, b.const([1]))
+    heads = b.reshape(heads, b.dim(columns, 0), b.op("Div", count, size), size)
+    square = b.reduce("ReduceMean", b.op("Mul", heads, heads), -1, keepdims=True)
+    root = b.op("Sqrt", b.op("Add", square, b.attribute("residual_epsilon")))
+    normed = b.reshape(b.op("Div", heads, root), b.dim(columns, 0), count)
+    scaled = b.op("Mul", normed, b.load("head_scale"))
+    return b.op("Concat", scaled, b.op("Slice", columns, count, end, b.const([1])), axis=1)
 
 
 def _rotated_columns(b: BodyBuilder, columns: str) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from .spec import INT32_MAX, AttributeSpec, Condition, OperatorSpec, PluginRange, TensorSpec, flag, when, without
+from .spec import INT32_MAX, AttributeSpec, Condition, OperatorSpec, PluginRange, TensorSpec, flag, later, when, without
 
 ACTIVATIONS = ("none", "gelu", "gelu_tanh", "relu", "silu", "sigmoid")
 
 MOMENTS_GROUP = 64
 """How many columns of a row share one entry of PadfreeLinear's moments."""
+NORMED_HEAD = 128
+"""How many columns the heads have that PadfreeLinear norms."""
 MAX_NORMED_WIDTH = 4096
 """How many columns the widest rows have that PadfreeLinear norms."""
 
@@ -50,6 +52,7 @@ _EPILOGUE_FLAGS = (
     ),
 )
 """The other attributes that both operators have."""
+_NORMS_HEADS = later(flag("norms_heads", "whether the columns that are rotated are heads with norms"))
 _EPILOGUE_REQUIRES = (
     (when("has_residual_moments"), when("has_residual")),
     (when("has_residual_moments"), without("has_x_moments")),
@@ -74,7 +77,9 @@ LINEAR = OperatorSpec(
     "4096. With gated, columns come in blocks of 16: 8 of u and the 8 of v that belong to them (N is a multiple of "
     "16), and y, of N/2 columns, is activation(u) * v. The first C = rotary_features columns come in blocks of 16: "
     "8 of x1 and the 8 of x2 that are their pairs. After norm and bias, pair p = 8 * block + index is rotated by "
-    "positions[t] * frequencies[p], as by PadfreeRotary.",
+    "positions[t] * frequencies[p], as by PadfreeRotary. With norms_heads, every 128 of these columns are a head that "
+    "is divided by sqrt(mean square + residual_epsilon) and multiplied by head_scale before it is rotated; only Hopper "
+    "has kernels for that.",
     inputs=(
         TensorSpec("x", "act", "[T,K]"),
         TensorSpec("weight", "act", "[K,N]"),
@@ -85,14 +90,15 @@ LINEAR = OperatorSpec(
         TensorSpec("residual_scale", "act", "[N]", when("has_residual_moments")),
         TensorSpec("positions", "int32", "[T]", _ROTATES),
         TensorSpec("frequencies", "float32", "[C/2]", _ROTATES),
+        TensorSpec("head_scale", "act", "[C]", when("norms_heads")),
     ),
     outputs=(
         TensorSpec("y", "act", "[T,N]", without("gated")),
         TensorSpec("y", "act", "[T,N/2]", when("gated")),
         TensorSpec("moments", "float32", "[N/64,T,2]", when("has_moments")),
     ),
-    attributes=(_ACTIVATION, flag("has_bias", "whether bias exists"), *_EPILOGUE_FLAGS),
-    requires=_EPILOGUE_REQUIRES,
+    attributes=(_ACTIVATION, flag("has_bias", "whether bias exists"), *_EPILOGUE_FLAGS, _NORMS_HEADS),
+    requires=(*_EPILOGUE_REQUIRES, (when("norms_heads"), _ROTATES)),
     plugin_precisions=("fp16", "bf16"),
     in_half=_ALWAYS,
     measurement="choices",
@@ -165,7 +171,7 @@ LINEAR_FP8 = OperatorSpec(
         TensorSpec("weight", "fp8", "[N,K]"),
         TensorSpec("scale", "float32", "[N]"),
         TensorSpec("bias", "act", "[N]"),
-        *LINEAR.inputs[3:],
+        *LINEAR.inputs[3:-1],
     ),
     outputs=_outputs_in("e4m3", "fp8", WRITES_E4M3),
     attributes=(

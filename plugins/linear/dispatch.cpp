@@ -24,6 +24,7 @@ bool areMomentsValid(const LinearParams& p) {
 // Whether gates and rotated pairs are asked for as the kernel computes them.
 bool arePairsValid(const LinearParams& p) {
   if (p.gated && (p.residual || p.moments || p.rotary_features > 0 || p.N % kPairBlock != 0)) return false;
+  if (p.head_scale && (p.rotary_features <= 0 || p.rotary_features % kNormedHead != 0 || p.scale)) return false;
   if (p.rotary_features == 0) return true;
   if (p.rotary_features < 0 || p.rotary_features % kPairBlock != 0 || p.rotary_features > p.N) return false;
   return p.positions && p.frequencies && !p.residual && !p.moments && p.activation == Activation::kNone;
@@ -102,6 +103,7 @@ cudaError_t launchLinearMma(const LinearParams& params, [[maybe_unused]] int sha
   if (isEmpty(params)) return cudaSuccess;
   const cudaError_t status = check(params);
   if (status != cudaSuccess) return status;
+  if (params.head_scale) return cudaErrorInvalidValue;
   const bool is_half = params.type == DataType::kFloat16;
   if (params.int8) return (is_half ? launchMmaInt8Fp16 : launchMmaInt8Bf16)(params, shape, stream);
 #ifdef PADFREE_HOPPER_ALONE
@@ -132,6 +134,8 @@ cudaError_t launchSm90(const LinearParams& p, const LinearTiling& tiling, cudaSt
       return launchKind<EpilogueKind::kAnyChunks, T>(p, tiling, stream);
     case EpilogueKind::kPairs:
       return launchKind<EpilogueKind::kPairs, T>(p, tiling, stream);
+    case EpilogueKind::kHeads:
+      return p.scale ? cudaErrorInvalidValue : launchHalfSm90<EpilogueKind::kHeads, T>(p, tiling, stream);
     case EpilogueKind::kAnyPairs:
       return launchKind<EpilogueKind::kAnyPairs, T>(p, tiling, stream);
     case EpilogueKind::kInPlace:

@@ -12,6 +12,7 @@ enum class Activation : int32_t { kNone = 0, kGelu = 1, kGeluTanh = 2, kRelu = 3
 
 constexpr int kMomentFeatures = 64;
 constexpr int kMaxMomentGroups = 64;  // of rows that are normed: widths up to 4096
+constexpr int kNormedHead = 128;
 constexpr int kPairBlock = 16;  // columns: 8, and the 8 that belong to them, where two columns make a result or a pair
 
 // Pointers but scale, residual_scale, positions and frequencies are multiples of 16 bytes.
@@ -31,14 +32,17 @@ struct LinearParams {
   const void* residual_scale;     // [N]; not together with x_moments
   const int* positions;           // [T], with rotary_features
   const float* frequencies;       // [rotary_features / 2]
-  void* y;                        // [T,N]; [T,N/2] where gated; or null where y_e4m3 is not
-  void* y_e4m3;                   // results divided by y_scale as e4m3, with scale; or null
-  void* y_int8;                   // results multiplied by y_factors as int8, with int8; or null
-  const float* y_factors;         // [N]; [N/2] where gated
-  float* moments;                 // of y, or null; these and a normed residual without activation
-  int T, K, N;                    // K and N multiples of 8, of 16 with scale, of 64 where such rows have moments
-  int rotary_features;  // columns from the first on, in blocks of kPairBlock, whose pairs are rotated; 0: none
-  float x_epsilon, residual_epsilon, y_scale;
+  const void* head_scale;  // [rotary_features] or null: before they are rotated, heads of kNormedHead features are
+                           // divided by their root mean square, head_epsilon added to the square, and multiplied
+                           // by this; only on Hopper, not with scale
+  void* y;                 // [T,N]; [T,N/2] where gated; or null where y_e4m3 is not
+  void* y_e4m3;            // results divided by y_scale as e4m3, with scale; or null
+  void* y_int8;            // results multiplied by y_factors as int8, with int8; or null
+  const float* y_factors;  // [N]; [N/2] where gated
+  float* moments;          // of y, or null; these and a normed residual without activation
+  int T, K, N;             // K and N multiples of 8, of 16 with scale, of 64 where such rows have moments
+  int rotary_features;     // columns from the first on, in blocks of kPairBlock, whose pairs are rotated; 0: none
+  float x_epsilon, residual_epsilon, head_epsilon, y_scale;
   Activation activation;
   bool int8;      // x and weight are int8; only launchLinearMma has kernels for it
   bool gated;     // columns in blocks of kPairBlock, u and v: y is activation(u) * v; no residual, no moments

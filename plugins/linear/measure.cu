@@ -160,7 +160,7 @@ cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tok
   LinearParams& params = times.params();
   status = times.open();
   Memory x, weight, scale, bias, residual, y, y_e4m3, x_moments, residual_moments, residual_scale, moments, positions,
-      frequencies;
+      frequencies, head_scale;
   const auto take = [&](Memory& memory, int64_t elements) {
     if (status == cudaSuccess) status = allocate(memory, elements, params.type, times.stream());
     return memory.get();
@@ -188,6 +188,7 @@ cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tok
     // The bits of these floats serve as positions.
     params.positions = reinterpret_cast<const int*>(takeFloats(positions, token_limit));
     params.frequencies = takeFloats(frequencies, shape.rotary_features / 2);
+    if (shape.head_scale != nullptr) params.head_scale = take(head_scale, shape.rotary_features);
   }
   if (shape.y != nullptr) params.y = take(y, int64_t{token_limit} * params.N);
   if (shape.y_e4m3 != nullptr) params.y_e4m3 = takeOperand(y_e4m3, int64_t{token_limit} * params.N);

@@ -15,6 +15,7 @@ enum class EpilogueKind {
   kChunks,      // nothing is added; without activation, or with GELU
   kAnyChunks,   // the same with other activations
   kPairs,       // rotated pairs, and gates as encoders have them
+  kHeads,       // heads that are normed and rotated, not in e4m3
   kAnyPairs,    // other gates
   kInPlace,     // a residual is added, as layers have it whose norms are folded
   kAnyInPlace,  // everything else without activation
@@ -35,6 +36,8 @@ constexpr bool isOneOf(int tokens, std::initializer_list<int> sizes) {
 constexpr bool hasTile(EpilogueKind kind, bool e4m3, int tokens) {
   if (e4m3) {
     switch (kind) {
+      case EpilogueKind::kHeads:
+        return false;
       case EpilogueKind::kAnyChunks:
         return isOneOf(tokens, {32, 64, 96, 128, 144, 160, 176, 192, 208, 224, 240});
       case EpilogueKind::kAnyPairs:
@@ -54,6 +57,8 @@ constexpr bool hasTile(EpilogueKind kind, bool e4m3, int tokens) {
       return !isOneOf(tokens, {80, 176});
     case EpilogueKind::kPairs:
       return tokens != 80;
+    case EpilogueKind::kHeads:
+      return isOneOf(tokens, {16, 32, 48, 64, 96, 128, 160, 176, 192, 208, 224});
     case EpilogueKind::kAnyPairs:
       return !isOneOf(tokens, {80, 160, 176, 240});
     case EpilogueKind::kAnyInPlace:

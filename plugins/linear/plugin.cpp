@@ -76,6 +76,7 @@ class Linear : public Operator {
         residual_scale_(input("residual_scale")),
         positions_(input("positions")),
         frequencies_(input("frequencies")),
+        head_scale_(input("head_scale")),
         y_(output("y")),
         y_e4m3_(output("y_e4m3")),
         y_int8_(output("y_int8")),
@@ -108,6 +109,11 @@ class Linear : public Operator {
       throw std::invalid_argument(text("rotary_features is ", rotary_features_, " with N = ", sizes.get("N"),
                                        "; allowed: up to N; rewrite the model again"));
     }
+    if (head_scale_ != kAbsent && rotary_features_ % kNormedHead != 0) {
+      throw std::invalid_argument(text("rotary_features is ", rotary_features_,
+                                       " with norms_heads; allowed: multiples of ", kNormedHead,
+                                       "; rewrite the model again"));
+    }
     if (sizes.get("N") > 0) checkTokens(sizes.get("T"), sizes.get("N"));
     checkGroups(x_moments_, "K", sizes.get("K"), kMaxNormedWidth);
     checkGroups(residual_moments_, "N", sizes.get("N"), kMaxNormedWidth);
@@ -134,6 +140,7 @@ class Linear : public Operator {
     params.x_moments = present(x_moments_);
     params.residual_moments = present(residual_moments_);
     params.residual_scale = present(residual_scale_);
+    params.head_scale = present(head_scale_);
     params.moments = moments_ == kAbsent ? nullptr : const_cast<float*>(kPresent);
     const int max_tokens = tensors.maximum(x_, 0);
     if (max_tokens < 1) return {};
@@ -157,6 +164,7 @@ class Linear : public Operator {
     params.residual_scale = tensors.input(residual_scale_);
     params.positions = tensors.input<int>(positions_);
     params.frequencies = tensors.input<float>(frequencies_);
+    params.head_scale = tensors.input(head_scale_);
     params.y = tensors.output(y_);
     params.y_e4m3 = tensors.output(y_e4m3_);
     params.y_int8 = tensors.output(y_int8_);
@@ -175,7 +183,7 @@ class Linear : public Operator {
     params.int8 = type_ == OperandType::kInt8;
     params.rotary_features = rotary_features_;
     params.x_epsilon = x_epsilon_;
-    params.residual_epsilon = residual_epsilon_;
+    params.residual_epsilon = params.head_epsilon = residual_epsilon_;
     params.y_scale = y_scale_;
     params.activation = activation_;
     params.gated = gated_;
@@ -208,7 +216,7 @@ class Linear : public Operator {
   }
 
   const int x_, weight_, scale_, bias_, residual_, x_moments_, residual_moments_, residual_scale_, positions_,
-      frequencies_, y_, y_e4m3_, y_int8_, y_factors_, moments_;
+      frequencies_, head_scale_, y_, y_e4m3_, y_int8_, y_factors_, moments_;
   const float x_epsilon_, residual_epsilon_, y_scale_;
   const OperandType type_;
   const bool gated_, rms_;

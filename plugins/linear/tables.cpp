@@ -39,7 +39,7 @@ LinearTableKey tableKeyOf(const LinearParams& params, int min_tokens, int max_to
           present(params.residual_moments),
           present(params.moments),
           params.gated ? 1 : 0,
-          params.rotary_features,
+          params.head_scale ? -params.rotary_features : params.rotary_features,
           typesOf(params),
           min_tokens,
           max_tokens};

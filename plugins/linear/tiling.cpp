@@ -38,7 +38,7 @@ std::vector<LinearTiling> makeTilings() {
 
 // Whether one of the kernels with resident input has this epilogue (sm90/launch_resident.cuh).
 bool isResidentKind(const LinearParams& p) {
-  if (p.residual || p.moments) return false;
+  if (p.residual || p.moments || p.head_scale) return false;
   if (p.rotary_features > 0) return true;
   if (p.gated) {
     return p.scale && p.y_e4m3 && (p.activation == Activation::kGelu || p.activation == Activation::kSilu);
@@ -91,7 +91,7 @@ bool isLinearTiling(const LinearTiling& tiling) {
 }
 
 EpilogueKind epilogueKindOf(const LinearParams& p, bool shares_tile) {
-  if (p.rotary_features > 0) return EpilogueKind::kPairs;
+  if (p.rotary_features > 0) return p.head_scale ? EpilogueKind::kHeads : EpilogueKind::kPairs;
   if (p.gated) return hasGate(p) ? EpilogueKind::kPairs : EpilogueKind::kAnyPairs;
   if (hasResidualAndMoments(p, shares_tile)) return EpilogueKind::kInPlace;
   const bool has_activation = p.activation != Activation::kNone;

@@ -201,6 +201,7 @@ inline OperatorSchema linearSchema() {
           integerField("rotary_features", 0, INT32_MAX, 16),
           realField("x_epsilon", 0.0f),
           realField("residual_epsilon", 0.0f),
+          laterFlagField("norms_heads"),
           measuredField("choices"),
       },
       {
@@ -213,6 +214,7 @@ inline OperatorSchema linearSchema() {
           activationTensor("residual_scale", "[N]", {isSet("has_residual_moments")}),
           int32Tensor("positions", "[T]", {{"rotary_features", {}}}),
           floatTensor("frequencies", "[C/2]", {{"rotary_features", {}}}),
+          activationTensor("head_scale", "[C]", {isSet("norms_heads")}),
       },
       {
           activationTensor("y", "[T,N]", {{"gated", {"0"}}}),
@@ -230,6 +232,7 @@ inline OperatorSchema linearSchema() {
           {{"rotary_features", {}}, {"has_residual", {"0"}}},
           {{"rotary_features", {}}, {"has_moments", {"0"}}},
           {{"rotary_features", {}}, {"gated", {"0"}}},
+          {isSet("norms_heads"), {"rotary_features", {}}},
       },
       {
           {"activation", {"none", "gelu", "gelu_tanh", "relu", "silu", "sigmoid"}},

@@ -18,6 +18,8 @@ from .device import Device
 MARK = b"padfree architectures: "
 """Ahead of what was compiled, in the library's file (plugins/shell/device_code.cpp)."""
 MOST_BYTES = 200  # of what follows the mark
+PTX = "ptx"
+"""Among what was compiled: the code is PTX of the kernels for the first architecture, which newer GPUs compile."""
 
 
 def architectures(library: Path) -> tuple[str, ...] | None:

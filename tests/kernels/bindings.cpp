@@ -180,11 +180,12 @@ struct LinearCall {
   const void* residual_scale;
   const int* positions;
   const float* frequencies;
+  const void* head_scale;
   void *y, *y_e4m3, *y_int8;
   const float* y_factors;
   float* moments;
   int T, K, N, rotary_features;
-  float x_epsilon, residual_epsilon, y_scale;
+  float x_epsilon, residual_epsilon, head_epsilon, y_scale;
   int activation, int8, gated, rms, type;
 };
 
@@ -200,6 +201,7 @@ static padfree::LinearParams paramsOf(const LinearCall& call) {
   params.residual_scale = call.residual_scale;
   params.positions = call.positions;
   params.frequencies = call.frequencies;
+  params.head_scale = call.head_scale;
   params.y = call.y;
   params.y_e4m3 = call.y_e4m3;
   params.y_int8 = call.y_int8;
@@ -211,6 +213,7 @@ static padfree::LinearParams paramsOf(const LinearCall& call) {
   params.rotary_features = call.rotary_features;
   params.x_epsilon = call.x_epsilon;
   params.residual_epsilon = call.residual_epsilon;
+  params.head_epsilon = call.head_epsilon;
   params.y_scale = call.y_scale;
   params.activation = static_cast<padfree::Activation>(call.activation);
   params.int8 = call.int8 != 0;

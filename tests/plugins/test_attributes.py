@@ -188,7 +188,7 @@ def test_bad_attribute_is_refused(
 
 
 def test_what_was_measured_is_serialised_and_is_no_attribute(library: PluginLibrary) -> None:
-    attributes = next(variants("PadfreeLinear"))
+    attributes = fields_in_engine("PadfreeLinear", next(variants("PadfreeLinear")))
     plain, measured = (library.create("PadfreeLinear", item) for item in (attributes, {**attributes, "choices": TABLE}))
     assert plain is not None
     assert measured is not None

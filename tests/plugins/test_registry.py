@@ -125,7 +125,7 @@ def test_fields_come_back(registry: Any, operator: str, attributes: dict[str, At
 
 
 def test_what_was_measured_comes_back(registry: Any) -> None:
-    attributes = {**next(variants("PadfreeLinear")), "choices": (64, 0, 512, 0)}
+    attributes = {**fields_in_engine("PadfreeLinear", next(variants("PadfreeLinear"))), "choices": (64, 0, 512, 0)}
     result = create(registry, "PadfreeLinear", attributes)
     assert Plugin(address_of_binding(result)).serialised_fields() == attributes
 

@@ -238,9 +238,9 @@ def test_a_type_that_no_kernel_has_is_refused(library: PluginLibrary, log: LogCa
         ("PadfreeLinear", {"gated": 1}, [(7, 16), (16, 24)], "the gated weight has N = 24; allowed: multiples of 16"),
         (
             "PadfreeLinear",
-            {"rotary_features": 48},
-            [(7, 16), (16, 32), (7,), (24,)],
-            "rotary_features is 48 with N = 32; allowed: up to N",
+            {"rotary_features": 128},
+            [(7, 16), (16, 32), (7,), (64,)],
+            "rotary_features is 128 with N = 32; allowed: up to N",
         ),
         (
             "PadfreeLinear",

@@ -193,10 +193,15 @@ class Moments:
 
 @dataclass(frozen=True)
 class Rotation:
-    """Rotation of pairs of a GEMM's first columns: int32 positions [T] and one float32 frequency per pair."""
+    """Rotation of pairs of a GEMM's first columns: int32 positions [T] and one float32 frequency per pair.
+
+    head_scale: one number per column, by which heads of 128 columns are multiplied when they have been normed.
+    """
 
     positions: torch.Tensor
     frequencies: torch.Tensor
+    head_scale: torch.Tensor | None = None
+    head_epsilon: float = 0.0
 
     @property
     def features(self) -> int:
@@ -210,11 +215,11 @@ class LinearCall(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (
             "x", "weight", "scale", "bias", "residual", "x_moments", "residual_moments",
-            "residual_scale", "positions", "frequencies", "y", "y_e4m3", "y_int8", "y_factors",
-            "moments",
+            "residual_scale", "positions", "frequencies", "head_scale", "y", "y_e4m3", "y_int8",
+            "y_factors", "moments",
         )),
         *((name, ctypes.c_int) for name in ("T", "K", "N", "rotary_features")),
-        *((name, ctypes.c_float) for name in ("x_epsilon", "residual_epsilon", "y_scale")),
+        *((name, ctypes.c_float) for name in ("x_epsilon", "residual_epsilon", "head_epsilon", "y_scale")),
         *((name, ctypes.c_int) for name in ("activation", "int8", "gated", "rms", "type")),
     )  # fmt: skip
 
@@ -279,6 +284,7 @@ def linear(
         residual=_address(residual), x_moments=_address(norms.of_x),
         residual_moments=_address(norms.of_residual), residual_scale=_address(norms.residual_scale),
         positions=_address(rotation and rotation.positions), frequencies=_address(rotation and rotation.frequencies),
+        head_scale=_address(rotation and rotation.head_scale), head_epsilon=rotation.head_epsilon if rotation else 0.0,
         y=_address(y), y_e4m3=_address(e4m3 and e4m3.y), y_int8=_address(int8 and int8.y),
         y_factors=_address(int8 and int8.y_factors), moments=_address(norms.out), T=tokens, K=depth,
         N=weight.shape[0 if narrow else 1], rotary_features=rotation.features if rotation else 0,

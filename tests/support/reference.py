@@ -279,6 +279,7 @@ def linear(
     residual_scale: Array | None = None,
     positions: Array | None = None,
     frequencies: Array | None = None,
+    head_scale: Array | None = None,
     x_epsilon: float = 0.0,
     residual_epsilon: float = 0.0,
     gated: bool = False,
@@ -286,7 +287,8 @@ def linear(
 ) -> Floats:
     """activation(x weight + bias) + residual, [T,N]; x and the residual may be rows before a layer norm.
 
-    Gated: activation(u) * v, [T,N/2]. With frequencies: the first 2 * len(frequencies) columns are rotated in pairs.
+    Gated: activation(u) * v, [T,N/2]. With frequencies: the first 2 * len(frequencies) columns are rotated in pairs,
+    with head_scale after an RMS norm of every 128.
     """
     total = f64(x) @ f64(weight)
     if x_moments is not None:
@@ -294,6 +296,10 @@ def linear(
         total = total * scale
     if bias is not None:
         total = total + f64(bias)
+    if head_scale is not None:
+        heads = total[:, : len(head_scale)].reshape(len(total), len(head_scale) // 128, 128)
+        normed = normalise(heads, np.ones(128), None, residual_epsilon, True)
+        total[:, : len(head_scale)] = normed.reshape(len(total), len(head_scale)) * f64(head_scale)
     if positions is not None:
         assert frequencies is not None
         count = len(frequencies) // 8

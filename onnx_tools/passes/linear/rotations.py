@@ -127,9 +127,14 @@ def _replace(editor: Editor, columns: Columns, rotation: _GemmRotation) -> None:
 
 def _order(rotation: _GemmRotation, width: int) -> Indices:
     """The order of `width` columns: those of rotated heads in pairs, the others as they are."""
-    pairs, every = rotation.head_size // 2, np.arange(rotation.head_size)
-    firsts, seconds = every.reshape(2, -1) if rotation.node.attrs["pairing"] == "half" else every.reshape(-1, 2).T
-    head, positions = np.empty(rotation.head_size, np.int64), indices_of_pairs(pairs)
-    head[positions[0]], head[positions[1]] = firsts, seconds
+    head = order_of_pairs(rotation.head_size, str(rotation.node.attrs["pairing"]))
     rotated = (np.arange(rotation.heads)[:, np.newaxis] * rotation.head_size + head).reshape(-1)
     return np.concatenate([rotated, np.arange(rotated.size, width)])
+
+
+def order_of_pairs(head_size: int, pairing: str) -> Indices:
+    """The order of a head's columns: blocks of 8, each before its 8 partners."""
+    every, head = np.arange(head_size), np.empty(head_size, np.int64)
+    positions = indices_of_pairs(head_size // 2)
+    head[positions[0]], head[positions[1]] = every.reshape(2, -1) if pairing == "half" else every.reshape(-1, 2).T
+    return head

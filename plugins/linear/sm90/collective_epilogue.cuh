@@ -50,15 +50,17 @@ class CollectiveEpilogue {
 
   __device__ Features loadFeatures(int feature, int token) {
     if constexpr (Epilogue::rotates) loadRotation(feature, token);
-    const auto both = [&](auto value, const auto* values) {
+    const auto both = [&](auto value, const auto* values, const int& count) {
       constexpr int kStep = Results::kFeatureStep;
-      if (values && feature < work_.N) value.x = values[feature];
-      if (values && feature + kStep < work_.N) value.y = values[feature + kStep];
+      if (values && feature < count) value.x = values[feature];
+      if (values && feature + kStep < count) value.y = values[feature + kStep];
       return value;
     };
     const Pair zeros{fromFloat<T>(0.f), fromFloat<T>(0.f)};
-    return {both(zeros, static_cast<const T*>(work_.bias)), both(zeros, static_cast<const T*>(work_.residual_scale)),
-            Operands::scaled ? both(float2{}, work_.scale) : float2{}};
+    const int& scaled = Epilogue::norms_heads ? work_.rotary_features : work_.N;
+    return {both(zeros, static_cast<const T*>(work_.bias), work_.N),
+            both(zeros, static_cast<const T*>(work_.residual_scale), scaled),
+            Operands::scaled ? both(float2{}, work_.scale, work_.N) : float2{}};
   }
 
   // Pairs are 8 features apart, as those of a thread; lane i takes the positions of the tokens i, i + 32, ...
@@ -110,6 +112,71 @@ class CollectiveEpilogue {
     }
   }
 
+  // Scales the sums of a tile that is a head, with bias, and leaves what its tokens' rows are multiplied by then in
+  // memory that scales have no need of. Sums of squares go through the buffer of the next chunk, from which everything
+  // has left.
+  __device__ void normHead(const Features& features) {
+    static_assert(kScalesAlone && kGroups * kWarps * kTokens * sizeof(float) <= kAtOnce * boxBytes(Epilogue::out));
+    float* const squares = reinterpret_cast<float*>(out_ + buffer_ * kAtOnce * boxBytes(Epilogue::out));
+#pragma unroll
+    for (int box = 0; box < kBoxes; ++box) {
+      float value[4][2], square[2][2];
+      scaleAndBias(value, box, features, loadScales(box));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          sums_[box * 2 + i / 2][i % 2 * 2 + k] = value[i][k];
+          square[i / 2][k] = i % 2 ? fmaf(value[i][k], value[i][k], square[i / 2][k]) : value[i][k] * value[i][k];
+        }
+      }
+      // Of the four tokens, lanes with the same lane % 4 keep one each.
+      const bool high = lane_ & 16, odd = lane_ & 8;
+      float mine[2];
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        mine[k] =
+            (high ? square[1][k] : square[0][k]) + __shfl_xor_sync(kFullMask, high ? square[0][k] : square[1][k], 16);
+      }
+      float sum = (odd ? mine[1] : mine[0]) + __shfl_xor_sync(kFullMask, odd ? mine[0] : mine[1], 8);
+      sum += __shfl_xor_sync(kFullMask, sum, 4);
+      if ((lane_ & 4) == 0) {
+        squares[warp() * kTokens + box * kBoxTokens + (high ? 8 : 0) + lane_ % 4 * 2 + (odd ? 1 : 0)] = sum;
+      }
+    }
+    namedBarrier(kHeadBarrier, kGroups * kWarpgroup);
+    const int token = group_ * kWarpgroup + in_group_;
+    if (token < kTokens) {
+      const float* const of_first = squares - group_ * (S::outBytes(Epilogue::out) / kGroups / sizeof(float));
+      float sum = 0.f;
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+        for (int i = 0; i < kWarps; ++i) {
+          sum += of_first[group * (S::outBytes(Epilogue::out) / kGroups / sizeof(float)) + i * kTokens + token];
+        }
+      }
+      headFactors()[token] = rsqrtf(sum / kNormedHead + work_.head_epsilon);
+    }
+    namedBarrier(kHeadBarrier, kGroups * kWarpgroup);
+  }
+
+  __device__ float* headFactors() const {
+    return const_cast<float*>(reinterpret_cast<const float*>(scales_)) + kTokens;
+  }
+
+  // The results of a box of a head that normHead() has seen.
+  __device__ void scaleHead(float (&value)[4][2], int box, const Features& features) const {
+    const float* const pair = headFactors() + box * kBoxTokens + lane_ % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 factor = *reinterpret_cast<const float2*>(pair + i / 2 * 8);
+      const float scale = toFloat(i % 2 ? features.residual_scale.y : features.residual_scale.x);
+      value[i][0] = sums_[box * 2 + i / 2][i % 2 * 2] * (factor.x * scale);
+      value[i][1] = sums_[box * 2 + i / 2][i % 2 * 2 + 1] * (factor.y * scale);
+    }
+  }
+
   // Rotates the pairs of a box.
   __device__ void rotate(float (&value)[4][2], int box) const {
 #pragma unroll
@@ -142,8 +209,10 @@ class CollectiveEpilogue {
   // columns of features again.
   template <bool kRotates>
   __device__ void storeInChunks(const BlockCoord& coord, int feature, int token, const Features& features) {
+    constexpr bool kNormsHeads = kRotates && Epilogue::norms_heads;
     Scales scales{};
-    if (epilogue_.norms_input) scales = loadScales(0);
+    if constexpr (kNormsHeads) normHead(features);
+    if (epilogue_.norms_input && !kNormsHeads) scales = loadScales(0);
 #pragma unroll
     for (int begin = 0; begin < kBoxes; begin += kAtOnce) {
       const int end = min(begin + kAtOnce, kBoxes);
@@ -153,9 +222,14 @@ class CollectiveEpilogue {
         if (!storesBox(coord, box)) continue;
         float value[4][2];
         if (epilogue_.norms_input && epilogue_.shares_tile) scales = loadScales(box);
-        scaleAndBias(value, box, features, scales);
+        if constexpr (kNormsHeads) {
+          scaleHead(value, box, features);
+        } else {
+          scaleAndBias(value, box, features, scales);
+        }
         if constexpr (kRotates) rotate(value, box);
         const auto loadNext = [&] {
+          if (kNormsHeads) return;
           if (epilogue_.norms_input && !epilogue_.shares_tile && box + 1 < kBoxes) scales = loadScales(box + 1);
         };
         Results::storeActivated(value, panel + (box - begin) * boxBytes(Epilogue::out), warp(), lane_, epilogue_, work_,
@@ -191,7 +265,8 @@ class CollectiveEpilogue {
   float sums_[kTokens / 8][4];
 
  private:
-  int buffer_ = 0;  // for the next chunk
+  static constexpr int kHeadBarrier = kGroups + 1;  // after one for each warpgroup
+  int buffer_ = 0;                                  // for the next chunk
   static constexpr int kPositions = ceilDiv(kTokens, kWarpSize);
   // Where pairs are rotated: whether the features of this thread, and of its warp, are such, by how much a position,
   // the tokens' positions.

@@ -37,7 +37,7 @@ struct Sharing<true> {
 
 // What most epilogues leave alone.
 struct Separate {
-  static constexpr bool gated = false, rotates = false;
+  static constexpr bool gated = false, rotates = false, norms_heads = false;
   static constexpr bool paired = false;  // whether a thread's two features are neighbours, instead of 8 apart
   static constexpr bool writes_y = true, writes_e4m3 = false;
 };
@@ -74,6 +74,12 @@ struct RareInChunks : AnyInChunks<Activation::kNone> {
 struct Rotating : InChunks<Activation::kNone, true, false> {
   static constexpr bool rotates = true;
   using InChunks::InChunks;
+};
+
+// The same of heads of kLinearFeatures that are normed before (RMS norm): a tile's features are a head.
+struct NormingHeads : Rotating {
+  static constexpr bool norms_heads = true;
+  using Rotating::Rotating;
 };
 
 // Two features make one result; the same holds of the input.
@@ -161,6 +167,10 @@ auto withEpilogue(EpilogueKindTag<EpilogueKind::kPairs>, const Work& work, Run r
   if (work.activation == Activation::kGelu) return run(TypeTag<Gated<Activation::kGelu>>());
   return work.activation == Activation::kGeluTanh ? run(TypeTag<Gated<Activation::kGeluTanh>>())
                                                   : run(TypeTag<Gated<Activation::kSilu>>());
+}
+template <bool kMayShare, typename Run>
+auto withEpilogue(EpilogueKindTag<EpilogueKind::kHeads>, const Work&, Run run) {
+  return run(TypeTag<NormingHeads>());
 }
 template <bool kMayShare, typename Run>
 auto withEpilogue(EpilogueKindTag<EpilogueKind::kAnyPairs>, const Work&, Run run) {

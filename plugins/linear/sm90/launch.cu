@@ -97,7 +97,7 @@ cudaError_t makeWork(const LinearParams& p, const LinearTiling& tiling, Work& wo
   work = {};
   work.bias = p.bias;
   work.normed = p.x_moments ? Normed::kInput : p.residual_moments ? Normed::kResidual : Normed::kNothing;
-  work.residual_scale = p.residual_moments ? p.residual_scale : nullptr;
+  work.residual_scale = p.residual_moments ? p.residual_scale : p.head_scale;
   setNorm(work, p);
   work.moments_out = reinterpret_cast<float2*>(p.moments);
   work.T = p.T;
@@ -108,6 +108,7 @@ cudaError_t makeWork(const LinearParams& p, const LinearTiling& tiling, Work& wo
   work.rms = p.rms;
   work.gated = p.gated;
   work.rotary_features = p.rotary_features;
+  work.head_epsilon = p.head_epsilon;
   work.positions = p.positions;
   work.frequencies = p.frequencies;
   work.tiling = tiling;

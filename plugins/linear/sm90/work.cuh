@@ -26,7 +26,7 @@ enum class Normed { kNothing, kInput, kResidual };
 
 struct Work {
   const void* bias;
-  const void* residual_scale;  // where the residual is
+  const void* residual_scale;  // where the residual is; of features that are rotated, where heads are normed
   const float2* moments_in;    // of what is normed
   float2* moments_out;         // or null
   int groups_in;               // of 64 neighbours
@@ -50,6 +50,7 @@ struct Work {
   float per_y_scale;               // 1 / y_scale
   bool writes_y, writes_e4m3;
   int feature_tiles, ranges;  // where input is resident: of 64 features; ranges of these, each a block's
+  float head_epsilon;         // where heads are normed
 };
 
 // Where this block stands in its cluster, and what it computes. The blocks of a cluster that differ in `part` share a

@@ -12,9 +12,10 @@ from padfree.builder import BuildError
 from padfree.builder.cli import main
 from padfree.builder.cli.options import LINEAR, NORMS
 from padfree.builder.demo.demo import DEMO_DATA
-from padfree.builder.engine.linear import CHOICES, apply_linear, choose_linear, norms_of
+from padfree.builder.engine.linear import CHOICES, apply_linear, choose_linear, norms_heads, norms_of
 from padfree.builder.engine.linear import NORMS as KNOWN_NORMS
 from padfree.onnx_tools.files.model import Model
+from padfree.runtime.gpu import device_code, plugin_library
 from padfree.runtime.gpu.device import Device
 
 Capture = pytest.CaptureFixture[str]
@@ -113,3 +114,12 @@ def test_what_is_not_to_be_had(
 def test_a_model_with_the_operator_is_taken_as_it_is(models: dict[str, onnx.ModelProto]) -> None:
     for device in (HOPPER, ADA):
         assert choose_linear("auto", models["padfree"], "fp16", device) == "padfree"
+
+
+@pytest.mark.parametrize(("compiled", "expected"), [(("80", "90a"), True), (None, True), (("80", "90a", "ptx"), False)])
+def test_hoppers_own_kernels_norm_heads(
+    compiled: tuple[str, ...] | None, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin_library, "find", lambda: Path("libpadfree.so"))
+    monkeypatch.setattr(device_code, "architectures", lambda _: compiled)
+    assert (norms_heads(HOPPER), norms_heads(ADA)) == (expected, False)

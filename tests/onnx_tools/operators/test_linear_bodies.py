@@ -112,6 +112,25 @@ def test_linear_rotates_pairs(opset: int, rotated: int, dtype: type) -> None:
         check(y, expected, dtype, **(TOLERANCE if dtype == np.float32 else {"rtol": 1e-3, "atol": 1e-3}))
 
 
+@opsets
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("heads", [1, 3])
+def test_linear_with_norms_of_heads(opset: int, dtype: type, heads: int) -> None:
+    r, features = rng(), 128 * heads
+    for tokens in (6, 0):
+        feeds = {
+            "x": r.standard_normal((tokens, 64)).astype(dtype),
+            "weight": (r.standard_normal((64, features + 64)) / 8).astype(dtype),
+            "positions": r.integers(0, 8192, tokens).astype(np.int32),
+            "frequencies": frequencies(features // 2),
+            "head_scale": r.standard_normal(features).astype(dtype),
+        }
+        attributes = linear_attributes(rotary_features=features, residual_epsilon=0.5, norms_heads=1)
+        (y,) = run("PadfreeLinear", feeds, opset, **attributes)
+        expected = ref.linear(**feeds, activation="none", residual_epsilon=0.5)
+        check(y, expected, dtype, **(TOLERANCE if dtype == np.float32 else {"rtol": 1e-3, "atol": 2e-3}))
+
+
 def frequencies(pairs: int) -> np.ndarray:
     """The frequencies for theta 10000, with the last pair not rotated."""
     values = (10000.0 ** -(np.arange(pairs) / pairs)).astype(np.float32)
