@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engines with the kernels for GPUs other than Hopper, on a Hopper, beside TensorRT's GEMMs and padded TensorRT.
 
-    export PADFREE_LIBRARY=build-ptx/libpadfree.so  # of -D PADFREE_PTX=ON -D PADFREE_CUDA_ARCHITECTURES=80
+    export PADFREE_LIBRARY=build-ptx/libpadfree.so  # of -D PADFREE_PTX=90 -D PADFREE_CUDA_ARCHITECTURES=80
     python -m benchmarks.engine.general --json benchmarks/results/h200/general.jsonl
 
 padfree: all GEMMs by its own kernels, which a build measures as it does on such a GPU; TensorRT GEMMs: those of packed
