@@ -106,7 +106,8 @@ def _read(entry: Mapping[str, Any], metadata: Metadata, source: str) -> CheckedB
         grid[mask] = values[:count]
         feeds[item.name], filler[item.name] = grid, values[count:]
     rows = {item.name: _numbers(entry["of_sequences"][item.name], item) for item in metadata.sequence_inputs()}
-    return CheckedBatch(entry["name"], feeds, mask, filler, rows)
+    prefix = np.asarray(entry["prefix"].split(), np.int32) if "prefix" in entry else None
+    return CheckedBatch(entry["name"], feeds, mask, filler, rows, prefix)
 
 
 def _numbers(text: str, item: InputInfo) -> Array:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.metadata import InputInfo, Metadata, Profile
-from padfree.contract.names import PER_SEQUENCE
+from padfree.contract.names import PER_SEQUENCE, PREFIX
 from padfree.onnx_tools.analysis import IdRule, with_rules
 from padfree.runtime import mask_values, packed_feeds
 from padfree.runtime.request import RaggedBatch
@@ -30,6 +30,10 @@ SEQUENCES = 8
 FILLER = 29
 AROUND_EMPTY = (0, 33, 0, 0, 5, 1, 0)
 """Lengths of a packed batch with empty sequences at both ends and in between."""
+SHARED = 100
+"""Tokens that sequences of one more packed batch continue, where the model takes shared prefixes."""
+AFTER_SHARED = (33, 1, 70)
+"""Lengths of these sequences."""
 UNKNOWN_LIMIT = 2
 """Ids are drawn below it where no table is known."""
 
@@ -39,10 +43,12 @@ class CheckedBatch(ComparedBatch):
     """One batch. `feeds` holds the token inputs alone, [B, S] or [B, S, N]; `filler` what follows the last sequence.
 
     of_sequences: inputs with a row for every sequence, [B] or [B, N].
+    prefix: int32 [B], the sequence that each continues, or -1; None: none does.
     """
 
     filler: Mapping[str, Array] = field(default_factory=dict)
     of_sequences: Mapping[str, Array] = field(default_factory=dict)
+    prefix: npt.NDArray[np.int32] | None = None
 
     @property
     def filler_tokens(self) -> int:
@@ -56,7 +62,8 @@ class CheckedBatch(ComparedBatch):
                 name: np.concatenate([grid[self.mask], self.filler.get(name, grid[0, :0])])
                 for name, grid in self.feeds.items()
             }
-            return packed_feeds(RaggedBatch(tokens, self.seq_lens.astype(np.int32), self.of_sequences), metadata)
+            lengths = self.seq_lens.astype(np.int32)
+            return packed_feeds(RaggedBatch(tokens, lengths, self.of_sequences, self.prefix), metadata)
         feeds: dict[str, Array] = {}
         for item in metadata.inputs:
             if item.role == "mask":
@@ -79,7 +86,7 @@ def make_batches(
 ) -> tuple[CheckedBatch, ...]:
     """One token, mixed lengths, the longest sequence; packed: filler and empty sequences, too, padded: holes.
 
-    And one long sequence, where the profile allows it.
+    And one long sequence, where the profile allows it, and sequences that share a prefix, where the model does.
 
     Args:
         metadata: of the rewritten model.
@@ -112,6 +119,12 @@ def make_batches(
     long = min(LONG, profile.max_seq_len, profile.max_tokens, most_long)
     if long > LONGEST:
         batches.append(_batch("long", _prefix([long]), metadata, rng))
+    shared = min(SHARED, profile.max_seq_len // 2, most // 2)
+    if metadata.input_of_role(PREFIX) is not None and shared and profile.max_batch > 1:
+        own = [min(length, profile.max_seq_len - shared) for length in AFTER_SHARED[: profile.max_batch - 1]]
+        lengths = [*_fitting(own, most - shared), shared]
+        prefix = np.array([len(lengths) - 1] * (len(lengths) - 1) + [-1], np.int32)
+        batches.append(replace(_batch("shared prefix", _prefix(lengths), metadata, rng), prefix=prefix))
     return tuple(batches)
 
 

@@ -227,6 +227,8 @@ def _describe(batch: CheckedBatch) -> dict[str, Any]:
     }
     if batch.of_sequences:
         entry["of_sequences"] = {name: _text(values) for name, values in batch.of_sequences.items()}
+    if batch.prefix is not None:
+        entry["prefix"] = _text(batch.prefix)
     if batch.kind != PREFIX:
         entry["slots"] = ["".join(map(str, row)) for row in batch.mask.astype(np.int8).tolist()]
     return entry

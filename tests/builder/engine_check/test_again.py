@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
-from padfree.builder import build_engine
+from onnx import numpy_helper
+from padfree.builder import BuildError, build_engine
 from padfree.builder.cli import main
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.engine_check.again import repeat_check
@@ -19,6 +21,7 @@ from padfree.runtime.plan_files import open_plan
 
 from tests.support.cpu_engines import CpuEngine, use_cpu_engines
 from tests.support.sequence_models import with_rows
+from tests.support.tiny_folders import read, write_reference
 
 Capture = pytest.CaptureFixture[str]
 Change = Callable[[onnx.ModelProto], None]
@@ -70,6 +73,34 @@ def test_rows_of_sequences_and_whole_numbers_are_kept(tmp_path: Path) -> None:
         results = list(repeat_check(session.backend, session.metadata, "a plan"))  # type: ignore[arg-type]
     assert {item.output for item in results} >= {"row_id_out", "hidden"}
     assert all(item.is_right and item.same_bits for item in results)
+
+
+def test_sequences_share_a_prefix_where_the_model_takes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, file = write_reference(read("qwen3"), tmp_path / "model"), tmp_path / "packed.onnx"
+    options = ["--shared-prefixes", "--pooling", "lasttoken"]
+    assert main(["optimize", str(folder), "-o", str(file), *options]) == 0
+
+    def build_plan(name: str) -> Path:
+        build_engine(file, tmp_path / name, max_batch=8, max_seq_len=90, timing_cache=None)
+        return tmp_path / name
+
+    with CpuSession(build_plan("right.plan")) as session:
+        (batch,) = (item for item in session.metadata.raw["check"]["batches"] if "prefix" in item)
+        assert (batch["seq_lens"], batch["prefix"]) == ([33, 1, 45, 45], "3 3 3 -1")
+        results = list(repeat_check(session.backend, session.metadata, "a plan"))  # type: ignore[arg-type]
+    assert "shared prefix" in {item.batch for item in results}
+    assert all(item.is_right and item.same_bits for item in results)
+
+    def no_prefix(model: onnx.ModelProto) -> None:
+        """Attention that does not see what a sequence continues."""
+        model.graph.initializer.append(numpy_helper.from_array(np.full(1, -1, np.int32), "none"))
+        for node in padfree_nodes(model.graph):
+            if node.op_type == "PadfreeAttention":
+                node.input[:] = ["none" if name == "prefix" else name for name in node.input]
+
+    use_cpu_engines(monkeypatch, no_prefix)
+    with pytest.raises(BuildError, match=r"\(batch 'shared prefix'\).* was not written"):
+        build_plan("wrong.plan")
 
 
 def test_a_kernel_that_is_wrong_here(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ import pytest
 from padfree.builder.engine.preparation import metadata_of
 from padfree.builder.engine_check.batches import LONG, CheckedBatch, make_batches
 from padfree.builder.engine_check.reference import LEAST_TOKENS, _most_tokens, compute_reference, multiplied_weights
-from padfree.contract.metadata import Metadata, Profile
+from padfree.contract.metadata import InputInfo, Metadata, Profile
+from padfree.contract.names import PREFIX
 from padfree.onnx_tools import RewriteError, rewrite
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.synthetic import bert_model
@@ -41,6 +42,34 @@ def test_every_packed_batch_is_one_that_session_takes(profile: Profile) -> None:
         read_packed(tokens, feeds["seq_lens"], engine, filler_tokens=batch.filler_tokens)
         assert len(feeds["input_ids"]) <= profile.max_tokens
         assert len(feeds["seq_lens"]) <= profile.max_batch
+
+
+@pytest.mark.parametrize(
+    ("profile", "expected"),
+    [
+        (Profile(1, 100, 65536, 32, 4096), [33, 1, 70, 100]),
+        (Profile(1, 100, 65536, 3, 90), [33, 1, 45]),
+        (Profile(1, 5, 9, 2, 3), [2, 1]),
+        (Profile(1, 30, 60, 8, 4096), [30, 30]),
+        (Profile(1, 5, 9, 1, 90), None),
+        (Profile(1, 1, 9, 9, 1), None),
+    ],
+)
+def test_sequences_that_share_a_prefix_fit_the_profile(profile: Profile, expected: list[int] | None) -> None:
+    packed = rewrite(bert_model(1, 32, 2, 64, 50, 4096), verify=False).model
+    plain = read_metadata(packed)
+    metadata = dataclasses.replace(plain, inputs=(*plain.inputs, InputInfo("prefix", PREFIX, "prefix", None, "int32")))
+    batches = {batch.name: batch for batch in make_batches(metadata, profile, most_tokens=1000)}
+    assert "shared prefix" not in {batch.name for batch in make_batches(plain, profile, most_tokens=1000)}
+    if expected is None:
+        assert "shared prefix" not in batches
+        return
+    batch = batches["shared prefix"]
+    assert batch.seq_lens.tolist() == expected
+    last = len(expected) - 1
+    assert batch.inputs(metadata)["prefix"].tolist() == [last] * last + [-1]
+    assert all(length + expected[-1] <= profile.max_seq_len for length in expected[:-1])
+    assert (sum(expected) <= profile.max_tokens, len(expected) <= profile.max_batch) == (True, True)
 
 
 def lengths(batches: tuple[CheckedBatch, ...]) -> dict[str, list[int]]:
