@@ -56,11 +56,11 @@ class Entry:
         if self.source == "exports":
             return exports.load(self.name), exports_table.inputs_of(self.name)
         path = (folder if self.source in MADE else families.FOLDER) / f"{self.name}.onnx"
-        model = _defined(self.name) if self.source == DEFINITIONS else load_model(path)
+        model = _load_definition(self.name) if self.source == DEFINITIONS else load_model(path)
         return model, [_input(value) for value in model.graph.input]
 
 
-def _defined(name: str) -> ModelProto:
+def _load_definition(name: str) -> ModelProto:
     with tempfile.TemporaryDirectory() as scratch:
         return tiny_folders.define(name, Path(scratch)).model(Storage.MEMORY).whole()
 
