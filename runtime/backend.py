@@ -28,7 +28,7 @@ class RunOptions:
 
     cuda_graphs: bool = True
     contexts: int = 2
-    max_graphs: int = 64
+    max_graphs: int = 256
     max_graph_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:

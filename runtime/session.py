@@ -62,7 +62,7 @@ class Session(Closing):
         allow_other_gpu: bool = False,
         cuda_graphs: bool = True,
         contexts: int = 2,
-        max_graphs: int = 64,
+        max_graphs: int = 256,
         cpu_threads: int = 0,
     ) -> None:
         file = Path(path)

@@ -9,7 +9,8 @@
 Folders have random weights at the shapes of known models, in the type that those have. All processes of the command are
 looked at twenty times a second: `held` is the most memory that was theirs alone, files in memory included, which a
 machine has to have; `mapped` the most that the parts of mapped files took beside it, which the system takes back where
-memory is short. Both are without what the command's imports take (`idle`).
+memory is short. Both are without what the command's imports take (`idle`). `held_gb_after` has the most held after each
+line that the command told.
 """
 
 from __future__ import annotations
@@ -149,6 +150,8 @@ class Watch:
 
     def __init__(self, pid: int) -> None:
         self.held = self.mapped = 0
+        self.held_after: dict[str, int] = {}
+        self.told = ""
         self._pid, self._ends = pid, threading.Event()
         self._thread = threading.Thread(target=self._look)
 
@@ -164,7 +167,9 @@ class Watch:
         while not self._ends.wait(EVERY_S):
             pids = list(family(self._pid))
             held, mapped = (sum(sizes) for sizes in zip(*map(resident, pids), strict=True)) if pids else (0, 0)
-            self.held = max(self.held, held + files_in_memory(pids))
+            held += files_in_memory(pids)
+            self.held = max(self.held, held)
+            self.held_after[self.told] = max(self.held_after.get(self.told, 0), held)
             self.mapped = max(self.mapped, mapped)
 
 
@@ -203,8 +208,15 @@ def files_in_memory(pids: Sequence[int]) -> int:
 def watch_command(arguments: Sequence[str]) -> tuple[Watch, float]:
     """Watches a Python command: the most memory, and seconds."""
     start = time.monotonic()
-    with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL) as child, Watch(child.pid) as watch:
-        child.wait()
+    command = [sys.executable, *arguments]
+    with (
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as child,
+        Watch(child.pid) as watch,
+    ):
+        assert child.stderr is not None
+        for line in child.stderr:
+            watch.told = line.strip()
+            print(line, end="", file=sys.stderr, flush=True)
     if child.returncode:
         raise SystemExit(f"{' '.join(arguments)} ended with code {child.returncode}")
     return watch, time.monotonic() - start
@@ -235,6 +247,7 @@ def measure(name: str, shape: Shape, arguments: argparse.Namespace) -> dict[str,
         "idle_gb": round(idle.held / 1e9, 3),
         "held_over_file": round((watch.held - idle.held) / size, 2),
         "mapped_over_file": round((watch.mapped - idle.mapped) / size, 2),
+        "held_gb_after": {line: round(held / 1e9, 3) for line, held in watch.held_after.items()},
     }
 
 

@@ -15,7 +15,7 @@ namespace padfree::engine {
 template <class Key, class Kept>
 class GraphCache {
  public:
-  static constexpr size_t kMostGraphs = 64;
+  static constexpr size_t kMostGraphs = 256;
   static constexpr size_t kMostSeen = 8 * kMostGraphs;             // remembered sizes without a graph
   static constexpr int64_t kIdleRuns = 32 * int64_t{kMostGraphs};  // a graph is idle after this many runs without it
   static constexpr int kComes = 2;                                 // a size is worth a graph when it comes this often

@@ -57,7 +57,7 @@ void PadfreeLane::arrange(const PadfreeSizes& sizes, void** inputs) {
 
 PadfreeSizes PadfreeLane::bucketOf(const PadfreeSizes& sizes) const {
   return {tokenBucket(sizes.tokens, owner_.most.tokens), sequenceBucket(sizes.sequences, owner_.most.sequences),
-          tokenBucket(sizes.slots, owner_.most.slots)};
+          slotBucket(sizes.slots, owner_.most.slots)};
 }
 
 // Chooses a graph for these sizes, the plain run before a capture, or a plain run in exactly these sizes.

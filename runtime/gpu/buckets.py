@@ -17,16 +17,25 @@ Shape = tuple[int, ...]
 SIZES_REMEMBERED = 4096
 STEPS_AN_OCTAVE = 32
 """Sizes between a power of two and the next: rounding up wastes less than 1/32 of the tokens, 3.2 %."""
+LEAST_STEP = 16
+"""Tokens between two sizes of short runs: a GEMM's smallest tile has 64 rows, so these cost it nothing."""
 
 
 @lru_cache(SIZES_REMEMBERED)
 def token_bucket(tokens: int, max_tokens: int) -> int:
-    """The smallest graph size for this many tokens (or slots of a padded axis): less than 1/32 larger, and allowed.
+    """The smallest graph size for this many tokens: less than 1/32 larger, or less than LEAST_STEP; and allowed."""
+    return _bucket(tokens, LEAST_STEP, max_tokens)
 
-    Sizes up to 64 stand for themselves.
-    """
-    step = max(1, (1 << max(0, tokens - 1).bit_length()) // (2 * STEPS_AN_OCTAVE))
-    return min(max(1, -(-tokens // step) * step), max_tokens)
+
+@lru_cache(SIZES_REMEMBERED)
+def slot_bucket(slots: int, max_seq_len: int) -> int:
+    """The same for slots of a padded axis, where filler costs: sizes up to 64 stand for themselves."""
+    return _bucket(slots, 1, max_seq_len)
+
+
+def _bucket(size: int, least_step: int, most: int) -> int:
+    step = max(least_step, (1 << max(0, size - 1).bit_length()) // (2 * STEPS_AN_OCTAVE))
+    return min(max(1, -(-size // step)) * step, most)
 
 
 @lru_cache(SIZES_REMEMBERED)
@@ -71,7 +80,7 @@ class Buckets:
         return Sizes(
             token_bucket(sizes.tokens, self._profile.max_tokens),
             sequences,
-            token_bucket(sizes.slots, self._profile.max_seq_len) if sizes.slots else 0,
+            slot_bucket(sizes.slots, self._profile.max_seq_len) if sizes.slots else 0,
             sequences if sizes.prefixes > 1 else sizes.prefixes,
         )
 

@@ -84,7 +84,7 @@ class DevicePool(Closing):
         allow_other_gpu: bool = False,
         cuda_graphs: bool = True,
         contexts: int = 2,
-        max_graphs: int = 64,
+        max_graphs: int = 256,
     ) -> DevicePool:
         """Opens a plan on several GPUs.
 

@@ -112,12 +112,12 @@ def test_no_more_is_answered_than_was_offered() -> None:
 
 
 def test_padding_is_counted_in_slots() -> None:
-    trace = [Waiting(length, 0.0) for length in (10, 40, 31)]
+    trace = [Waiting(length, 0.0) for length in (10, 40, 33)]
     done = Replay([Run([0, 1, 2], 0.0, 1.0)])
     padded = summarise(SimulatedServer("", FirstCome(Budget()), table("padded")), trace, done)
     packed = summarise(SimulatedServer("", FirstCome(Budget()), table()), trace, done)
-    assert padded.padding == pytest.approx(1 - 81 / 120)
-    assert packed.padding == pytest.approx(1 - 81 / 82), "filler rounds 81 tokens up to a size of a CUDA graph"
+    assert padded.padding == pytest.approx(1 - 83 / 120)
+    assert packed.padding == pytest.approx(1 - 83 / 96), "filler rounds 83 tokens up to a size of a CUDA graph"
     nothing = summarise(SimulatedServer("", FirstCome(Budget()), table()), trace, Replay(refusal_times=[0, 1, 2]))
     assert nothing.p99_ms is None
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,27 +11,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from padfree.contract.metadata import OutputInfo
 from padfree.runtime import SessionError
-from padfree.runtime.gpu.buckets import Buckets, Sizes, batch_bucket, token_bucket
+from padfree.runtime.gpu.buckets import Buckets, Sizes, batch_bucket, slot_bucket, token_bucket
 from padfree.runtime.plan_files import parse_metadata
 
 NO_LIMIT = 1 << 20
 
 
 @given(st.integers(1, 70000))
-def test_token_buckets_hold_the_tokens_and_waste_little(tokens: int) -> None:
-    bucket = token_bucket(tokens, NO_LIMIT)
-    assert 0 <= bucket - tokens < max(1, tokens / 32)
-    assert token_bucket(bucket, NO_LIMIT) == bucket, "a bucket is its own"
+def test_buckets_hold_the_tokens_and_waste_little(tokens: int) -> None:
+    for bucket, least, filler in ((token_bucket, 16, max(16, tokens / 32)), (slot_bucket, 1, max(1, tokens / 32))):
+        size = bucket(tokens, NO_LIMIT)
+        assert 0 <= size - tokens < filler
+        assert size % least == 0
+        assert bucket(size, NO_LIMIT) == size, "a bucket is its own"
 
 
-def test_token_buckets_are_few() -> None:
-    buckets = [token_bucket(tokens, NO_LIMIT) for tokens in range(1, 65537)]
+@pytest.mark.parametrize(("bucket", "few"), [(token_bucket, 64 + 32 * 6), (slot_bucket, 64 + 32 * 10)])
+def test_buckets_are_few(bucket: Callable[[int, int], int], few: int) -> None:
+    buckets = [bucket(size, NO_LIMIT) for size in range(1, 65537)]
     assert buckets == sorted(buckets)
-    assert len(set(buckets)) == 64 + 32 * 10, "each size up to 64, then 32 an octave"
+    assert len(set(buckets)) == few, "64 small ones, then 32 an octave"
 
 
 @pytest.mark.parametrize(
-    ("tokens", "limit", "bucket"), [(0, 100, 1), (1, 100, 1), (64, 100, 64), (65, 100, 66), (4939, 8192, 4992)]
+    ("tokens", "limit", "bucket"),
+    [(0, 100, 16), (1, 100, 16), (1, 9, 9), (64, 100, 64), (65, 100, 80), (97, 100, 100), (4939, 8192, 4992)],
 )
 def test_token_bucket(tokens: int, limit: int, bucket: int) -> None:
     assert token_bucket(tokens, limit) == bucket
@@ -62,10 +67,10 @@ def test_the_sizes_of_a_run_and_of_its_graph(packed_metadata: dict[str, Any]) ->
     shapes = {"input_ids": (129,), "token_type_ids": (129,), "seq_lens": (3,), "longest": (99,)}
     sizes = buckets.sizes(shapes)
     rounded = buckets.round_up(sizes)
-    assert (sizes, rounded) == (Sizes(129, 3, 99), Sizes(132, 4, 100))
+    assert (sizes, rounded) == (Sizes(129, 3, 99), Sizes(144, 4, 100))
     assert buckets.input_shapes(sizes) == shapes
     for layout, dims, shape, trimmed in (
-        ("packed", None, (132, 7), (129, 7)),
+        ("packed", None, (144, 7), (129, 7)),
         ("per_sequence", None, (4, 7), (3, 7)),
         ("padded", None, (4, 100, 7), (3, 99, 7)),
         ("padded", ("B", 7, "S", "S"), (4, 7, 100, 100), (3, 7, 99, 99)),

@@ -13,7 +13,7 @@ from padfree.runtime.arrays.device_arrays import CallerStream
 from .test_device_inputs import IN_PLACE_COMES, check, on_gpu, request
 from .test_host_cost import Account
 
-GRAPHS = 16  # graphs with inputs in place that a context keeps; the default of max_graphs is 64
+GRAPHS = 64  # graphs with inputs in place that a context keeps; the default of max_graphs is 256
 
 
 def repeat(backend: Any, feeds: dict[str, Any], ids: list[int], lens: list[int], **options: Any) -> None:
@@ -24,17 +24,17 @@ def repeat(backend: Any, feeds: dict[str, Any], ids: list[int], lens: list[int],
 
 def test_arrays_that_come_back_are_read_where_they_are(setup: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = setup.open()
-    ids = [4, 5, 6]
-    feeds = request(ids, [2, 1])
-    repeat(backend, feeds, ids, [2, 1])
+    ids = list(range(4, 20))
+    feeds = request(ids, [15, 1])
+    repeat(backend, feeds, ids, [15, 1])
     assert setup.machine.captures == 2, "one for the sizes, one for the addresses"
     account = Account(setup.cuda, monkeypatch)
-    check(backend.run(feeds), ids, [2, 1])
+    check(backend.run(feeds), ids, [15, 1])
     assert account.cuda_calls == ["launch", "copy", "synchronize"], "the results' copy alone"
-    feeds["input_ids"].owner[:] = [8, 9, 10]
-    feeds["token_type_ids"].owner[:] = [0, 1, 0]
-    feeds["seq_lens"].owner[:] = [0, 3]
-    check(backend.run(feeds), [8, 9, 10], [0, 3])
+    feeds["input_ids"].owner[:] = list(range(40, 56))
+    feeds["token_type_ids"].owner[:] = [0, 1] * 8
+    feeds["seq_lens"].owner[:] = [0, 16]
+    check(backend.run(feeds), list(range(40, 56)), [0, 16])
 
 
 def test_other_arrays_never_get_the_answers_of_these(setup: Any) -> None:
@@ -72,19 +72,21 @@ def test_the_same_addresses_in_other_sizes(setup: Any) -> None:
 
 def test_what_a_graph_rounds_up_is_copied_and_the_rest_is_not(setup: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = setup.open()
-    feeds = request([4, 5, 6, 7], [2, 1, 1])  # three sequences: the graph takes four
-    repeat(backend, feeds, [4, 5, 6, 7], [2, 1, 1])
+    ids = list(range(4, 20))
+    feeds = request(ids, [14, 1, 1])  # three sequences: the graph takes four
+    repeat(backend, feeds, ids, [14, 1, 1])
     account = Account(setup.cuda, monkeypatch)
-    check(backend.run(feeds), [4, 5, 6, 7], [2, 1, 1])
+    check(backend.run(feeds), ids, [14, 1, 1])
     assert account.cuda_calls == ["zero", "copy", "launch", "copy", "synchronize"]
 
 
 def test_lengths_of_the_host(setup: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = setup.open()
-    feeds = {**request([4, 5, 6], [2, 1]), "seq_lens": np.array([2, 1], dtype=np.int32)}
-    repeat(backend, feeds, [4, 5, 6], [2, 1])
+    ids = list(range(4, 20))
+    feeds = {**request(ids, [15, 1]), "seq_lens": np.array([15, 1], dtype=np.int32)}
+    repeat(backend, feeds, ids, [15, 1])
     account = Account(setup.cuda, monkeypatch)
-    check(backend.run({**feeds, "seq_lens": np.array([3, 0], dtype=np.int32)}), [4, 5, 6], [3, 0])
+    check(backend.run({**feeds, "seq_lens": np.array([16, 0], dtype=np.int32)}), ids, [16, 0])
     assert account.cuda_calls == ["copy", "launch", "copy", "synchronize"], "the lengths' copy, and the results'"
 
 

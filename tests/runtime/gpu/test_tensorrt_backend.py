@@ -45,7 +45,7 @@ def test_sizes_that_come_back_run_in_a_graph(setup: Any) -> None:
     backend = setup.open()
     machine = setup.machine
     counts = []
-    for size in (70, 70, 69, 70):  # all in the bucket of 70
+    for size in (70, 70, 69, 70):  # all in the bucket of 80
         ids = [value + size for value in range(size)]
         check(backend.run(feeds(ids, [size - 3, 0, 3])), ids, [size - 3, 0, 3])
         counts.append((machine.enqueues, machine.captures, machine.launches))
@@ -59,15 +59,15 @@ def test_sizes_that_come_back_run_in_a_graph(setup: Any) -> None:
 def test_graphs_are_bounded_in_number(setup: Any) -> None:
     backend = setup.open(max_graphs=2)
     machine = setup.machine
-    for size in (1, 2, 3):
+    for size in (16, 32, 48):
         for _ in range(2):
             backend.run(feeds([7] * size, [size]))
     assert machine.launches == 0, "the third size waits until a graph is idle"
     for _ in range(2 * IDLE_RUNS_A_GRAPH + 2):
-        backend.run(feeds([7] * 3, [3]))
+        backend.run(feeds([7] * 48, [48]))
     assert machine.open_graphs == 2
     machine.launches = 0
-    check(backend.run(feeds([5, 6, 7], [3])), [5, 6, 7], [3])
+    check(backend.run(feeds([5] * 48, [48])), [5] * 48, [48])
     assert machine.launches == 1
     backend.run(feeds([5], [1]))
     assert machine.launches == 1, "the least recently used one is gone"
@@ -78,7 +78,7 @@ def test_graphs_are_bounded_in_number(setup: Any) -> None:
 def test_graphs_are_bounded_in_memory(setup: Any) -> None:
     setup.machine.bytes_a_capture = 4000  # and 1000 for the context
     backend = setup.open(max_graph_bytes=11000)
-    for size in (1, 2, 3):
+    for size in (16, 32, 48):
         for _ in range(2):
             backend.run(feeds([7] * size, [size]))
     assert setup.machine.open_graphs == 2
