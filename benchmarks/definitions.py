@@ -25,8 +25,11 @@ from padfree.onnx_tools import load_model, save_model
 
 from tests.support.safetensors_files import write_tensors
 
-SCORE_GAIN = 3.5
-"""As in benchmarks.models: scores are spread, so that a wrong scale or mask cannot hide in a uniform softmax."""
+SCORE_GAIN = 2.0
+"""As in benchmarks.models: scores are spread, so that a wrong scale or mask cannot hide in a uniform softmax.
+
+With 3.5 as there, GTE's 12 layers multiply roundings: transformers' own fp16 answers were 0.2 of a column off, now 0.01.
+"""
 _VOCABULARY = 30_528
 _GTE = {
     "model_type": "gte", "vocab_size": _VOCABULARY, "hidden_size": 768, "num_hidden_layers": 12,
