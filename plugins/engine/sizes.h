@@ -25,10 +25,14 @@ inline int64_t bucket(int64_t size, int64_t least_step, int64_t most) {
   return std::min(std::max<int64_t>(1, (size + step - 1) / step) * step, most);
 }
 
-inline int64_t tokenBucket(int64_t tokens, int64_t most) { return bucket(tokens, kLeastStep, most); }
+inline int64_t tokenBucket(int64_t tokens, int64_t most) {
+  return bucket(tokens, kLeastStep, most);
+}
 
 // Slots of a padded axis, where filler costs: sizes up to 64 stay as they are.
-inline int64_t slotBucket(int64_t slots, int64_t most) { return bucket(slots, 1, most); }
+inline int64_t slotBucket(int64_t slots, int64_t most) {
+  return bucket(slots, 1, most);
+}
 
 // Rounds up to a power of two, or to `most`: empty sequences cost next to nothing.
 inline int64_t sequenceBucket(int64_t sequences, int64_t most) {
