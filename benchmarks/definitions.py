@@ -28,7 +28,8 @@ from tests.support.safetensors_files import write_tensors
 SCORE_GAIN = 2.0
 """As in benchmarks.models: scores are spread, so that a wrong scale or mask cannot hide in a uniform softmax.
 
-With 3.5 as there, GTE's 12 layers multiply roundings: transformers' own fp16 answers were 0.2 of a column off, now 0.01.
+With 3.5 as there, GTE's 12 layers multiply roundings: transformers' own answers in fp16 were 0.2 of a column off, and
+are 0.01 now.
 """
 MIXING_GAIN = 0.3
 """Of projections behind attention, so that Jina's 24 layers do not make all tokens alike."""
