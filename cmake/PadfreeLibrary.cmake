@@ -12,7 +12,7 @@ set(PADFREE_EXPORTS "${CMAKE_CURRENT_LIST_DIR}/exports.map")
 # nvcc's -O is the host's alone: -O3 for what launches kernels took 2 % of a build.
 set(CMAKE_CUDA_FLAGS_RELEASE "-O1 -DNDEBUG")
 
-# Files that are compiled as one, a group a line: nvcc needs 1.5 s for the headers of each. Regular expressions. No file of
+# Files that are compiled as one, a group a line: nvcc needs 1.1 s for the headers of each. Regular expressions. No file of
 # a group defines what another one does, nor aligns `extern __shared__` memory of the same name otherwise: the larger
 # alignment would be that of both, and their kernels would need more memory.
 set(PADFREE_COMPILED_TOGETHER
@@ -25,23 +25,23 @@ set(PADFREE_COMPILED_TOGETHER
   "(index/kernel|layer_norm/(fp32_)?kernel)"
   "(embedding/kernel|pool/normed_kernel|qk_norm_rotary/kernel)"
   "(layer_norm|embedding)/e4m3_kernel"
-  "((pack|unpack|pool|schedule)/kernel|linear/measure)")
+  "((pack|unpack|pool|post_norm|schedule)/kernel|linear/measure)")
 
-# The same for one architecture on few cores, which long files keep as busy as short ones: fp16 and bf16 together.
+# The same for one architecture on few cores, which long files keep as busy as short ones: fp16 and bf16 together, and
+# kinds of GEMMs. These groups come before those above, and files of both are in these.
 cmake_host_system_information(RESULT PADFREE_CORES QUERY NUMBER_OF_LOGICAL_CORES)
 set(PADFREE_FEW_CORES 4)
 set(PADFREE_COMPILED_TOGETHER_ON_FEW_CORES
   "linear/sm90/half/pairs_(fp16|bf16)"
   "linear/sm90/half/chunks_(fp16|bf16)"
   "linear/sm90/half/in_place_(fp16|bf16)"
-  "linear/sm90/half/rare_(fp16|bf16)"
-  "linear/sm90/e4m3/pairs_(fp16|bf16)"
-  "linear/sm90/e4m3/chunks_(fp16|bf16)"
-  "linear/sm90/e4m3/in_place_(fp16|bf16)"
-  "linear/sm90/e4m3/rare_(fp16|bf16)"
-  "linear/sm90/resident/e4m3_(fp16|bf16)"
+  "linear/sm90/half/(any_chunks|rare)_(fp16|bf16)"
+  "linear/sm90/e4m3/(chunks|in_place)_(fp16|bf16)"
+  "linear/sm90/(e4m3/pairs_(fp16|bf16)|resident/half_(fp16|bf16)|launch)"
+  "linear/sm90/(e4m3/rare|resident/e4m3)_(fp16|bf16)"
   "attention/sm90/short_(fp16|bf16)"
   "attention/mma_prefix_(fp16|bf16)"
+  "((index|layer_norm|embedding)/kernel|layer_norm/fp32_kernel|pool/normed_kernel)"
   "(linear/mma/int8_(fp16|bf16)|rotary/kernel)")
 
 function(padfree_add_libraries)
@@ -121,8 +121,9 @@ endfunction()
 # it has not built them before, and no core is left with a long file at the end.
 function(padfree_longest_first variable)
   set(sorted "")
-  foreach(pattern "/linear/(sm90/half/(pairs|(any_)?chunks|in_place)_|mma/(half|e4m3))" "/attention/sm90/(short|ring)_"
-                  "/linear/sm90/e4m3/(pairs|chunks|in_place)_" "/linear/sm90/(e4m3/|resident/e4m3)" "/linear/sm90/half/"
+  foreach(pattern "/linear/sm90/e4m3/(chunks|in_place)_"
+                  "/linear/(sm90/half/(pairs|(any_)?chunks|in_place)_|mma/(half|e4m3))" "/linear/sm90/e4m3/rare_"
+                  "/attention/sm90/(short|ring)_" "/linear/sm90/(e4m3/|resident/e4m3)" "/linear/sm90/half/"
                   "/attention/mma_prefix_" "/attention/mma_|/(embedding|index|layer_norm)/" "/linear/(sm90/resident|mma)/" "")
     set(matches "${${variable}}")
     list(FILTER matches INCLUDE REGEX "(${pattern}).*\\.cu$")
@@ -195,14 +196,15 @@ function(padfree_compile_together variable)
   set(patterns ${PADFREE_COMPILED_TOGETHER})
   list(LENGTH PADFREE_ARCHITECTURES architectures)
   if(PADFREE_CORES LESS_EQUAL PADFREE_FEW_CORES AND architectures EQUAL 1)
-    list(APPEND patterns ${PADFREE_COMPILED_TOGETHER_ON_FEW_CORES})
+    list(PREPEND patterns ${PADFREE_COMPILED_TOGETHER_ON_FEW_CORES})
   endif()
   set(number 0)
   foreach(pattern ${patterns})
     math(EXPR number "${number} + 1")
     set(group "${files}")
     list(FILTER group INCLUDE REGEX "/${pattern}\\.cu$")
-    if(NOT group)
+    list(LENGTH group size)
+    if(size LESS 2)
       continue()
     endif()
     set(text "")
@@ -267,9 +269,10 @@ function(padfree_compile_options name)
     # nvcc compresses large files of device code only: without -compress-all that of many small ones takes 7 times as much.
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra -Xfatbin=-compress-all>
     $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${PADFREE_LINE_INFO}>>:-lineinfo>)
-  # Kernels convert by intrinsics: without CUDA's operators for it, a file takes a quarter of a second less.
+  # Kernels convert by intrinsics: without CUDA's operators for it, a file takes a quarter of a second less. It takes as
+  # much for the Bessel functions and their like of libstdc++'s <cmath>: with their header's guard they are left out.
   target_compile_definitions(${name} PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:__CUDA_NO_HALF_CONVERSIONS__;__CUDA_NO_BFLOAT16_CONVERSIONS__>)
+    $<$<COMPILE_LANGUAGE:CUDA>:__CUDA_NO_HALF_CONVERSIONS__;__CUDA_NO_BFLOAT16_CONVERSIONS__;_GLIBCXX_BITS_SPECFUN_H=1>)
 endfunction()
 
 function(padfree_export_entry_points name)

@@ -11,7 +11,6 @@
 namespace padfree {
 namespace {
 
-constexpr int kThreads = kRowNormThreads;
 constexpr int kWidth = kVectorBytes / 2;               // numbers in a vector
 constexpr int kGroupLanes = kMomentFeatures / kWidth;  // threads whose vectors are a group of moments
 constexpr int kMaxWidth = kMomentFeatures * kMaxMomentGroups;
@@ -29,9 +28,9 @@ __device__ inline float2 momentsOf(const float (&x)[kWidth]) {
 
 // kLanes threads for a row, with kVectors vectors each. All loads of a row are in flight before the first is used.
 template <typename T, int kLanes, int kVectors>
-__global__ void __launch_bounds__(kThreads) postNormKernel(PostNormParams p) {
+__global__ void __launch_bounds__(kRowNormThreads) postNormKernel(PostNormParams p) {
   const int lane = threadIdx.x % kLanes;
-  const int64_t row = int64_t{blockIdx.x} * (kThreads / kLanes) + threadIdx.x / kLanes;
+  const int64_t row = int64_t{blockIdx.x} * (kRowNormThreads / kLanes) + threadIdx.x / kLanes;
   const auto column = [&](int i) { return (i * kLanes + lane) * kWidth; };
   const auto inside = [&](int i) { return column(i) < p.N; };
   const auto rowIn = [&](const void* data) { return row < p.T ? static_cast<const T*>(data) + row * p.N : nullptr; };
@@ -69,8 +68,8 @@ __global__ void __launch_bounds__(kThreads) postNormKernel(PostNormParams p) {
 
 template <typename T, int kLanes, int kVectors>
 cudaError_t launchRows(const PostNormParams& p, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>(ceilDiv(p.T, kThreads / kLanes));
-  return launchDependent(postNormKernel<T, kLanes, kVectors>, blocks, kThreads, 0, stream, p);
+  const auto blocks = static_cast<unsigned>(ceilDiv(p.T, kRowNormThreads / kLanes));
+  return launchDependent(postNormKernel<T, kLanes, kVectors>, blocks, kRowNormThreads, 0, stream, p);
 }
 
 }  // namespace
@@ -85,8 +84,8 @@ cudaError_t launchPostNorm(const PostNormParams& params, cudaStream_t stream) {
     using T = typename decltype(tag)::Type;
     if (params.N <= widthOf<T>(kWarpSize, 3)) return launchRows<T, kWarpSize, 3>(params, stream);
     if (params.N <= widthOf<T>(kWarpSize, 4)) return launchRows<T, kWarpSize, 4>(params, stream);
-    if (params.N <= widthOf<T>(kThreads, 2)) return launchRows<T, kThreads, 2>(params, stream);
-    return launchRows<T, kThreads, 4>(params, stream);
+    if (params.N <= widthOf<T>(kRowNormThreads, 2)) return launchRows<T, kRowNormThreads, 2>(params, stream);
+    return launchRows<T, kRowNormThreads, 4>(params, stream);
   });
 }
 
