@@ -17,6 +17,7 @@ set(CMAKE_CUDA_FLAGS_RELEASE "-O1 -DNDEBUG")
 # alignment would be that of both, and their kernels would need more memory.
 set(PADFREE_COMPILED_TOGETHER
   "linear/sm90/half/any_chunks_(fp16|bf16)"
+  "linear/sm90/half/heads_(fp16|bf16)"
   "attention/sm90/ring_(fp16|bf16)"
   "attention/sm90/(wide|prefix)_(fp16|bf16)"
   "attention/sm90/(window|disentangled)_kernel"
@@ -34,7 +35,7 @@ set(PADFREE_FEW_CORES 4)
 set(PADFREE_COMPILED_TOGETHER_ON_FEW_CORES
   "linear/sm90/half/pairs_(fp16|bf16)"
   "linear/sm90/half/chunks_(fp16|bf16)"
-  "linear/sm90/half/in_place_(fp16|bf16)"
+  "linear/sm90/half/(heads|in_place)_(fp16|bf16)"
   "linear/sm90/half/(any_chunks|rare)_(fp16|bf16)"
   "linear/sm90/e4m3/(chunks|in_place)_(fp16|bf16)"
   "linear/sm90/(e4m3/pairs_(fp16|bf16)|resident/half_(fp16|bf16)|launch)"
@@ -122,7 +123,7 @@ endfunction()
 function(padfree_longest_first variable)
   set(sorted "")
   foreach(pattern "/linear/sm90/e4m3/(chunks|in_place)_"
-                  "/linear/(sm90/half/(pairs|(any_)?chunks|in_place)_|mma/(half|e4m3))" "/linear/sm90/e4m3/rare_"
+                  "/linear/(sm90/half/(pairs|(any_)?chunks|heads|in_place)_|mma/(half|e4m3))" "/linear/sm90/e4m3/rare_"
                   "/attention/sm90/(short|ring)_" "/linear/sm90/(e4m3/|resident/e4m3)" "/linear/sm90/half/"
                   "/attention/mma_prefix_" "/attention/mma_|/(embedding|index|layer_norm)/" "/linear/(sm90/resident|mma)/" "")
     set(matches "${${variable}}")

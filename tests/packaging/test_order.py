@@ -75,7 +75,7 @@ def compiled_together(cmake: CMake, folder: Path, cores: int, architectures: str
 
 def test_files_of_a_group_are_compiled_as_one(cmake: CMake, tmp_path: Path) -> None:
     _, groups = compiled_together(cmake, tmp_path, 16, "90a")
-    assert len(groups) == 10
+    assert len(groups) == 11
 
 
 def test_on_few_cores_kinds_and_both_types_of_a_kernel_are_compiled_as_one(cmake: CMake, tmp_path: Path) -> None:
@@ -86,5 +86,5 @@ def test_on_few_cores_kinds_and_both_types_of_a_kernel_are_compiled_as_one(cmake
 
 def test_for_several_architectures_long_files_stay_apart(cmake: CMake, tmp_path: Path) -> None:
     alone, groups = compiled_together(cmake, tmp_path, 2, "80;90a")
-    assert len(groups) == 10
+    assert len(groups) == 11
     assert str(ROOT / "plugins/linear/sm90/half/pairs_fp16.cu") in alone
