@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
-from .files import write_files
-from .simulate.plot import STYLE, check_plot
+from .simulate.plot import STYLE, check_plot, save_picture
 from .text_lengths import BATCHES, TextLengths
 
 TEXT, GRID, BAR, COME, SORTED = "#1c2024", "#d9dde3", "#2563a8", "#b4512b", "#2563a8"
@@ -32,10 +30,7 @@ def draw_text_lengths(lengths: TextLengths, title: str, path: Path) -> None:
         left, right = picture.subplots(1, 2)
         _draw_histogram(left, lengths)
         _draw_padding(right, lengths)
-        content, kind = io.BytesIO(), path.suffix.removeprefix(".")
-        undated = {"Date": None} if kind == "svg" else None  # the same bytes for the same texts
-        picture.savefig(content, format=kind, metadata=undated, dpi=150)
-    write_files([(path, content.getvalue())])
+        save_picture(picture, path, dpi=150)
 
 
 def _draw_histogram(axes: Any, lengths: TextLengths) -> None:

@@ -55,20 +55,33 @@ def make_head(options: Options, metadata: Metadata, seq_lens: Array) -> Head:
     return DenseHead(options.head, dtype, options.task, len(seq_lens))
 
 
-class DenseHead:
-    """One vector per row: FixedSizeList, or a number where scores have one class."""
+class _Vectors:
+    """Rows of one size, which is that of the first ones."""
 
-    def __init__(self, name: str, dtype: np.dtype[Any], task: str, rows: int) -> None:
-        self._name, self._dtype, self._task, self._rows = name, dtype, task, rows
+    def __init__(self, name: str, dtype: np.dtype[Any], rows: int) -> None:
+        self._name, self._dtype, self._rows = name, dtype, rows
         self._values: Array | None = None
 
-    def add(self, at: Array, outputs: Mapping[str, Array], ragged: RaggedBatch) -> None:
-        """As Head."""
-        values = outputs[self._name][: len(ragged.seq_lens)].reshape(len(ragged.seq_lens), -1)
+    def _keep(self, at: Array | slice, values: Array) -> None:
         if self._values is None:
             self._values = np.empty((self._rows, values.shape[1]), self._dtype)
         with np.errstate(over="ignore"):  # what float16 cannot hold becomes infinite, which is found later
             self._values[at] = values
+
+    def _read_values(self) -> Array:
+        return np.zeros((0, 1), self._dtype) if self._values is None else self._values
+
+
+class DenseHead(_Vectors):
+    """One vector per row: FixedSizeList, or a number where scores have one class."""
+
+    def __init__(self, name: str, dtype: np.dtype[Any], task: str, rows: int) -> None:
+        super().__init__(name, dtype, rows)
+        self._task = task
+
+    def add(self, at: Array, outputs: Mapping[str, Array], ragged: RaggedBatch) -> None:
+        """As Head."""
+        self._keep(at, outputs[self._name][: len(ragged.seq_lens)].reshape(len(ragged.seq_lens), -1))
 
     def finite(self) -> Array:
         """As Head."""
@@ -81,9 +94,6 @@ class DenseHead:
             return {SCORE: pa.array(values[:, 0])}
         name = SCORES if self._task in (RERANK, CLASSIFY) else VECTOR
         return {name: _vectors(values)}
-
-    def _read_values(self) -> Array:
-        return np.zeros((0, 1), self._dtype) if self._values is None else self._values
 
 
 class LabelHead(DenseHead):
@@ -108,23 +118,19 @@ class LabelHead(DenseHead):
         return columns
 
 
-class TokenHead:
+class TokenHead(_Vectors):
     """A vector for every token: List of FixedSizeList."""
 
     def __init__(self, name: str, dtype: np.dtype[Any], metadata: Metadata, seq_lens: Array) -> None:
-        self._name, self._dtype, self._metadata, self._seq_lens = name, dtype, metadata, seq_lens
+        super().__init__(name, dtype, int(seq_lens.sum(dtype=np.int64)))
+        self._metadata, self._seq_lens = metadata, seq_lens
         self._ends = np.cumsum(seq_lens, dtype=np.int64)
-        self._values: Array | None = None
 
     def add(self, at: Array, outputs: Mapping[str, Array], ragged: RaggedBatch) -> None:
         """As Head."""
         parts: Sequence[Array] = split_outputs(outputs, ragged, self._metadata)[self._name]
         for row, part in zip(at.tolist(), parts, strict=True):
-            flat = part.reshape(len(part), -1)
-            if self._values is None:
-                self._values = np.empty((int(self._ends[-1]), flat.shape[1]), self._dtype)
-            with np.errstate(over="ignore"):
-                self._values[self._ends[row] - len(flat) : self._ends[row]] = flat
+            self._keep(slice(self._ends[row] - len(part), self._ends[row]), part.reshape(len(part), -1))
 
     def finite(self) -> Array:
         """As Head."""
@@ -143,9 +149,6 @@ class TokenHead:
             starts = self._ends[rows] - lens
             values = values[np.repeat(starts - offsets[:-1], lens) + np.arange(offsets[-1])]
         return {VECTORS: pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), _vectors(values))}
-
-    def _read_values(self) -> Array:
-        return np.zeros((0, 1), self._dtype) if self._values is None else self._values
 
 
 class SparseHead:

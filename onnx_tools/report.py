@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
-from .analysis.graph import is_padfree, is_standard, node_name, producer
+from .analysis.graph import find_padfree, is_padfree, is_standard, node_name, producer
 from .analysis.layout import layout_of
 from .analysis.symbolic import Analysis, Facts
 from .cost import Lengths, packed_share
@@ -179,7 +179,7 @@ def _padded_nodes(graph: gs.Graph, analysis: Analysis, passes: tuple[PassResult,
         if tensor.name in below and node is not None and (is_padfree(node, node.op) or id(node) in delivering):
             shape = ", ".join(str(size) for size in analysis[tensor].shape or ("?",))
             misses.append(Miss(node_name(node), f"the output '{tensor.name}' [{shape}] is delivered padded"))
-    boundary_nodes = [node_name(node) for node in graph.nodes if is_padfree(node, "PadfreeUnpack")]
+    boundary_nodes = [node_name(node) for node in find_padfree(graph, "PadfreeUnpack")]
     return tuple(misses or (Miss(name, f"'{name}' (PadfreeUnpack) makes padded tokens") for name in boundary_nodes))
 
 
@@ -190,7 +190,7 @@ def _delivering(graph: gs.Graph) -> set[int]:
         moves = is_standard(node, "Cast", "Identity", "Transpose")
         if moves and all(id(reader) in delivering for reader in node.outputs[0].outputs):
             delivering.add(id(node))
-    unpacked = {node.outputs[0].name for node in graph.nodes if is_padfree(node, "PadfreeUnpack")}
+    unpacked = {node.outputs[0].name for node in find_padfree(graph, "PadfreeUnpack")}
     for node in graph.nodes:
         if id(node) in delivering and node.inputs[0].name in unpacked:
             unpacked.add(node.outputs[0].name)

@@ -7,10 +7,9 @@ A chunk is several runs; on a CPU it is one small run, for runs take seconds the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from .budget import Budget, cut
-from .request import RaggedBatch
+from .request import OutputRows, RaggedBatch
 from .session import Session
 
 CHUNK_TOKENS = 1 << 18
@@ -27,10 +26,10 @@ def chunks(session: Session, seq_lens: Sequence[int]) -> list[slice]:
     return [slice(run.start, run.stop) for run in cut(seq_lens, Budget(tokens))]
 
 
-def run_chunks(session: Session, ragged: RaggedBatch, on_chunk: OnChunk) -> dict[str, list[Any]]:
+def run_chunks(session: Session, ragged: RaggedBatch, on_chunk: OnChunk) -> OutputRows:
     """As Session.run_ragged; calls `on_chunk` after every chunk."""
     lengths = ragged.seq_lens.tolist()
-    results: dict[str, list[Any]] = {item.name: [] for item in session.metadata.outputs}
+    results: OutputRows = {item.name: [] for item in session.metadata.outputs}
     for chunk in chunks(session, lengths):
         for name, rows in session.run_ragged(ragged.part(chunk.start, chunk.stop)).items():
             results[name].extend(rows)

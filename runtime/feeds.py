@@ -14,7 +14,7 @@ from padfree.contract.names import PER_SEQUENCE, PREFIX
 
 from .errors import SessionError
 from .masks import mask_values
-from .request import RaggedBatch
+from .request import OutputRows, RaggedBatch
 from .rows import no_tokens
 from .shared_values import check_shared
 
@@ -92,7 +92,7 @@ def padded_feeds(ragged: RaggedBatch, metadata: Metadata, width: int | None = No
     return feeds
 
 
-def split_outputs(outputs: Mapping[str, Any], ragged: RaggedBatch, metadata: Metadata) -> dict[str, list[Any]]:
+def split_outputs(outputs: Mapping[str, Any], ragged: RaggedBatch, metadata: Metadata) -> OutputRows:
     """One result per sequence, without its padding: [len, ...] of [T, ...] and [B, S, ...], [...] of [B, ...].
 
     Of other axes likewise, [H, len, len] of [B, H, S, S]; constant outputs are the same for every sequence. Sizes that
@@ -105,7 +105,7 @@ def split_outputs(outputs: Mapping[str, Any], ragged: RaggedBatch, metadata: Met
     seq_lens = ragged.seq_lens.tolist()
     tokens = sum(seq_lens)
     ends = list(accumulate(seq_lens))
-    results: dict[str, list[Any]] = {}
+    results: OutputRows = {}
     for item in metadata.outputs:
         array = outputs[item.name]
         if item.unknown_size is not None and not (len(seq_lens) == 1 and item.sizes[0] == "B"):

@@ -18,7 +18,7 @@ from padfree.contract.names import PREFIX
 
 from .budget import Budget
 from .errors import SessionError
-from .request import RaggedBatch
+from .request import OutputRows, RaggedBatch
 from .rows import Int32Array, TokenArray, as_int32
 
 LEAST_PREFIX = 16
@@ -304,9 +304,9 @@ def _ranges(pieces: Iterable[tuple[int, int]]) -> npt.NDArray[np.int64]:
     return np.concatenate([np.arange(start, start + length) for start, length in pieces])
 
 
-def own_rows(results: Mapping[str, list[Any]], runs: Sequence[SharedRun], count: int) -> dict[str, list[Any]]:
+def own_rows(results: Mapping[str, list[Any]], runs: Sequence[SharedRun], count: int) -> OutputRows:
     """The caller's rows in its order, of all sequences of all runs; those of prefixes stay behind."""
-    in_order: dict[str, list[Any]] = {name: [None] * count for name in results}
+    in_order: OutputRows = {name: [None] * count for name in results}
     first = 0
     for run in runs:
         for name, rows in results.items():

@@ -31,6 +31,8 @@ _ADVICE = (
     "scale the numbers as the model was trained with them",
     "tokenise with the tokenizer that belongs to this model",
 )
+OutputRows = dict[str, list[Any]]
+"""By name of the output, an array for every sequence."""
 FEW = 64
 """For so few numbers Python is faster than NumPy."""
 ZERO_WHEN_MISSING = ("token_type_ids", "segment_ids")  # tokenisers leave it out for single texts, and mean zeros
@@ -108,8 +110,7 @@ def read_request(request: Any, metadata: Metadata) -> RaggedBatch:
         if ragged is not None:
             return ragged
     ids = metadata.ids_input()
-    columns = metadata.own_names(request) if isinstance(request, Mapping) else {ids.name: request}
-    check_names(columns, metadata)
+    columns = columns_of(request, metadata)
     items = metadata.token_inputs()
     items_by_name = {item.name: item for item in items}
     columns_read = {
@@ -182,8 +183,7 @@ def read_packed(inputs: Any, seq_lens: Any, metadata: Metadata, *, filler_tokens
         SessionError: as read_request; also lengths that are negative or do not add up to T.
     """
     ids = metadata.ids_input()
-    columns = metadata.own_names(inputs) if isinstance(inputs, Mapping) else {ids.name: inputs}
-    check_names(columns, metadata)
+    columns = columns_of(inputs, metadata)
     lens = as_int32(seq_lens, "seq_lens")
     if filler_tokens < 0:
         raise SessionError(f"filler_tokens is {filler_tokens}, allowed: 0 or more; pass T minus the lengths' sum")
@@ -256,6 +256,13 @@ def check_one_run(tokens: int, sequences: int, metadata: Metadata) -> None:
                 f"{value} {what} in one run, the engine's profile takes {limit}; split the request, or build "
                 f"the engine with {option} {value}"
             )
+
+
+def columns_of(inputs: Any, metadata: Metadata) -> dict[str, Any]:
+    """A request's inputs by the model's names; ids may come alone. Raises SessionError as check_names."""
+    columns = metadata.own_names(inputs) if isinstance(inputs, Mapping) else {metadata.ids_input().name: inputs}
+    check_names(columns, metadata)
+    return columns
 
 
 def check_names(columns: Mapping[str, Any], metadata: Metadata) -> None:

@@ -16,7 +16,7 @@ from padfree.contract.metadata import Metadata
 from padfree.contract.names import ONNX_SUFFIX
 
 from .arrays.checked_calls import CheckedCalls
-from .arrays.device_arrays import caller_stream, on_device
+from .arrays.device_arrays import any_on_device, caller_stream
 from .arrays.device_requests import device_feeds
 from .backend import Backend, RunOptions, RunUnderWay
 from .budget import Budget, cut
@@ -25,7 +25,7 @@ from .feeds import packed_feeds, padded_feeds, split_outputs
 from .gpu.trt import import_tensorrt
 from .plan_files import open_plan
 from .prefixes import Costs, SharedRun, own_rows, read_prefix, shared_runs
-from .request import RaggedBatch, check_one_run, read_packed, read_request
+from .request import OutputRows, RaggedBatch, check_one_run, read_packed, read_request
 from .shared_values import groups_of_shared
 
 Array = npt.NDArray[Any]
@@ -119,7 +119,7 @@ class Session(Closing):
 
     def run(
         self, request: Mapping[str, Sequence[Any]] | Sequence[Any], *, outputs: str = "host", stream: Any = None
-    ) -> dict[str, list[Any]]:
+    ) -> OutputRows:
         """Runs a ragged batch.
 
         Args:
@@ -139,7 +139,7 @@ class Session(Closing):
         """
         return self.run_ragged(read_request(request, self._metadata), outputs=outputs, stream=stream)
 
-    def run_ragged(self, ragged: RaggedBatch, *, outputs: str = "host", stream: Any = None) -> dict[str, list[Any]]:
+    def run_ragged(self, ragged: RaggedBatch, *, outputs: str = "host", stream: Any = None) -> OutputRows:
         """Runs a batch that `read_request` or `read_packed` has checked for this model; otherwise as `run`."""
         options = self._run_options(outputs, stream)
         groups = groups_of_shared(ragged, self._metadata)
@@ -147,7 +147,7 @@ class Session(Closing):
             return self._run_groups(ragged, groups, options)
         return self._run_together(ragged, options)
 
-    def _run_together(self, ragged: RaggedBatch, options: Mapping[str, Any]) -> dict[str, list[Any]]:
+    def _run_together(self, ragged: RaggedBatch, options: Mapping[str, Any]) -> OutputRows:
         """Runs sequences that may share runs, and prefixes where that pays."""
         runs = shared_runs(ragged, self._metadata, self._budget, self._costs)
         if runs:
@@ -157,7 +157,7 @@ class Session(Closing):
         parts = [ragged.part(run.start, run.stop) for run in cut(ragged.seq_lens.tolist(), self._budget)]
         return self._run_batches(parts, options)
 
-    def _run_batches(self, parts: Sequence[RaggedBatch], options: Mapping[str, Any]) -> dict[str, list[Any]]:
+    def _run_batches(self, parts: Sequence[RaggedBatch], options: Mapping[str, Any]) -> OutputRows:
         """Runs batches that each fit; results one batch after the other."""
         if len(parts) == 1:
             started = self._start(parts[0], options)
@@ -207,8 +207,7 @@ class Session(Closing):
         call = None if prefix is not None else self._calls.read(inputs, seq_lens)
         if call is not None and self._calls.is_known(call):
             return self._backend.run(call.feeds, **options)
-        values = (*inputs.values(), seq_lens) if isinstance(inputs, Mapping) else (inputs, seq_lens)
-        if any(on_device(value) for value in values):
+        if any_on_device(inputs, seq_lens):
             if prefix is not None:
                 raise SessionError("prefix needs inputs on the host, these are on the GPU; pass NumPy arrays")
             feeds = device_feeds(
@@ -246,9 +245,9 @@ class Session(Closing):
 
     def _run_groups(
         self, ragged: RaggedBatch, groups: Sequence[Sequence[int]], options: Mapping[str, Any]
-    ) -> dict[str, list[Any]]:
+    ) -> OutputRows:
         """Runs sequences, each with others of its group alone, and puts the results in the caller's order."""
-        results: dict[str, list[Any]] = {item.name: [None] * ragged.seq_lens.size for item in self._metadata.outputs}
+        results: OutputRows = {item.name: [None] * ragged.seq_lens.size for item in self._metadata.outputs}
         for group in groups:
             for name, rows in self._run_together(ragged.take(group), options).items():
                 for at, row in zip(group, rows, strict=True):
@@ -258,9 +257,9 @@ class Session(Closing):
     def _start(self, part: RaggedBatch, options: Mapping[str, Any], *, patient: bool = True) -> RunUnderWay | None:
         return self._backend.start(self.feeds(part), **options, patient=patient)
 
-    def _run_parts(self, parts: Sequence[RaggedBatch], options: Mapping[str, Any]) -> dict[str, list[Any]]:
+    def _run_parts(self, parts: Sequence[RaggedBatch], options: Mapping[str, Any]) -> OutputRows:
         """Several runs; each starts before the one before it has ended, unless other threads have all contexts."""
-        results: dict[str, list[Any]] = {item.name: [] for item in self._metadata.outputs}
+        results: OutputRows = {item.name: [] for item in self._metadata.outputs}
         before: RunUnderWay | None = None
         try:
             for part in parts:

@@ -18,7 +18,7 @@ from padfree.contract.metadata import Metadata
 from padfree.runtime import SessionError
 from padfree.runtime.batching import Batcher, Budget, ClosedError, DeadlineError, FairShare, QueueFullError
 from padfree.runtime.pool import DevicePool
-from padfree.runtime.request import RaggedBatch, read_request
+from padfree.runtime.request import OutputRows, RaggedBatch, read_request
 from padfree.runtime.text import ServedModel, TextInputs, column_count, of_columns
 
 from . import wire
@@ -44,7 +44,7 @@ class Runner(Protocol):
     def budget(self) -> Budget:
         """What one run takes."""
 
-    def run_ragged(self, ragged: RaggedBatch) -> dict[str, list[Any]]:
+    def run_ragged(self, ragged: RaggedBatch) -> OutputRows:
         """Runs a checked batch; any number of threads may call it."""
 
 
@@ -213,11 +213,11 @@ class _Measuring:
         """How long the last run of this thread took; answers are handed out by the thread that ran them."""
         return getattr(self._of_thread, "seconds", 0.0)
 
-    def run(self, request: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    def run(self, request: Mapping[str, Sequence[Any]]) -> OutputRows:
         """As Session.run."""
         return self.run_ragged(read_request(request, self.metadata))
 
-    def run_ragged(self, ragged: RaggedBatch) -> dict[str, list[Any]]:
+    def run_ragged(self, ragged: RaggedBatch) -> OutputRows:
         """As Session.run_ragged."""
         start = time.perf_counter()
         results = self._session.run_ragged(ragged)

@@ -177,7 +177,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"padfree {version()}")
     subparsers = parser.add_subparsers(title="subcommands", metavar="SUBCOMMAND", required=True)
     for module in SUBCOMMANDS:
-        module.add_parser(subparsers)
+        name = module.__name__.rpartition(".")[2]
+        subparser = subparsers.add_parser(name, help=module.HELP, description=module.DESCRIPTION)
+        module.add_arguments(subparser)
+        subparser.set_defaults(function=module.run)
     return parser
 
 

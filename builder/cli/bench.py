@@ -24,16 +24,17 @@ UNIFORM = "uniform"
 GPU_PARTS = ("gpu", "driver", "tensorrt", "library", "registration")
 
 
-def add_parser(subparsers: Any) -> None:
-    """Adds the subcommand."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "bench",
-        help="measure an engine beside its peers",
-        description="Builds a packed engine of an exported model, checks its answers and those of every peer against "
-        "the original in fp32, times all in turn in one process, and prints a table. A peer that is not installed or "
-        "does not apply is named with the reason. Without a GPU and TensorRT: the original and the rewritten file in "
-        "onnxruntime on the CPU.",
-    )
+HELP = "measure an engine beside its peers"
+DESCRIPTION = (
+    "Builds a packed engine of an exported model, checks its answers and those of every peer against "
+    "the original in fp32, times all in turn in one process, and prints a table. A peer that is not installed or "
+    "does not apply is named with the reason. Without a GPU and TensorRT: the original and the rewritten file in "
+    "onnxruntime on the CPU."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the subcommand's arguments."""
     parser.add_argument(
         "model", type=Path, help="exported model, such as model.onnx; a model's folder; or a Hugging Face id"
     )
@@ -74,7 +75,6 @@ def add_parser(subparsers: Any) -> None:
         "--cpu", action="store_true", help="compare in onnxruntime on the CPU, also on a machine with a GPU"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="append the results as one JSON line")
-    parser.set_defaults(function=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

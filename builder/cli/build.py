@@ -59,16 +59,17 @@ MIB = 1 << 20
 CUDA_THREAD = "padfree-cuda"
 
 
-def add_parser(subparsers: Any) -> None:
-    """Adds the subcommand."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "build",
-        help="build a TensorRT engine, or several",
-        description="Builds a TensorRT engine from a model's folder, from an exported model, which is rewritten first, "
-        "or from a rewritten one. Writes the plan and, beside it, its metadata (FILE.json), and the tokenizer of a "
-        "folder (FILE.tokenizer.json): keep them together. Several models, precisions or profiles become several "
-        "engines in a folder, for which TensorRT starts once.",
-    )
+HELP = "build a TensorRT engine, or several"
+DESCRIPTION = (
+    "Builds a TensorRT engine from a model's folder, from an exported model, which is rewritten first, "
+    "or from a rewritten one. Writes the plan and, beside it, its metadata (FILE.json), and the tokenizer of a "
+    "folder (FILE.tokenizer.json): keep them together. Several models, precisions or profiles become several "
+    "engines in a folder, for which TensorRT starts once."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the subcommand's arguments."""
     parser.add_argument(
         "model",
         type=Path,
@@ -110,7 +111,6 @@ def add_parser(subparsers: Any) -> None:
     add_verbose_option(
         parser, "how the time was spent, the engine's properties, tensors that stay float32, and the coverage report"
     )
-    parser.set_defaults(function=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

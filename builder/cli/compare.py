@@ -22,17 +22,18 @@ LOOK_INSIDE = "compare the packed .onnx file it was made from, with the runner o
 RUNNERS = ("onnxrt", "onnxrt-packed", "trt", "trt-padded", "torch")
 
 
-def add_parser(subparsers: Any) -> None:
-    """Adds the subcommand."""
+HELP = "compare models with the one they were made from"
+DESCRIPTION = (
+    "Runs the original in onnxruntime and other models on the same padded batches, and compares their "
+    "outputs on every valid token, with Polygraphy. Exit code 0 only where all agree within their tolerances."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the subcommand's arguments."""
     from padfree.builder.compare.tolerances import describe_tolerances
 
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "compare",
-        help="compare models with the one they were made from",
-        description="Runs the original in onnxruntime and other models on the same padded batches, and compares their "
-        "outputs on every valid token, with Polygraphy. Exit code 0 only where all agree within their tolerances.",
-        epilog=describe_tolerances(),
-    )
+    parser.epilog = describe_tolerances()
     parser.add_argument(
         "original", type=Path, help="the reference: the exported model, a model's folder or a Hugging Face id"
     )
@@ -55,7 +56,6 @@ def add_parser(subparsers: Any) -> None:
     add_head_options(parser)
     _add_data_options(parser)
     _add_output_options(parser)
-    parser.set_defaults(function=run)
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:

@@ -14,17 +14,17 @@ from .options import add_device_option, add_output_option, add_revision_option
 from .row_progress import show_batches
 from .stages import add_quiet_option, sayer
 
+HELP = "measure what runs cost, by length and batch"
+DESCRIPTION = (
+    "Times runs of an engine (TensorRT) or a rewritten .onnx file (onnxruntime, CPU) over a grid of "
+    "sequence lengths and batches, from ids on the host to results on the host, and writes a cost table for "
+    "batching policies and `padfree simulate`. On a CPU, where runs take seconds, the default grid is coarser and "
+    "has fewer runs: 96 instead of 1,242 for a model of 512 positions."
+)
 
-def add_parser(subparsers: Any) -> None:
-    """Adds the subcommand."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "costs",
-        help="measure what runs cost, by length and batch",
-        description="Times runs of an engine (TensorRT) or a rewritten .onnx file (onnxruntime, CPU) over a grid of "
-        "sequence lengths and batches, from ids on the host to results on the host, and writes a cost table for "
-        "batching policies and `padfree simulate`. On a CPU, where runs take seconds, the default grid is coarser and "
-        "has fewer runs: 96 instead of 1,242 for a model of 512 positions.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the subcommand's arguments."""
     parser.add_argument(
         "model", type=Path, help="model.plan or packed.onnx; a model's folder or a Hugging Face id runs on the CPU"
     )
@@ -43,7 +43,6 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--repeats", type=int, metavar="N", help="timed runs per cell (default 20; 5 on a CPU)")
     add_device_option(parser)
     add_quiet_option(parser)
-    parser.set_defaults(function=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

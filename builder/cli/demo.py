@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -25,17 +25,17 @@ QUICK_TEXTS = 4
 ENGINE_PARTS = ("gpu", "driver", "tensorrt", "library", "registration")
 
 
-def add_parser(subparsers: Any) -> None:
-    """Adds the subcommand."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "demo",
-        help="show what padfree does, on this machine",
-        description="Tokenises real texts of very different lengths, rewrites a small exported BERT and a "
-        "BERT-base-shaped model with random weights, and compares original (padded) and rewritten (packed) in "
-        "onnxruntime and, with a GPU and TensorRT, as engines. Downloads nothing.",
-    )
+HELP = "show what padfree does, on this machine"
+DESCRIPTION = (
+    "Tokenises real texts of very different lengths, rewrites a small exported BERT and a "
+    "BERT-base-shaped model with random weights, and compares original (padded) and rewritten (packed) in "
+    "onnxruntime and, with a GPU and TensorRT, as engines. Downloads nothing."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the subcommand's arguments."""
     parser.add_argument("--quick", action="store_true", help="two layers and few texts: seconds instead of a minute")
-    parser.set_defaults(function=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

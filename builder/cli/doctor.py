@@ -7,7 +7,6 @@ import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from padfree.builder.errors import BuildError
 
@@ -16,15 +15,16 @@ from .console import make_table, output_console, print_line
 REQUIRABLE = ("python", "gpu", "driver", "tensorrt", "library", "registration", "compiler", "nvcc", "headers")
 
 
-def add_parser(subparsers: Any) -> None:
-    """Adds the subcommand."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "doctor",
-        help="check this machine",
-        description="Checks GPU, driver, TensorRT, plugin library and build tools. A missing part is not a failure, "
-        "because rewriting and the CPU need none of them. The command fails if an installed part does not work, or if "
-        "a part that --require names is missing.",
-    )
+HELP = "check this machine"
+DESCRIPTION = (
+    "Checks GPU, driver, TensorRT, plugin library and build tools. A missing part is not a failure, "
+    "because rewriting and the CPU need none of them. The command fails if an installed part does not work, or if "
+    "a part that --require names is missing."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the subcommand's arguments."""
     parser.add_argument(
         "--require",
         default="",
@@ -46,7 +46,6 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--device", type=int, default=0, metavar="N", help="CUDA device for --check and --plan (default 0)"
     )
-    parser.set_defaults(function=run)
 
 
 def _check(arguments: argparse.Namespace) -> int:

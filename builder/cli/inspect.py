@@ -53,15 +53,16 @@ KINDS = {
 }
 
 
-def add_parser(subparsers: Any) -> None:
-    """Adds the subcommand."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "inspect",
-        help="show what a model or an engine is, and what of it is packed",
-        description="Shows interface, inputs, outputs, coverage, plugins and, of a plan, where and for what it was "
-        "built. An exported model is rewritten in memory to show what padfree makes of it. Needs neither TensorRT nor "
-        "a GPU.",
-    )
+HELP = "show what a model or an engine is, and what of it is packed"
+DESCRIPTION = (
+    "Shows interface, inputs, outputs, coverage, plugins and, of a plan, where and for what it was "
+    "built. An exported model is rewritten in memory to show what padfree makes of it. Needs neither TensorRT nor "
+    "a GPU."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the subcommand's arguments."""
     parser.add_argument(
         "model", type=Path, help="model.onnx, packed.onnx, model.plan, a model's folder or a Hugging Face id"
     )
@@ -81,7 +82,6 @@ def add_parser(subparsers: Any) -> None:
     add_head_options(parser)
     add_length_options(parser)
     add_verbose_option(parser, "inputs, outputs, plugins, texts, every pass and what it missed, and the roofline")
-    parser.set_defaults(function=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -47,14 +47,15 @@ if TYPE_CHECKING:
 PLAN_SUFFIXES = (".plan", ".engine", ".trt")
 
 
-def add_parser(subparsers: Any) -> None:
-    """Adds the subcommand."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "optimize",
-        help="rewrite an exported ONNX model",
-        description="Rewrites an exported ONNX encoder so that it computes no padding. Needs no GPU; the result "
-        "runs in onnxruntime (padfree run) and builds into an engine (padfree build).",
-    )
+HELP = "rewrite an exported ONNX model"
+DESCRIPTION = (
+    "Rewrites an exported ONNX encoder so that it computes no padding. Needs no GPU; the result "
+    "runs in onnxruntime (padfree run) and builds into an engine (padfree build)."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the subcommand's arguments."""
     parser.add_argument(
         "model",
         type=Path,
@@ -76,7 +77,6 @@ def add_parser(subparsers: Any) -> None:
     add_length_options(parser)
     add_quiet_option(parser)
     add_verbose_option(parser, "outputs, tensors that stay float32, every pass with its near misses, and the roofline")
-    parser.set_defaults(function=run)
 
 
 def _check_suffixes(output: Path, report: Path | None) -> None:

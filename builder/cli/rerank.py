@@ -4,25 +4,23 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from .bulk import add_options, run_job
 
+HELP = "score pairs of texts of whole data sets, on every GPU"
+DESCRIPTION = (
+    "Scores the pairs of texts of parquet, JSON lines or CSV files with a cross-encoder: one score for "
+    "each pair, or one for each class. The result is a folder of parquet files. After an interruption, the same "
+    "command resumes, and no row appears twice."
+)
 
-def add_parser(subparsers: Any) -> None:
-    """Adds the subcommand."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "rerank",
-        help="score pairs of texts of whole data sets, on every GPU",
-        description="Scores the pairs of texts of parquet, JSON lines or CSV files with a cross-encoder: one score for "
-        "each pair, or one for each class. The result is a folder of parquet files. After an interruption, the same "
-        "command resumes, and no row appears twice.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the subcommand's arguments."""
     add_options(parser)
     usual = "default: as the inputs spell pairs, such as query and text, or text and text_pair"
     parser.add_argument("--query", metavar="COLUMN", help=f"column of first texts ({usual})")
     parser.add_argument("--document", metavar="COLUMN", help="column of second texts (default: likewise)")
-    parser.set_defaults(function=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

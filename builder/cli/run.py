@@ -29,16 +29,17 @@ if TYPE_CHECKING:
     from padfree.runtime.texts import PackedTexts, Text, TextReader
 
 
-def add_parser(subparsers: Any) -> None:
-    """Adds the subcommand."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "run",
-        help="run an engine or a rewritten model",
-        description="Runs an engine (TensorRT) or a rewritten .onnx file (onnxruntime, CPU) on a ragged batch. Results "
-        "are written as .npz in the order of the inputs: outputs with one row per sequence as [B, ...], outputs with "
-        "one row per token as [T, ...] with seq_lens. If the output is named .jsonl, it gets the model's answer for "
-        "each text: a vector, a score, a label with its score, or words with labels.",
-    )
+HELP = "run an engine or a rewritten model"
+DESCRIPTION = (
+    "Runs an engine (TensorRT) or a rewritten .onnx file (onnxruntime, CPU) on a ragged batch. Results "
+    "are written as .npz in the order of the inputs: outputs with one row per sequence as [B, ...], outputs with "
+    "one row per token as [T, ...] with seq_lens. If the output is named .jsonl, it gets the model's answer for "
+    "each text: a vector, a score, a label with its score, or words with labels."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the subcommand's arguments."""
     parser.add_argument(
         "model", type=Path, help="model.plan or packed.onnx; a model's folder or a Hugging Face id runs on the CPU"
     )
@@ -69,7 +70,6 @@ def add_parser(subparsers: Any) -> None:
     add_other_gpu_option(parser)
     parser.add_argument("--no-cuda-graphs", action="store_true", help="never capture CUDA graphs")
     add_quiet_option(parser)
-    parser.set_defaults(function=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

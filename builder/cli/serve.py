@@ -19,16 +19,17 @@ KEY_VARIABLE = "PADFREE_API_KEY"
 PACKAGES = ("starlette", "uvicorn", "orjson")
 
 
-def add_parser(subparsers: Any) -> None:
-    """Adds the subcommand."""
-    parser: Parser = subparsers.add_parser(
-        "serve",
-        help="serve a model over HTTP",
-        description="Serves an engine (TensorRT) or a rewritten .onnx file (onnxruntime, CPU) over HTTP: OpenAI's "
-        "/v1/embeddings, Cohere's /v1/rerank, and the routes of text-embeddings-inference. After SIGTERM or "
-        "Ctrl-C it answers the requests that it has taken, and ends.",
-        epilog="Environment variables, named in brackets, set what the command line does not.",
-    )
+HELP = "serve a model over HTTP"
+DESCRIPTION = (
+    "Serves an engine (TensorRT) or a rewritten .onnx file (onnxruntime, CPU) over HTTP: OpenAI's "
+    "/v1/embeddings, Cohere's /v1/rerank, and the routes of text-embeddings-inference. After SIGTERM or "
+    "Ctrl-C it answers the requests that it has taken, and ends."
+)
+
+
+def add_arguments(parser: Parser) -> None:
+    """Adds the subcommand's arguments."""
+    parser.epilog = "Environment variables, named in brackets, set what the command line does not."
     parser.add_argument(
         "model", type=Path, help="model.plan or packed.onnx; a model's folder or a Hugging Face id is served on the CPU"
     )
@@ -36,7 +37,6 @@ def add_parser(subparsers: Any) -> None:
     _add_server_options(parser.add_argument_group("the server"))
     _add_limit_options(parser.add_argument_group("limits"))
     parser.add_variables(PREFIX)
-    parser.set_defaults(function=run)
 
 
 def _add_model_options(group: argparse._ArgumentGroup) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from padfree.builder.errors import BuildError
 
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from padfree.runtime.batching import Waiting
 
 
-def add_parser(subparsers: Any) -> None:
-    """Adds the subcommand."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "simulate",
-        help="compare batching policies on measured costs",
-        description="Replays arrivals of requests, generated or recorded, against cost tables of `padfree costs`, in "
-        "simulated time, with three policies on every table: one request per run, first come first served within the "
-        "budget, and the cheapest cut. Only runs and queues are simulated: no network, no time to decide.",
-    )
+HELP = "compare batching policies on measured costs"
+DESCRIPTION = (
+    "Replays arrivals of requests, generated or recorded, against cost tables of `padfree costs`, in "
+    "simulated time, with three policies on every table: one request per run, first come first served within the "
+    "budget, and the cheapest cut. Only runs and queues are simulated: no network, no time to decide."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the subcommand's arguments."""
     parser.add_argument("costs", type=Path, nargs="+", help="cost tables; results carry the files' names")
     group = parser.add_argument_group("arrivals")
     group.add_argument("--trace", type=Path, metavar="FILE", help="recorded arrivals: JSON lines of at_ms and length")
@@ -63,7 +64,6 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument("--max-waiting", type=int, default=1024, metavar="N", help="longest queue (default 1024)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write results as JSON lines")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw latency over throughput (.svg, .png)")
-    parser.set_defaults(function=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

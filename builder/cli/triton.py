@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 from shlex import join, quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .console import make_table, output_console, print_line
 from .options import add_revision_option, say
@@ -18,15 +18,16 @@ BACKENDS = ("tensorrt", "python", "padfree")
 LONG_TEXTS = ("truncate", "refuse")
 
 
-def add_parser(subparsers: Any) -> None:
-    """Adds the subcommand."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "triton",
-        help="write a Triton model repository",
-        description="Writes a model repository for NVIDIA's Triton Inference Server from an engine or a rewritten "
-        "model: configurations, model files, warm-up requests, and a Dockerfile and a Kubernetes manifest for the "
-        "server. Needs neither a GPU nor a server.",
-    )
+HELP = "write a Triton model repository"
+DESCRIPTION = (
+    "Writes a model repository for NVIDIA's Triton Inference Server from an engine or a rewritten "
+    "model: configurations, model files, warm-up requests, and a Dockerfile and a Kubernetes manifest for the "
+    "server. Needs neither a GPU nor a server."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the subcommand's arguments."""
     parser.add_argument(
         "model", type=Path, help="model.plan or packed.onnx; a model's folder or a Hugging Face id is served on the CPU"
     )
@@ -54,7 +55,6 @@ def add_parser(subparsers: Any) -> None:
     _add_server_options(parser)
     _add_batching_options(parser)
     _add_text_options(parser)
-    parser.set_defaults(function=run)
 
 
 def _add_server_options(parser: argparse.ArgumentParser) -> None:

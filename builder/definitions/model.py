@@ -47,6 +47,11 @@ class EncoderRows:
     tensors: Tensors
 
 
+def of_type(*names: str) -> Callable[[Keys, frozenset[str]], bool]:
+    """Whether a model is of one of these types, by config.json alone."""
+    return lambda keys, _: keys.raw.get("model_type") in names
+
+
 Outputs = Mapping[str, tuple[str, Sequence[int | str]]]
 WriteHead = Callable[[Writing, EncoderRows], Outputs]
 

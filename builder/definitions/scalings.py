@@ -79,8 +79,7 @@ def _llama3(base: float, size: int, keys: Keys, positions: int) -> Frequencies:
 
 def _yarn(base: float, size: int, keys: Keys, positions: int) -> Frequencies:
     """High frequencies stay, low ones are divided, with a ramp between two numbers of rotations (arXiv 2309.00071)."""
-    trained_length = keys.size("original_max_position_embeddings", default=positions)
-    factor = keys.number("factor", default=positions / trained_length)
+    trained_length, factor = _stretching(keys, positions)
     fast, slow = keys.number("beta_fast", default=32.0), keys.number("beta_slow", default=1.0)
     if base <= 1:
         raise NotDefinedError(f"the base of rotary embeddings is {base:g}, which yarn has no ramp for")
@@ -97,6 +96,12 @@ def _yarn(base: float, size: int, keys: Keys, positions: int) -> Frequencies:
     return Frequencies(numbers.astype(np.float32), _yarn_scale(keys, factor))
 
 
+def _stretching(keys: Keys, positions: int) -> tuple[int, float]:
+    """The longest text of the training, and how many times as long others may be."""
+    trained_length = keys.size("original_max_position_embeddings", default=positions)
+    return trained_length, keys.number("factor", default=positions / trained_length)
+
+
 def _yarn_scale(keys: Keys, factor: float) -> float:
     def of(weight: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
@@ -110,8 +115,7 @@ def _longrope(base: float, size: int, keys: Keys, positions: int) -> Frequencies
 
     In transformers the long ones are taken for all texts of a batch as soon as one is longer.
     """
-    trained_length = keys.size("original_max_position_embeddings", default=positions)
-    factor = keys.number("factor", default=positions / trained_length)
+    trained_length, factor = _stretching(keys, positions)
     scale = 1.0 if factor <= 1 or trained_length < 2 else math.sqrt(1 + math.log(factor) / math.log(trained_length))
     short, long = (np.asarray(keys.numbers(name, size // 2), np.float32) for name in ("short_factor", "long_factor"))
     numbers = np.float32(1) / (short * _wavelengths(size, base))

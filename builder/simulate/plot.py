@@ -57,7 +57,11 @@ def draw(summaries: Sequence[Summary], title: str, path: Path) -> None:
         axes.set_title(title, loc="left")
         axes.grid(alpha=0.25)
         axes.legend()
-        content, kind = io.BytesIO(), path.suffix.removeprefix(".")
-        undated = {"Date": None} if kind == "svg" else None  # the same bytes for the same results
-        picture.savefig(content, format=kind, bbox_inches="tight", metadata=undated)
+        save_picture(picture, path, bbox_inches="tight")
+
+
+def save_picture(picture: Any, path: Path, **options: Any) -> None:
+    """Writes a picture of the kind that the suffix says, with the same bytes for the same contents."""
+    content, kind = io.BytesIO(), path.suffix.removeprefix(".")
+    picture.savefig(content, format=kind, metadata={"Date": None} if kind == "svg" else None, **options)
     write_files([(path, content.getvalue())])

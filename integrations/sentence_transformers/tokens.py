@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from padfree.runtime.text import Text, TextEncoder
+from padfree.runtime.text import Text, TextEncoder, count_characters
 from padfree.runtime.texts import IDS, TYPES
 from tokenizers import Tokenizer
 
@@ -53,7 +53,7 @@ class TextTokens:
         """As `read`, in parts of which each fills a run."""
         start = characters = 0
         for stop, text in enumerate(texts, start=1):
-            characters += len(text) if isinstance(text, str) else len(text[0]) + len(text[1])
+            characters += count_characters(text)
             if characters >= CHARACTERS_A_RUN or stop == len(texts):
                 yield self.read(texts[start:stop], most)
                 start, characters = stop, 0

@@ -4,6 +4,7 @@
 from .graph import (
     Editor,
     dtype_name,
+    find_padfree,
     is_output,
     is_padfree,
     is_standard,
@@ -39,6 +40,7 @@ __all__ = [
     "NodeBuilder",
     "dims_of",
     "dtype_name",
+    "find_padfree",
     "fits",
     "is_output",
     "is_padfree",

@@ -27,6 +27,16 @@ def is_padfree(node: gs.Node, *ops: str) -> bool:
     return node.op in ops and node.domain == DOMAIN
 
 
+def find_standard(graph: gs.Graph, *ops: str) -> list[gs.Node]:
+    """The nodes of a graph that are one of the standard operators `ops`."""
+    return [node for node in graph.nodes if is_standard(node, *ops)]
+
+
+def find_padfree(graph: gs.Graph, *ops: str) -> list[gs.Node]:
+    """The nodes of a graph that are one of the padfree operators `ops`."""
+    return [node for node in graph.nodes if is_padfree(node, *ops)]
+
+
 def padfree_inputs(node: gs.Node) -> dict[str, gs.Tensor]:
     """The inputs of a padfree node by the names of its description."""
     names = [spec.name for spec in OPERATORS[node.op].inputs_for(node.attrs)]
@@ -147,13 +157,14 @@ class Editor:
         op: str,
         inputs: Sequence[gs.Tensor],
         *,
-        stem: str,
+        stem: str = "",
         dtype: Any = None,
         attrs: Mapping[str, Any] | None = None,
         output: gs.Tensor | None = None,
         domain: str | None = None,
     ) -> gs.Tensor:
-        """Adds a node with one output (a new tensor unless given) and returns that output."""
+        """Adds a node with one output (a new tensor unless given) and returns that output, whose name is the stem."""
+        stem = stem or str(output.name if output is not None else op)
         result = output if output is not None else self.variable(stem, dtype)
         self.graph.nodes.append(
             gs.Node(op, self.fresh(f"{stem}_node"), dict(attrs or {}), list(inputs), [result], domain=domain)
@@ -177,7 +188,7 @@ class Editor:
         return self.node("Cast", [tensor], stem=stem, dtype=np.dtype(dtype), attrs={"to": target})
 
     def reshape(
-        self, tensor: gs.Tensor, sizes: gs.Tensor, *, stem: str, dtype: Any = None, output: gs.Tensor | None = None
+        self, tensor: gs.Tensor, sizes: gs.Tensor, *, stem: str = "", dtype: Any = None, output: gs.Tensor | None = None
     ) -> gs.Tensor:
         """The tensor in another shape, of its own type unless another one is given."""
         kind = tensor.dtype if dtype is None else dtype
@@ -237,7 +248,7 @@ def unread_inputs(graph: gs.Graph) -> tuple[str, ...]:
 def tidy(graph: gs.Graph) -> None:
     """Removes nodes that lead to no output and sorts the rest; inputs, PadfreeIndex and PadfreeSchedule stay."""
     outputs = list(graph.outputs)
-    outputs += [node.outputs[0] for node in graph.nodes if is_padfree(node, "PadfreeIndex", "PadfreeSchedule")]
+    outputs += [node.outputs[0] for node in find_padfree(graph, "PadfreeIndex", "PadfreeSchedule")]
     nodes = sorted_nodes(outputs)
     remaining = {id(node) for node in nodes}
     remove_nodes(graph, [node for node in graph.nodes if id(node) not in remaining])

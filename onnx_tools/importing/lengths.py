@@ -59,7 +59,7 @@ def put_mask(graph: gs.Graph, analysis: Analysis, name: str) -> LengthsInput:
     keep = {"keepdims": int(len(lengths.shape) > 1)}
     total = editor.node("ReduceSum", [mask, axes], stem=f"{name}_total", dtype=_INT64, attrs=keep)
     target = helper.np_dtype_to_tensor_dtype(np.dtype(lengths.dtype))
-    editor.node("Cast", [total], stem=lengths_input.name, attrs={"to": target}, output=lengths_input)
+    editor.node("Cast", [total], attrs={"to": target}, output=lengths_input)
     return lengths
 
 
@@ -95,7 +95,7 @@ def _put_in_place(editor: Editor, mask: gs.Tensor, node: gs.Node, keeps: bool, r
     if rank > 2:
         axes = editor.constant("axes", np.arange(1, rank - 1))
         is_token = editor.node("Unsqueeze", [is_token, axes], stem="kept", dtype=boolean)
-    editor.node("Identity" if keeps else "Not", [is_token], stem=result.name, output=result)
+    editor.node("Identity" if keeps else "Not", [is_token], output=result)
 
 
 def take_lengths(graph: gs.Graph, lengths: LengthsInput) -> None:
@@ -115,7 +115,7 @@ def take_lengths(graph: gs.Graph, lengths: LengthsInput) -> None:
     counts = editor.reshape(editor.cast(lengths_input, _INT64, "lengths"), column, stem="lengths")
     is_token = editor.node("Less", [positions, counts], stem="kept", dtype=np.dtype(np.bool_))
     target = helper.np_dtype_to_tensor_dtype(_INT64)
-    editor.node("Cast", [is_token], stem=mask.name, attrs={"to": target}, output=mask)
+    editor.node("Cast", [is_token], attrs={"to": target}, output=mask)
 
 
 def _inner(expr: Expr | None) -> Expr | None:

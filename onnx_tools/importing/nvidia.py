@@ -133,9 +133,7 @@ class _PluginConversion(MessageBuilder):
     def skip_norm(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
         """Writes the norm of a sum, with a bias or without."""
         total = self.op("Add", self._read(node, 0), self._read(node, 1))
-        if np.size(fields.get("bias", ())):
-            total = self.op("Add", total, self.constant(np.ravel(fields["bias"])))
-        self._norm(node, total, fields, "")
+        self._norm(node, self._add_bias(total, fields), fields, "")
 
     def linear(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
         """Writes a linear layer whose weights are fields, [N,K]."""
@@ -155,9 +153,7 @@ class _PluginConversion(MessageBuilder):
 
     def gelu(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
         """Writes the plugin's formula, by tanh, with a bias before it or without."""
-        x = self._read(node, 0)
-        if np.size(fields.get("bias", ())):
-            x = self.op("Add", x, self.constant(np.ravel(fields["bias"])))
+        x = self._add_bias(self._read(node, 0), fields)
         cube = self.op("Mul", self.op("Pow", x, self.constant(3)), self.constant(0.044715))
         inner = self.op("Mul", self.op("Add", x, cube), self.constant((2 / np.pi) ** 0.5))
         gate = self.op("Add", self.op("Tanh", inner), self.constant(1))
@@ -167,6 +163,10 @@ class _PluginConversion(MessageBuilder):
     def squeeze(self, node: NodeProto, _: Mapping[str, Any]) -> None:
         """Writes an Identity: [T,E,1,1] to [T,E] changes nothing here."""
         self.op("Identity", self._read(node, 0), output=node.output[0])
+
+    def _add_bias(self, x: str, fields: Mapping[str, Any]) -> str:
+        bias = np.ravel(fields.get("bias", ()))
+        return self.op("Add", x, self.constant(bias)) if bias.size else x
 
     def _elementwise(self, node: NodeProto) -> None:
         inputs = []

@@ -25,7 +25,6 @@ from .nodes import (
     node_attributes,
     padfree_nodes,
     set_attribute,
-    write_engine_options,
 )
 from .spec import AttributeSpec, AttributeValue, Condition, OperatorSpec, TensorSpec
 
@@ -60,5 +59,4 @@ __all__ = [
     "set_attribute",
     "with_functions",
     "without_functions",
-    "write_engine_options",
 ]

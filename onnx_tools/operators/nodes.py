@@ -49,15 +49,6 @@ def set_attribute(node: NodeProto, name: str, value: AttributeValue) -> None:
     (node.attribute.add() if existing is None else existing).CopyFrom(onnx.helper.make_attribute(name, value))
 
 
-def write_engine_options(model: ModelProto) -> None:
-    """Writes the options of engines that padfree nodes lack, in place: plugins have no defaults."""
-    for node in padfree_nodes(model.graph):
-        names = {attribute.name for attribute in node.attribute}
-        for name, value in _spec_of(node).engine_options.items():
-            if name not in names:
-                node.attribute.append(onnx.helper.make_attribute(name, value))
-
-
 def padfree_nodes(graph: GraphProto) -> Iterator[NodeProto]:
     """Every node of the domain `padfree` in the graph and its subgraphs."""
     for node in graph.node:

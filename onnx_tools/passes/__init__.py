@@ -12,7 +12,7 @@ from ..analysis.symbolic import Analysis
 from ..match import Miss
 from .attention.attention import attention
 from .attention_tasks import attention_tasks
-from .base import PassResult
+from .base import PassResult, replace_each
 from .embedding import embedding
 from .expansion.expansion import expansion
 from .first_tokens import first_tokens
@@ -47,6 +47,7 @@ __all__ = [
     "interface_passes",
     "packing_passes",
     "preparation",
+    "replace_each",
 ]
 
 

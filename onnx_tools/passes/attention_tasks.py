@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, is_padfree, padfree_inputs, set_padfree_inputs
+from ..analysis.graph import Editor, find_padfree, padfree_inputs, set_padfree_inputs
 from ..analysis.symbolic import Analysis
 from .base import PassResult
 
@@ -17,7 +17,7 @@ def attention_tasks(graph: gs.Graph, _: Analysis) -> PassResult:
     """Gives every PadfreeAttention the list that its PadfreeSchedule makes for its number of heads."""
     editor = Editor(graph)
     lists: dict[tuple[str, int], gs.Tensor] = {}
-    attentions = [node for node in graph.nodes if is_padfree(node, "PadfreeAttention")]
+    attentions = find_padfree(graph, "PadfreeAttention")
     for node in attentions:
         inputs, heads = padfree_inputs(node), int(node.attrs["num_heads"])
         cu_seqlens = inputs["cu_seqlens"]

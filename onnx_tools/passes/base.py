@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, is_padfree, made_by, producer
+from ..analysis.graph import Editor, find_padfree, is_padfree, made_by, node_name, producer
 from ..analysis.layout import token_axis
 from ..analysis.symbolic.arguments import permutation
 from ..analysis.symbolic.facts import Facts
-from ..match import Miss
+from ..match import Miss, NoMatch
 
 # Integers that the padfree operators do not take.
 _THROUGH_INT32 = frozenset({"bool", "int8", "int16", "int64", "uint8", "uint16", "uint32", "uint64"})
@@ -36,6 +37,24 @@ class PassResult:
     contiguous: tuple[str, ...] = ()
 
 
+def replace_each(name: str, nodes: Iterable[gs.Node], replace: Callable[[gs.Node], bool]) -> PassResult:
+    """What a pass does that looks at one node after the other: `replace` says whether it replaced a node.
+
+    Its NoMatch says why a node stays that is nearly one of those.
+    """
+    misses = list[Miss]()
+
+    def is_replaced(node: gs.Node) -> bool:
+        try:
+            return replace(node)
+        except NoMatch as reason:
+            misses.append(Miss(node_name(node), str(reason)))
+            return False
+
+    replaced_count = sum(is_replaced(node) for node in list(nodes))
+    return PassResult(name, replaced_count, tuple(misses))
+
+
 @dataclass(frozen=True)
 class Boundary:
     """The tensors that lead from padded to packed and back."""
@@ -48,8 +67,8 @@ class Boundary:
 
 def boundary_of(graph: gs.Graph) -> Boundary:
     """The boundary of a graph that `add_boundary` has been applied to."""
-    index = next(node for node in graph.nodes if is_padfree(node, "PadfreeIndex"))
-    schedule = next(node for node in graph.nodes if is_padfree(node, "PadfreeSchedule"))
+    index = find_padfree(graph, "PadfreeIndex")[0]
+    schedule = find_padfree(graph, "PadfreeSchedule")[0]
     return Boundary(index.inputs[0], index.outputs[0], index.outputs[1], schedule.outputs[0])
 
 
@@ -132,7 +151,7 @@ def unpack_tokens(editor: Editor, tensor: gs.Tensor, boundary: Boundary, facts: 
     back = [int(axis) for axis in np.argsort(order)]
     editor.take_over(output)
     padded = unpack(editor, tensor, boundary, facts.dtype)
-    editor.node("Transpose", [padded], stem=output.name, attrs={"perm": back}, output=output)
+    editor.node("Transpose", [padded], attrs={"perm": back}, output=output)
 
 
 def pool_tokens(

@@ -14,6 +14,7 @@ from ..analysis.graph import (
     Editor,
     drops_nothing,
     dtype_name,
+    find_standard,
     is_output,
     is_standard,
     made_by,
@@ -54,7 +55,7 @@ def folding(graph: gs.Graph, analysis: Analysis) -> PassResult:
                 editor.redirect(node.outputs[0], shapes.build(polys))
                 continue
         _bypass(editor, node, analysis)
-    for node in [item for item in graph.nodes if is_standard(item, *ELEMENTWISE)]:
+    for node in find_standard(graph, *ELEMENTWISE):
         _broadcast(editor, node, analysis)
     tidy(graph)
     return PassResult(NAME, max(0, before - len(graph.nodes)))
@@ -189,7 +190,7 @@ def _join_views(editor: Editor, shapes: ShapeBuilder, node: gs.Node, analysis: A
     if source is None or source is node.inputs[0] or shape is None or not is_of_sizes(shape):
         return False
     output = editor.take_over(node.outputs[0])
-    editor.reshape(source, shapes.build(list(shape)), stem=output.name, dtype=output.dtype, output=output)
+    editor.reshape(source, shapes.build(list(shape)), output=output)
     node.outputs.clear()
     return True
 

@@ -9,11 +9,11 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import helper
 
-from ..analysis.graph import Editor, is_padfree, is_standard, made_by, producer, tidy
+from ..analysis.graph import Editor, find_padfree, is_padfree, is_standard, made_by, producer, tidy
 from ..analysis.layout import B, S, is_shared_input, is_token_input, is_token_shape, rows_before
 from ..analysis.symbolic import Analysis, Element, Poly
 from ..analysis.symbolic.arguments import permutation
-from ..analysis.symbolic.expr import leaves
+from ..analysis.symbolic.expr import leaves_of
 from ..analysis.symbolic.facts import Facts
 from ..analysis.token_elements import BATCH, SLOTS, dims_of_shape
 from ..analysis.walks import nodes_before
@@ -109,7 +109,7 @@ def _row_input(editor: Editor, tensor: gs.Tensor) -> gs.Tensor:
         value = editor.node("Gather", [result, first], stem=tensor.name, attrs={"axis": 0}, **arguments)
     if value is not tensor:
         target = helper.np_dtype_to_tensor_dtype(dtype)
-        editor.node("Cast", [value], stem=tensor.name, attrs={"to": target}, output=tensor)
+        editor.node("Cast", [value], attrs={"to": target}, output=tensor)
     return result
 
 
@@ -214,7 +214,7 @@ def _has_parts(facts: Facts) -> bool:
     sizes = [size for size in dims or () if isinstance(size, str)]
     if dims is not None and sizes.count(BATCH) == 1 and {BATCH, SLOTS}.issuperset(sizes):
         return True
-    reads_tokens = facts.expr is None or any(isinstance(leaf, Element) for leaf in leaves(facts.expr))
+    reads_tokens = facts.expr is None or bool(leaves_of(facts.expr, Element))
     # The output is the same for every sequence, or cut to its length.
     return dims is not None and {SLOTS}.issuperset(sizes) and (facts.constant or not reads_tokens)
 
@@ -363,12 +363,12 @@ def _restore(editor: Editor, boundary: Boundary, padded: gs.Tensor, packed: gs.T
         narrow = unpack(editor, packed, boundary, "int32")
     if dtype != _INT32:
         target = helper.np_dtype_to_tensor_dtype(dtype)
-        editor.node("Cast", [narrow], stem=padded.name, attrs={"to": target}, output=padded)
+        editor.node("Cast", [narrow], attrs={"to": target}, output=padded)
 
 
 def _join(editor: Editor) -> None:
     """Keeps packed what is unpacked and packed again, such as inputs that the original gives out."""
-    for node in [item for item in editor.graph.nodes if is_padfree(item, "PadfreePack") and item.inputs]:
+    for node in [item for item in find_padfree(editor.graph, "PadfreePack") if item.inputs]:
         casts, source = list[gs.Node](), node.inputs[0]
         while (view := made_by(source, "Cast", "Identity")) is not None:
             casts += [view] if view.op == "Cast" else []
@@ -396,7 +396,7 @@ def _fill(editor: Editor, tokens: gs.Tensor, number: int) -> gs.Tensor:
 
 def _schedule_of_slots(graph: gs.Graph) -> gs.Node:
     """The schedule that reads the longest sequence's length."""
-    schedules = [node for node in graph.nodes if is_padfree(node, "PadfreeSchedule")]
+    schedules = find_padfree(graph, "PadfreeSchedule")
     return next(node for node in schedules if node.inputs[2] in graph.inputs and node.inputs[2] is not node.inputs[1])
 
 

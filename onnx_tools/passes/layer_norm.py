@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, is_output, made_by, node_name, used_once
+from ..analysis.graph import Editor, is_output, made_by, used_once
 from ..analysis.symbolic import Analysis, Poly
-from ..match import Miss, NoMatch
+from ..match import NoMatch
 from ..match.chains import norms
-from .base import PassResult
+from .base import PassResult, replace_each
 
 NAME = "layer norm"
 
@@ -20,21 +20,16 @@ NAME = "layer norm"
 def layer_norm(graph: gs.Graph, analysis: Analysis) -> PassResult:
     """Replaces every layer norm of a packed tensor by PadfreeLayerNorm."""
     editor = Editor(graph)
-    replaced_count, misses = 0, list[Miss]()
-    for node in list(graph.nodes):
-        if not norms.is_candidate(node):
-            continue
-        try:
-            norm = norms.match(analysis, node)
-            if norm is None:
-                continue
-            _check(analysis, norm)
-        except NoMatch as reason:
-            misses.append(Miss(node_name(node), str(reason)))
-            continue
+
+    def replace(node: gs.Node) -> bool:
+        norm = norms.match(analysis, node) if norms.is_candidate(node) else None
+        if norm is None:
+            return False
+        _check(analysis, norm)
         _replace(editor, analysis, norm)
-        replaced_count += 1
-    return PassResult(NAME, replaced_count, tuple(misses))
+        return True
+
+    return replace_each(NAME, graph.nodes, replace)
 
 
 def _check(analysis: Analysis, norm: norms.LayerNorm) -> None:

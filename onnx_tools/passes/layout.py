@@ -13,6 +13,7 @@ from ..analysis.graph import (
     STANDARD_DOMAINS,
     Editor,
     dtype_name,
+    find_padfree,
     is_output,
     is_padfree,
     is_standard,
@@ -172,7 +173,7 @@ def _is_there_and_back(dtype: np.dtype | None, node: gs.Node) -> bool:
 def _below_unpack(graph: gs.Graph, analysis: Analysis) -> set[int]:
     """The nodes that read, however indirectly, what was unpacked, or embeddings. Others see ids and masks alone."""
     nodes: set[int] = set()
-    names = {tensor.name for node in graph.nodes if is_padfree(node, "PadfreeUnpack") for tensor in node.outputs}
+    names = {tensor.name for node in find_padfree(graph, "PadfreeUnpack") for tensor in node.outputs}
     names |= {tensor.name for tensor in graph.inputs if _holds_embeddings(tensor)}
     for node in graph.nodes:
         if (

@@ -4,20 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, argument, is_standard, made_by, node_name
+from ..analysis.graph import Editor, argument, find_standard, made_by, node_name
 from ..analysis.layout import is_token_shape
 from ..analysis.node_builder import NodeBuilder
 from ..analysis.symbolic import Analysis
 from ..analysis.symbolic.arguments import axis_of, slice_arguments
-from ..match import IF_CONTIGUOUS, Miss, NoMatch
+from ..match import IF_CONTIGUOUS, NoMatch
 from ..match.masks.slot_values import SlotValues
 from ..match.values.mask_values import mask_of
-from .base import Boundary, PassResult, boundary_of, pack_tokens, unpack
+from .base import Boundary, PassResult, boundary_of, pack_tokens, replace_each, unpack
 from .positions.positions import Positions
 
 NAME = "neighbours"
@@ -36,23 +36,22 @@ def neighbours(padded: bool, contiguous: bool) -> Callable[[gs.Graph, Analysis],
     """The pass for one interface. In the padded one, only nearest neighbours are packed where masks may have holes."""
 
     def run(graph: gs.Graph, analysis: Analysis) -> PassResult:
-        editor, boundary, misses, limited_names = Editor(graph), boundary_of(graph), list[Miss](), list[str]()
-        mask, positions, replaced_count = mask_of(analysis[boundary.mask]), Positions(editor, boundary), 0
+        editor, boundary, limited_names = Editor(graph), boundary_of(graph), list[str]()
+        mask, positions = mask_of(analysis[boundary.mask]), Positions(editor, boundary)
         values = SlotValues(analysis, mask)
-        for node in [item for item in graph.nodes if is_standard(item, "Concat")]:
-            try:
-                match = _match(analysis, node)
-                if match is None:
-                    continue
-                _check_masked(values, match, node)
-                if padded and mask.source is not None and max(map(abs, match.offsets)) > 1:
-                    limited_names.append(_check_holes(node, contiguous))
-            except NoMatch as reason:
-                misses.append(Miss(node_name(node), str(reason)))
-                continue
+
+        def replace_concat(node: gs.Node) -> bool:
+            match = _match(analysis, node)
+            if match is None:
+                return False
+            _check_masked(values, match, node)
+            if padded and mask.source is not None and max(map(abs, match.offsets)) > 1:
+                limited_names.append(_check_holes(node, contiguous))
             _replace(editor, analysis, boundary, positions, match, node, padded)
-            replaced_count += 1
-        return PassResult(NAME, replaced_count, tuple(misses), contiguous=tuple(limited_names))
+            return True
+
+        result = replace_each(NAME, find_standard(graph, "Concat"), replace_concat)
+        return replace(result, contiguous=tuple(limited_names))
 
     return run
 

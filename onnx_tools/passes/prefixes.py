@@ -14,6 +14,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..analysis.graph import (
+    find_padfree,
     is_padfree,
     node_name,
     padfree_attributes,
@@ -48,8 +49,8 @@ def prefixes(graph: gs.Graph, analysis: Analysis) -> PassResult:
         return PassResult(NAME, 0, (Miss(PREFIX, reason),))
     prefix = gs.Variable(PREFIX, np.dtype(np.int32), ["F"])
     graph.inputs = [*graph.inputs, prefix]
-    attentions = [node for node in graph.nodes if is_padfree(node, "PadfreeAttention")]
-    counting = [node for node in graph.nodes if is_padfree(node, "PadfreeSchedule") and node.attrs["has_positions"]]
+    attentions = find_padfree(graph, "PadfreeAttention")
+    counting = [node for node in find_padfree(graph, "PadfreeSchedule") if node.attrs["has_positions"]]
     for node in (*attentions, *counting):
         set_padfree_inputs(node, {**padfree_inputs(node), PREFIX: prefix}, has_prefix=1)
     return PassResult(NAME, len(attentions))
@@ -66,7 +67,7 @@ def check_prefixes(result: PassResult) -> None:
 
 def _reasons(graph: gs.Graph, analysis: Analysis) -> Iterator[str]:
     """Why sequences may not continue others; what says most of the model comes first."""
-    attentions = [node for node in graph.nodes if is_padfree(node, "PadfreeAttention")]
+    attentions = find_padfree(graph, "PadfreeAttention")
     if not attentions:
         yield "the model has no attention that is packed"
     for node in [*attentions, *graph.nodes]:

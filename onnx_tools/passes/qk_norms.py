@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 
 from ..analysis.graph import (
     Editor,
+    find_padfree,
     is_padfree,
     made_by,
     node_name,
@@ -23,9 +24,9 @@ from ..analysis.layout import T
 from ..analysis.onnx_operators import RESHAPES
 from ..analysis.symbolic import Analysis
 from ..files.weight_columns import join_columns
-from ..match import Miss, NoMatch
+from ..match import NoMatch
 from ..match.chains.gemms import added_bias
-from .base import PassResult
+from .base import PassResult, replace_each
 
 NAME = "norms of Q and K"
 _PLAIN = ("has_bias", "has_residual", "has_beta", "has_sum")
@@ -82,22 +83,17 @@ class _QkNorms:
 
     def run(self) -> PassResult:
         """Replaces what fits; a near miss tells why it stays."""
-        replaced_count, misses = 0, list[Miss]()
-        for node in [item for item in self._graph.nodes if is_padfree(item, "PadfreeAttention")]:
-            inputs = padfree_inputs(node)
-            if node.attrs["qkv_layout"] != "separate" or node.attrs["has_qkv_bias"]:
-                continue
-            q, k = (self._heads(inputs[name]) for name in ("q", "k"))
-            if q is None or k is None:
-                continue
-            try:
-                projections = self._projections(node, q, k)
-            except NoMatch as reason:
-                misses.append(Miss(node_name(node), str(reason)))
-                continue
-            self._replace(node, q, k, projections)
-            replaced_count += 1
-        return PassResult(NAME, replaced_count, tuple(misses))
+        return replace_each(NAME, find_padfree(self._graph, "PadfreeAttention"), self._visit)
+
+    def _visit(self, node: gs.Node) -> bool:
+        inputs = padfree_inputs(node)
+        if node.attrs["qkv_layout"] != "separate" or node.attrs["has_qkv_bias"]:
+            return False
+        q, k = (self._heads(inputs[name]) for name in ("q", "k"))
+        if q is None or k is None:
+            return False
+        self._replace(node, q, k, self._projections(node, q, k))
+        return True
 
     def _heads(self, tensor: gs.Tensor) -> _Heads | None:
         """The norm and the rotation that make Q or K; None where something else does."""

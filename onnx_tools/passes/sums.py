@@ -84,9 +84,9 @@ class _Sums:
         output = self._editor.take_over(node.outputs[0])
         wide = self._editor.cast(zeros, int64, "first_slots")
         if int(node.attrs.get("keepdims", 1)):
-            self._editor.node("Unsqueeze", [wide, self._shape([1])], stem=output.name, output=output)
+            self._editor.node("Unsqueeze", [wide, self._shape([1])], output=output)
         else:
-            self._editor.node("Identity", [wide], stem=output.name, output=output)
+            self._editor.node("Identity", [wide], output=output)
 
     def visit(self, node: gs.Node) -> str | None:
         """Rewrites a node that `may_reduce`; returns the reason where that cannot be done."""
@@ -193,10 +193,10 @@ class _Sums:
         output = self._editor.take_over(node.outputs[0])
         if is_standard(node, "LogSoftmax"):
             logarithm = self._nodes(x).op("Unsqueeze", self._nodes(x).op("Log", total), index)
-            self._editor.node("Sub", [shifted, logarithm], stem=output.name, output=output)
+            self._editor.node("Sub", [shifted, logarithm], output=output)
             return
         whole = self._nodes(x).op("Unsqueeze", total, index)
-        self._editor.node("Div", [powers, whole], stem=output.name, output=output)
+        self._editor.node("Div", [powers, whole], output=output)
         self._values.know(output, 0.0)
 
     def _rest(self, tensor: gs.Tensor) -> list[int]:
@@ -221,9 +221,9 @@ class _Sums:
         output = self._editor.take_over(node.outputs[0])
         keepdims = is_standard(node, "MatMul") or int(node.attrs.get("keepdims", 1))
         if keepdims:
-            self._editor.node("Unsqueeze", [pooled, self._shape([axis])], stem=output.name, output=output)
+            self._editor.node("Unsqueeze", [pooled, self._shape([axis])], output=output)
         else:
-            self._editor.node("Identity", [pooled], stem=output.name, output=output)
+            self._editor.node("Identity", [pooled], output=output)
 
     def _lengths(self, like: gs.Tensor, rank: int) -> gs.Tensor:
         """The number of tokens of every sequence [B,1,...], in the type of another tensor."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import is_padfree, is_standard, node_name, padfree_inputs
+from ..analysis.graph import find_padfree, is_padfree, is_standard, node_name, padfree_inputs
 from ..errors import RewriteError
 from ..match.chains.gemms import is_of_first_tokens
 from .options import QuantizationOptions
@@ -40,7 +40,7 @@ class Layers:
 
 def choose_layers(graph: gs.Graph, options: QuantizationOptions) -> Layers:
     """Chooses GEMMs. Raises RewriteError for a pattern that fits no GEMM, and where no GEMM is left."""
-    gemms = [node for node in graph.nodes if is_padfree(node, HALF_OPERATOR)]
+    gemms = find_padfree(graph, HALF_OPERATOR)
     names = [node_name(node) for node in gemms]
     if not gemms:
         raise RewriteError(

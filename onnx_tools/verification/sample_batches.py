@@ -128,7 +128,7 @@ def batches_padded_further(metadata: Mapping[str, Any]) -> list[Batch]:
 def paddings(feeds: Mapping[str, Array], metadata: Mapping[str, Any], batch: Batch) -> Iterator[dict[str, Array]]:
     """The original's inputs as they are, then with a single id in all padded slots; masks and the like stay."""
     mask = metadata.get("mask") or {"input": None}
-    limits = {item["name"]: item["limit"] for item in metadata["inputs"] if item["role"] == "tokens"}
+    limits = token_limits(metadata)
     ids = [name for name, limit in limits.items() if name != mask["input"] and limit]
     yield dict(feeds)
     if metadata.get("id_rules") or not ids:
@@ -141,6 +141,11 @@ def paddings(feeds: Mapping[str, Array], metadata: Mapping[str, Any], batch: Bat
 def has_no_mask(metadata: Mapping[str, Any]) -> bool:
     """Whether the model has no mask: every slot that the original gets is a token."""
     return "mask" in metadata and metadata["mask"] is None
+
+
+def token_limits(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The limits of the inputs with values for every token, by name."""
+    return {item["name"]: item["limit"] for item in metadata["inputs"] if item["role"] == "tokens"}
 
 
 def sequence_inputs(metadata: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -165,7 +170,7 @@ def feeds_of(
     if own is not None and own in rules:  # the mask is computed from it
         feeds_by_rule[own] = np.where(batch.mask, feeds_by_rule[own], feeds[own]).astype(feeds[own].dtype)
     feeds = feeds_by_rule
-    for name in [item["name"] for item in metadata["inputs"] if item["role"] == "tokens" and batch.shared_tokens]:
+    for name in token_limits(metadata) if batch.shared_tokens else ():
         feeds[name][:, : batch.shared_tokens] = feeds[name][:1, : batch.shared_tokens]
     return feeds, feeds if metadata["interface"] == "padded" else _packed_feeds(feeds, metadata, batch, rng)
 
@@ -182,7 +187,7 @@ def _original_feeds(
     A mask input holds values that keep slots at tokens and values that mask them at padding, whatever else it means.
     """
     mask = metadata.get("mask") or {"input": None, "kept": [1], "masked": [0]}
-    limits = {item["name"]: item["limit"] for item in metadata["inputs"] if item["role"] == "tokens"}
+    limits = token_limits(metadata)
     rows, of_sequences = sequence_inputs(metadata), sequence_inputs_of(original)
     shared_inputs = shared_inputs_of(original)
     excluded_ids = metadata.get("coverage", {}).get("excluded_ids", {})

@@ -33,6 +33,7 @@ from .sample_batches import (
     has_no_mask,
     make_batches,
     paddings,
+    token_limits,
 )
 from .token_numbers import agree, rows_of_tokens, same_rows
 
@@ -117,8 +118,7 @@ def verify_ids(
                 f"{error.facts}; {_MIXES}, and packed batches may hold sequences without tokens; export it without "
                 "that, choose the padded interface, or skip the check with --no-verify"
             ) from error
-        limits = {item["name"]: item["limit"] for item in metadata["inputs"] if item["role"] == "tokens"}
-        choices = rules_for(special or {}, limits)
+        choices = rules_for(special or {}, token_limits(metadata))
         if not choices and isinstance(error, DifferError) and models.depends_on_padding(metadata, seed):
             raise PaddingMattersError(
                 f"{error.facts}; the original's own answers depend on its padding here, as where attention scores "
@@ -258,7 +258,7 @@ class _Models:
     def padding_is_read(self, metadata: Mapping[str, Any], seed: int) -> bool:
         """Whether the original's results for tokens change with the ids in padded slots, or it cannot run on them."""
         rng = np.random.default_rng(seed)
-        names = [item["name"] for item in metadata["inputs"] if item["role"] == "tokens"]
+        names = list(token_limits(metadata))
         for batch in make_batches(metadata, rng):
             feeds, _ = feeds_of(self._original, metadata, batch, rng)
             others = {

@@ -8,7 +8,7 @@ stream protocol.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -55,6 +55,12 @@ def on_device(value: Any) -> bool:
     if hasattr(value, "__dlpack_device__"):
         return int(value.__dlpack_device__()[0]) in (dlpack.CUDA, dlpack.CUDA_MANAGED)
     return hasattr(value, "__cuda_array_interface__")
+
+
+def any_on_device(inputs: Any, seq_lens: Any) -> bool:
+    """Whether an input of a packed request, or its lengths, is on the GPU."""
+    values = (*inputs.values(), seq_lens) if isinstance(inputs, Mapping) else (inputs, seq_lens)
+    return any(on_device(value) for value in values)
 
 
 def read_device_array(

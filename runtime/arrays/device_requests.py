@@ -16,10 +16,10 @@ from ..feeds import cumulative
 from ..request import (
     ZERO_WHEN_MISSING,
     check_lengths,
-    check_names,
     check_one_run,
     check_sequence_lengths,
     check_values,
+    columns_of,
 )
 from ..rows import as_int32, as_tokens, no_tokens
 from ..sequence_values import read_values
@@ -43,9 +43,7 @@ def device_feeds(
             "arrays on the GPU need a plan, this session runs an .onnx file on the CPU; pass host arrays"
         )
     ids = metadata.ids_input()
-    columns = metadata.own_names(inputs) if isinstance(inputs, Mapping) else {ids.name: inputs}
-    check_names(columns, metadata)
-
+    columns = columns_of(inputs, metadata)
     items = {item.name: item for item in metadata.inputs}
 
     def read(value: Any, name: str) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy.typing as npt
 from padfree.contract.metadata import Metadata
 
-from ..request import RaggedBatch
+from ..request import OutputRows, RaggedBatch
 from .caller_order import CallerOrder, Ticket
 from .errors import BatchingError, DeadlineError
 from .future import LightFuture
@@ -40,7 +40,7 @@ class Model(Protocol):
     def metadata(self) -> Metadata:
         """The model's inputs, outputs and limits."""
 
-    def run(self, request: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    def run(self, request: Mapping[str, Sequence[Any]]) -> OutputRows:
         """Runs a ragged batch; any number of threads may call it."""
 
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..budget import Budget
-from ..request import RaggedBatch
+from ..request import OutputRows, RaggedBatch
 
 RUN_S = 0.1
 """A run takes no more tokens than the model computes in this time: a short request waits for the run under way."""
@@ -26,7 +26,7 @@ class Measurable(Protocol):
     def budget(self) -> Budget:
         """What one run takes."""
 
-    def run_ragged(self, ragged: RaggedBatch) -> dict[str, list[Any]]:
+    def run_ragged(self, ragged: RaggedBatch) -> OutputRows:
         """Runs a checked batch."""
 
 

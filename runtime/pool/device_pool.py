@@ -17,14 +17,14 @@ from padfree.contract.closing import Closing
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import ONNX_SUFFIX, PREFIX
 
-from ..arrays.device_arrays import on_device
+from ..arrays.device_arrays import any_on_device
 from ..batching.costs import CostTable
 from ..batching.dealing import modelled_costs, run_seconds
 from ..batching.partition import check_alike
 from ..budget import Budget
 from ..errors import SessionError
 from ..prefixes import computed_lengths
-from ..request import RaggedBatch, check_one_run, read_packed, read_request
+from ..request import OutputRows, RaggedBatch, check_one_run, read_packed, read_request
 from ..session import Session
 from .choice import check_devices, machine_devices
 from .division import divide
@@ -160,7 +160,7 @@ class DevicePool(Closing):
         """As of a Session, of all devices."""
         return self._members.tokens_saved()
 
-    def run(self, request: Mapping[str, Sequence[Any]] | Sequence[Any]) -> dict[str, list[Any]]:
+    def run(self, request: Mapping[str, Sequence[Any]] | Sequence[Any]) -> OutputRows:
         """Runs a ragged batch, as Session.run, with results on the host.
 
         Raises:
@@ -168,7 +168,7 @@ class DevicePool(Closing):
         """
         return self.run_ragged(read_request(request, self._metadata))
 
-    def run_ragged(self, ragged: RaggedBatch) -> dict[str, list[Any]]:
+    def run_ragged(self, ragged: RaggedBatch) -> OutputRows:
         """Runs a batch that `read_request` or `read_packed` has checked for this model; otherwise as `run`."""
         with self._running():
             devices, idle = len(self._members.in_use()), self._members.idle()
@@ -187,8 +187,7 @@ class DevicePool(Closing):
         Raises:
             SessionError: as Session.run_packed; arrays on a GPU, which belong to one device.
         """
-        values = (*inputs.values(), seq_lens) if isinstance(inputs, Mapping) else (inputs, seq_lens)
-        if any(on_device(value) for value in values):
+        if any_on_device(inputs, seq_lens):
             raise SessionError(
                 "an input is on a GPU, allowed for a pool: arrays on the host; open a Session on the GPU that it is on"
             )
@@ -212,7 +211,7 @@ class DevicePool(Closing):
         self._workers.shutdown()
         self._members.close()
 
-    def _run_part(self, ragged: RaggedBatch) -> dict[str, list[Any]]:
+    def _run_part(self, ragged: RaggedBatch) -> OutputRows:
         cost_s = run_seconds(ragged.seq_lens, self._costs)
         return self._members.run(lambda session: session.run_ragged(ragged), cost_s, int(ragged.seq_lens.sum()))
 
@@ -235,7 +234,7 @@ def _run_feeds(ragged: RaggedBatch, session: PoolSession) -> dict[str, Any]:
     return session.backend.run(session.feeds(ragged))
 
 
-def _results(futures: Sequence[Future[dict[str, list[Any]]]]) -> list[dict[str, list[Any]]]:
+def _results(futures: Sequence[Future[OutputRows]]) -> list[OutputRows]:
     """What the parts gave. Where one has failed, those that have not started never do, and no work goes on."""
     try:
         wait(futures, return_when=FIRST_EXCEPTION)
@@ -249,11 +248,9 @@ def _results(futures: Sequence[Future[dict[str, list[Any]]]]) -> list[dict[str, 
     return [future.result() for future in futures]
 
 
-def _in_order(
-    results: Sequence[dict[str, list[Any]]], parts: Sequence[npt.NDArray[np.int64]], sequences: int
-) -> dict[str, list[Any]]:
+def _in_order(results: Sequence[OutputRows], parts: Sequence[npt.NDArray[np.int64]], sequences: int) -> OutputRows:
     """The rows of all parts, in the caller's order."""
-    rows_in_order: dict[str, list[Any]] = {name: [None] * sequences for name in results[0]}
+    rows_in_order: OutputRows = {name: [None] * sequences for name in results[0]}
     for part, result in zip(parts, results, strict=True):
         for name, rows in result.items():
             row_of = rows_in_order[name]

@@ -16,7 +16,7 @@ from padfree.contract.metadata import Metadata
 from ..backend import Backend
 from ..budget import Budget
 from ..errors import SessionError
-from ..request import RaggedBatch
+from ..request import OutputRows, RaggedBatch
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class PoolSession(Protocol):
     def feeds(self, ragged: RaggedBatch) -> dict[str, Any]:
         """The model's input arrays for a checked batch."""
 
-    def run_ragged(self, ragged: RaggedBatch) -> dict[str, list[Any]]:
+    def run_ragged(self, ragged: RaggedBatch) -> OutputRows:
         """Runs a checked batch."""
 
     def close(self) -> None:

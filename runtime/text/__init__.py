@@ -5,7 +5,7 @@
 texts, and `inputs` names the model's inputs that these fill.
 """
 
-from .apart import TextError
+from .apart import TextError, count_characters
 from .checks import largest_id
 from .encoder import EncodedTexts, Text, TextEncoder
 from .inputs import TextInputs, as_columns, column_count, of_columns
@@ -35,6 +35,7 @@ __all__ = [
     "add_prompt",
     "as_columns",
     "column_count",
+    "count_characters",
     "describe",
     "largest_id",
     "of_columns",

@@ -26,6 +26,11 @@ _WAIT = 20
 """A text may take this many times its seconds of processor time, as others may use the processor."""
 
 
+def count_characters(text: Text) -> int:
+    """The characters of a text, or of both texts of a pair."""
+    return len(text) if isinstance(text, str) else len(text[0]) + len(text[1])
+
+
 class TextError(SessionError):
     """A text of which a tokenizer makes no tokens.
 
@@ -91,7 +96,7 @@ class Apart:
             return [self._row(process, at, text) for at, text in enumerate(texts)]
 
     def _row(self, process: subprocess.Popen[bytes], at: int, text: Text) -> TextRow:
-        seconds = seconds_for(len(text) if isinstance(text, str) else len(text[0]) + len(text[1]))
+        seconds = seconds_for(count_characters(text))
         try:
             if not _readable(process, seconds * _WAIT):
                 raise EOFError

@@ -23,7 +23,7 @@ from ..batching import Batcher, FairShare, QueueFullError
 from ..batching.speed import Speed, measure, run_budget
 from ..budget import Budget
 from ..errors import SessionError
-from ..request import RaggedBatch, read_packed
+from ..request import OutputRows, RaggedBatch, read_packed
 from ..session import Session
 from .answers import CANCELLED, Failure, OnRun, Reply, TritonRequest, attempt, never
 from .items import Item, read_item, stack
@@ -181,11 +181,11 @@ class _SharedSession:
         """The model's."""
         return self._session.metadata
 
-    def run(self, request: Mapping[str, Any]) -> dict[str, list[Any]]:
+    def run(self, request: Mapping[str, Any]) -> OutputRows:
         """As Session.run."""
         return self._session.run(request)
 
-    def run_ragged(self, ragged: RaggedBatch) -> dict[str, list[Any]]:
+    def run_ragged(self, ragged: RaggedBatch) -> OutputRows:
         """As Session.run_ragged."""
         results = self._session.run_ragged(ragged)
         self._on_run(ragged)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import orjson
-from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, TAG, ServedModel, Text
+from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, TAG, ServedModel, Text, count_characters
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -211,7 +211,7 @@ class Calls:
     ) -> Any:
         """The model's rows for the texts of a call, which begin with the prompt, or for its ids."""
         call.kind, call.texts = kind, len(texts) or len(ids)
-        call.characters = sum(len(text) if isinstance(text, str) else len(text[0]) + len(text[1]) for text in texts)
+        call.characters = sum(map(count_characters, texts))
         self._count(call, "count")
         values = values_of_texts(call.body, self.served_model.inputs, call.texts)
         call.answer = await self._texts.rows(

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from padfree.runtime import Budget, cut
 from padfree.runtime.batching.pace import room
 from padfree.runtime.batching.queue import LARGE
-from padfree.runtime.text import EncodedTexts, ServedModel, Text, TextError, as_columns
+from padfree.runtime.text import EncodedTexts, ServedModel, Text, TextError, as_columns, count_characters
 
 from ..errors import ApiError, backend_error, busy_error, tokenizer_error, too_large_error
 from ..metrics import ProcessCounters
@@ -122,7 +122,7 @@ class Texts:
         Raises:
             ApiError: texts that are too long, too much that waits, or a model that fails.
         """
-        characters = sum(map(_characters, texts))
+        characters = sum(map(count_characters, texts))
         self.check_backlog(characters)
         arrival_s = time.perf_counter()
         if characters > BATCH_CHARACTERS:
@@ -266,7 +266,3 @@ def _attempt(make: Callable[[], T]) -> T | ApiError:
         return error
     except OverflowError:
         return tokenizer_error("a token id has more than 32 bits; send ids of this model's tokenizer")
-
-
-def _characters(text: Text) -> int:
-    return len(text) if isinstance(text, str) else len(text[0]) + len(text[1])

@@ -7,7 +7,7 @@ from ..attention import Projections
 from ..blocks import LayerSizes, PostNormLayer, plain_network, post_norm_layer
 from ..heads import heads, masked_words, pooled_classes
 from ..layers import Linear, activation, position_rows
-from ..model import Definition, EncoderRows, Outputs, Writing
+from ..model import Definition, EncoderRows, Outputs, Writing, of_type
 from ..tensors import Tensors
 from . import bert
 
@@ -55,7 +55,7 @@ def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
 
 ALBERT = Definition(
     "ALBERT",
-    lambda keys, _: keys.raw.get("model_type") == "albert",
+    of_type("albert"),
     _encode,
     bert.token_types,
     heads(pooled_classes("pooler"), _mask_head),

@@ -16,7 +16,7 @@ from ..graph import MASK, EncoderGraph
 from ..heads import classify_first, heads
 from ..keys import Keys
 from ..layers import Linear, Norm, activation, activation_of, add, position_rows, types, words
-from ..model import Definition, EncoderRows, Outputs, Writing
+from ..model import Definition, EncoderRows, Outputs, Writing, of_type
 from ..tensors import Tensors
 from . import bert
 
@@ -238,7 +238,7 @@ def token_types(keys: Keys) -> int:
 _V2 = Version(128100, 24, "attention.self.query_proj.weight", _distances, _layer, _projections)
 DEBERTA = Definition(
     "DeBERTa v2",
-    lambda keys, _: keys.raw.get("model_type") == "deberta-v2",
+    of_type("deberta-v2"),
     _encode,
     token_types,
     heads(classes),

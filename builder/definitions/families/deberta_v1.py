@@ -9,7 +9,7 @@ from ..blocks import LayerSizes, PostNormLayer
 from ..heads import heads
 from ..keys import Keys
 from ..layers import Linear
-from ..model import Definition, EncoderRows, Writing
+from ..model import Definition, EncoderRows, Writing, of_type
 from ..tensors import Tensors
 from . import bert
 from .deberta import Distances, Version, classes, encode, furthest_of, layer_of, token_types
@@ -50,7 +50,7 @@ def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
 _V1 = Version(50265, 12, "attention.self.in_proj.weight", _distances, _layer, _projections)
 DEBERTA_V1 = Definition(
     "DeBERTa",
-    lambda keys, _: keys.raw.get("model_type") == "deberta",
+    of_type("deberta"),
     _encode,
     token_types,
     heads(classes),

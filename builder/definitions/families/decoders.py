@@ -20,7 +20,7 @@ from ..graph import IDS, EncoderGraph
 from ..heads import LOGITS, own_or_tied, rows
 from ..keys import Keys
 from ..layers import Activation, FeedForward, Linear, Norm, activation, activation_of, words
-from ..model import Definition, EncoderRows, Outputs, WriteHead, Writing
+from ..model import Definition, EncoderRows, Outputs, WriteHead, Writing, of_type
 from ..rotary import Rotary, frequencies
 from ..tensors import Tensors
 
@@ -291,7 +291,7 @@ def _definition(
 ) -> Definition:
     return Definition(
         name,
-        lambda keys, _: keys.raw.get("model_type") == model_type,
+        of_type(model_type),
         encoder(defaults),
         lambda _: 0,
         {FEATURES: rows, SENTENCES: rows, **(_CLASSIFIERS if heads is None else heads)},

@@ -8,7 +8,7 @@ from ..blocks import LayerSizes, PostNormLayer, apply_layers, even_heads, plain_
 from ..heads import dense_classes, heads, masked_words, own_or_tied
 from ..keys import Keys
 from ..layers import Linear, activation, activation_of, position_rows
-from ..model import Definition, EncoderRows, Outputs, Writing
+from ..model import Definition, EncoderRows, Outputs, Writing, of_type
 from ..tensors import Tensors
 from . import bert
 
@@ -61,7 +61,7 @@ def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
 
 DISTILBERT = Definition(
     "DistilBERT",
-    lambda keys, _: keys.raw.get("model_type") == "distilbert",
+    of_type("distilbert"),
     _encode,
     lambda _: 0,
     heads(dense_classes("pre_classifier", "classifier", activation_of("relu")), _mask_head),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from ..blocks import apply_layers
 from ..heads import dense_classes, heads, masked_words, own_or_tied
 from ..layers import Linear, activation_of, position_rows
-from ..model import Definition, EncoderRows, Outputs, Writing
+from ..model import Definition, EncoderRows, Outputs, Writing, of_type
 from . import bert
 
 _VOCABULARY = 30522
@@ -39,7 +39,7 @@ def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
 
 ELECTRA = Definition(
     "ELECTRA",
-    lambda keys, _: keys.raw.get("model_type") == "electra",
+    of_type("electra"),
     _encode,
     bert.token_types,
     heads(dense_classes("classifier.dense", "classifier.out_proj", activation_of("gelu")), _mask_head),

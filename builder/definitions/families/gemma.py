@@ -12,7 +12,7 @@ from ..graph import EncoderGraph
 from ..heads import rows
 from ..keys import Keys
 from ..layers import Norm, activation
-from ..model import Definition, EncoderRows, Writing
+from ..model import Definition, EncoderRows, Writing, of_type
 from ..rotary import Rotary, frequencies_of, parameters_by_kind
 from ..tensors import Tensors
 from .decoders import Kind, embed, gated_network, heads_of, projections, write_layers
@@ -90,7 +90,7 @@ def _layer(keys: Keys, parts: Tensors, sizes: LayerSizes) -> PreNormLayer:
 
 GEMMA = Definition(
     "Gemma 3",
-    lambda keys, _: keys.raw.get("model_type") == "gemma3_text",
+    of_type("gemma3_text"),
     _encode,
     lambda _: 0,
     {FEATURES: rows, SENTENCES: rows},

@@ -14,7 +14,7 @@ from ..graph import MASK, EncoderGraph
 from ..heads import LOGITS, first_token, own_or_tied, rows
 from ..keys import Keys
 from ..layers import FeedForward, Linear, Norm, activation, words
-from ..model import Definition, EncoderRows, Outputs, Writing
+from ..model import Definition, EncoderRows, Outputs, Writing, of_type
 from ..rotary import Frequencies, Rotary, frequencies_of, parameters_by_kind
 from ..tensors import Tensors
 from . import bert
@@ -135,7 +135,7 @@ def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
 
 MODERNBERT = Definition(
     "ModernBERT",
-    lambda keys, _: keys.raw.get("model_type") == "modernbert",
+    of_type("modernbert"),
     _encode,
     lambda _: 0,
     {FEATURES: rows, SENTENCES: rows, PAIRS: _classes, CLASSES: _classes, TOKENS: _token_classes, MASKED: _mask_head,

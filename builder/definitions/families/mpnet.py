@@ -9,7 +9,7 @@ from ..attention import Projections, Scoring, mask
 from ..blocks import LayerSizes, PostNormLayer, apply_layers, plain_network, post_norm_layer
 from ..distances import bucket_bias
 from ..heads import heads
-from ..model import Definition, EncoderRows, Writing
+from ..model import Definition, EncoderRows, Writing, of_type
 from ..tensors import Tensors
 from . import bert
 from .roberta import CLASSES, mask_head, positions_of
@@ -44,7 +44,7 @@ def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
 
 MPNET = Definition(
     "MPNet",
-    lambda keys, _: keys.raw.get("model_type") == "mpnet",
+    of_type("mpnet"),
     _encode,
     lambda _: 0,
     heads(CLASSES, partial(mask_head, vocabulary=_VOCABULARY)),

@@ -15,7 +15,7 @@ from ..errors import NotDefinedError
 from ..heads import rows
 from ..keys import Keys
 from ..layers import FeedForward, Linear, Norm, activation_of, words
-from ..model import Definition, EncoderRows, Writing
+from ..model import Definition, EncoderRows, Writing, of_type
 from ..tensors import Tensors
 
 _TABLES = ("encoder.embed_tokens.weight", "shared.weight")
@@ -87,7 +87,7 @@ def _layer(parts: Tensors, sizes: LayerSizes, *, is_gated: bool) -> PreNormLayer
 
 T5 = Definition(
     "T5",
-    lambda keys, _: keys.raw.get("model_type") in ("t5", "mt5", _OWN_BIASES),
+    of_type("t5", "mt5", _OWN_BIASES),
     _encode,
     lambda _: 0,
     {FEATURES: rows, SENTENCES: rows},

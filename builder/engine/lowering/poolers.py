@@ -8,7 +8,7 @@ the norm has ended, and takes as long.
 from __future__ import annotations
 
 import onnx_graphsurgeon as gs
-from padfree.onnx_tools.analysis import is_padfree, padfree_attributes, remove_nodes
+from padfree.onnx_tools.analysis import find_padfree, padfree_attributes, remove_nodes
 
 from .readers import is_to_float, only_reader
 
@@ -23,7 +23,7 @@ def merge_poolers(graph: gs.Graph) -> None:
 
     A norm that adds something to x is left alone.
     """
-    for norm in [node for node in graph.nodes if is_padfree(node, "PadfreeLayerNorm")]:
+    for norm in find_padfree(graph, "PadfreeLayerNorm"):
         attributes = padfree_attributes(norm)
         if attributes["has_first"] and not attributes["has_bias"] and not attributes["has_residual"]:
             _merge(graph, norm)

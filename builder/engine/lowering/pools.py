@@ -8,7 +8,7 @@ sum, L2 norm and cast would take four.
 from __future__ import annotations
 
 import onnx_graphsurgeon as gs
-from padfree.onnx_tools.analysis import is_padfree, padfree_attributes, producer, remove_nodes
+from padfree.onnx_tools.analysis import find_padfree, is_padfree, padfree_attributes, producer, remove_nodes
 
 from .readers import is_half_constant, is_to_float, only_reader
 
@@ -21,7 +21,7 @@ def merge_pools(graph: gs.Graph) -> None:
 
     Each only where nothing else reads the tensor between. The norm may follow a pool that takes single rows.
     """
-    for pool in [node for node in graph.nodes if is_padfree(node, "PadfreePool")]:
+    for pool in find_padfree(graph, "PadfreePool"):
         ahead = producer(pool.inputs[0])
         if ahead is not None and only_reader(graph, ahead.outputs[0], "PadfreePool") and _can_norm(ahead, pool):
             pool.inputs[0] = ahead.inputs[0]

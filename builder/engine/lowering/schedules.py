@@ -10,7 +10,14 @@ from __future__ import annotations
 import itertools
 
 import onnx_graphsurgeon as gs
-from padfree.onnx_tools.analysis import is_padfree, padfree_attributes, padfree_inputs, producer, remove_nodes
+from padfree.onnx_tools.analysis import (
+    find_padfree,
+    is_padfree,
+    padfree_attributes,
+    padfree_inputs,
+    producer,
+    remove_nodes,
+)
 
 
 def merge_schedules(graph: gs.Graph) -> None:
@@ -18,7 +25,7 @@ def merge_schedules(graph: gs.Graph) -> None:
 
     A schedule stays if it makes more, or if inputs of the embedding are made after it.
     """
-    for embedding in [node for node in graph.nodes if is_padfree(node, "PadfreeEmbedding")]:
+    for embedding in find_padfree(graph, "PadfreeEmbedding"):
         offsets = padfree_inputs(embedding)["cu_seqlens"]
         schedule = producer(offsets)
         if schedule is not None and _can_merge(graph, schedule, embedding, offsets):

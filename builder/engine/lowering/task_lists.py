@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import onnx_graphsurgeon as gs
-from padfree.onnx_tools.analysis import is_padfree, padfree_attributes, padfree_inputs
+from padfree.onnx_tools.analysis import find_padfree, is_padfree, padfree_attributes, padfree_inputs
 from padfree.onnx_tools.operators import DOMAIN, OPERATORS
 
 SHORT_LENGTH = 128
@@ -49,6 +49,6 @@ def mark_causal_task_lists(graph: gs.Graph) -> None:
 
 def _readers(graph: gs.Graph) -> list[tuple[gs.Tensor, gs.Node]]:
     """The lists that attention nodes read, with these nodes: kernels for wide heads read none."""
-    nodes = [node for node in graph.nodes if is_padfree(node, "PadfreeAttention")]
+    nodes = find_padfree(graph, "PadfreeAttention")
     narrow = [node for node in nodes if int(padfree_attributes(node)["head_size"]) <= NARROW_HEADS]
     return [(inputs["tasks"], node) for node in narrow if "tasks" in (inputs := padfree_inputs(node))]

@@ -7,7 +7,14 @@ It also gives the rows of first tokens, where a pooler reads them.
 from __future__ import annotations
 
 import onnx_graphsurgeon as gs
-from padfree.onnx_tools.analysis import is_output, is_padfree, is_standard, padfree_attributes, remove_nodes
+from padfree.onnx_tools.analysis import (
+    find_padfree,
+    is_output,
+    is_padfree,
+    is_standard,
+    padfree_attributes,
+    remove_nodes,
+)
 
 from .readers import is_half_constant, is_to_float
 
@@ -23,7 +30,7 @@ def widen_rows_of_norms(graph: gs.Graph) -> None:
         for node in graph.nodes
         if is_standard(node, "Cast") and is_output(graph, node.outputs[0]) and is_to_float(node)
     }
-    for norm in [node for node in graph.nodes if is_padfree(node, "PadfreeLayerNorm")]:
+    for norm in find_padfree(graph, "PadfreeLayerNorm"):
         cast = casts.get(id(norm.outputs[0]))
         if cast is None or padfree_attributes(norm)["results"] != "act" or not any(map(is_half_constant, norm.inputs)):
             continue

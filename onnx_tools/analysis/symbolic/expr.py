@@ -59,6 +59,7 @@ class Apply:
 
 Expr = Index | Number | Element | RowSum | Apply
 ExprT = TypeVar("ExprT", bound="Expr | None")
+LeafT = TypeVar("LeafT", Index, Element, RowSum)
 
 
 def uncast(expr: ExprT) -> ExprT | Expr:
@@ -207,6 +208,11 @@ def leaves(expr: Expr) -> set[Expr]:
     if isinstance(expr, Apply):
         return set().union(*(leaves(arg) for arg in expr.args))
     return {expr}
+
+
+def leaves_of(expr: Expr, kind: type[LeafT]) -> set[LeafT]:
+    """The leaves of one kind."""
+    return {leaf for leaf in leaves(expr) if isinstance(leaf, kind)}
 
 
 def axes_of(expr: Expr) -> set[int]:

@@ -41,7 +41,7 @@ class Constants:
     def kind(self, name: str) -> int:
         """ONNX's number for a tensor's type; 0 where it is computed."""
         tensor, nodes = self._tensor(name)
-        cast = next((_attribute(node, "to") for node in nodes if node.op_type == "Cast"), None)
+        cast = next((attribute_of(node, "to") for node in nodes if node.op_type == "Cast"), None)
         return 0 if tensor is None else int(tensor.data_type if cast is None else cast)
 
     def count(self, name: str) -> int:
@@ -70,17 +70,18 @@ class Constants:
 
 
 def _hands_on(node: NodeProto) -> bool:
-    return node.op_type in ("Identity", "Transpose") or (node.op_type == "Cast" and _attribute(node, "to") in FLOATS)
+    return node.op_type in ("Identity", "Transpose") or (node.op_type == "Cast" and attribute_of(node, "to") in FLOATS)
 
 
 def _change(node: NodeProto, values: Array) -> Array:
     """The values after such a node."""
     if node.op_type == "Cast":
-        return values.astype(helper.tensor_dtype_to_np_dtype(_attribute(node, "to")))
-    return values.transpose(_attribute(node, "perm")) if node.op_type == "Transpose" else values
+        return values.astype(helper.tensor_dtype_to_np_dtype(attribute_of(node, "to")))
+    return values.transpose(attribute_of(node, "perm")) if node.op_type == "Transpose" else values
 
 
-def _attribute(node: NodeProto, name: str) -> Any:
+def attribute_of(node: NodeProto, name: str) -> Any:
+    """The value of an attribute; None where the node does not have it."""
     return next((helper.get_attribute_value(item) for item in node.attribute if item.name == name), None)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto
 
 from ...errors import RewriteError
 from ...files.model import Model
-from .constants import Constants
+from .constants import Constants, attribute_of
 from .pairs import Pairs
 from .removal import holds_quantization, without_quantization
 from .rounding import NAMES, Rounding
@@ -116,9 +116,9 @@ class _GemmReader:
         while name != weight.output[0]:
             node = self._pairs.makers[name]
             if node.op_type == "Transpose":
-                perms.append(_attribute(node, "perm"))
+                perms.append(attribute_of(node, "perm"))
             name = node.input[0]
-        if _attribute(gemm, "transB"):
+        if attribute_of(gemm, "transB"):
             perms.insert(0, None)
         for perm in reversed(perms):
             codes, scales = codes.transpose(perm), scales.transpose(perm)
@@ -130,7 +130,7 @@ class _GemmReader:
         wide = self._float_constants.array(node.input[1])
         if wide is None:
             raise AssertionError("what is dequantised is a constant of the float model")
-        weight = (wide.T if _attribute(node, "transB") else wide).astype(np.float32)
+        weight = (wide.T if attribute_of(node, "transB") else wide).astype(np.float32)
         at = np.abs(values).argmax(axis=1)[:, np.newaxis]
         before, after = (np.take_along_axis(item, at, axis=1)[:, 0] for item in (values, weight))
         divisors = np.divide(before, after, out=np.ones_like(before), where=(before != 0) & (after != 0))
@@ -144,10 +144,6 @@ def _check(node: NodeProto, rounding: Rounding) -> None:
         raise _error(node, f"has the zero point {rounding.zero[rounding.zero != 0].flat[0]}, allowed is 0")
     if not np.isfinite(rounding.scale).all():
         raise _error(node, "has a scale that is not finite")
-
-
-def _attribute(node: NodeProto, name: str) -> Any:
-    return next((helper.get_attribute_value(item) for item in node.attribute if item.name == name), None)
 
 
 def _error(node: NodeProto, reason: str) -> RewriteError:

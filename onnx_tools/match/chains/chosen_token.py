@@ -13,7 +13,7 @@ from ...analysis.layout import B, S, is_token_shape
 from ...analysis.onnx_operators import RESHAPES, Movement, moving
 from ...analysis.symbolic import Analysis, Apply, Element, Expr, Index, Number, Poly, RowSum
 from ...analysis.symbolic.arguments import axis_of
-from ...analysis.symbolic.expr import axis_index, evaluate, leaves, uncast
+from ...analysis.symbolic.expr import axis_index, evaluate, leaves_of, uncast
 from ...analysis.symbolic.facts import Facts
 from ..values.mask_values import Mask
 
@@ -142,7 +142,7 @@ def _is_flat(expr: Expr) -> bool:
 
 def _is_last(expr: Expr, mask: Mask) -> bool:
     """Whether an expression of the number n of kept tokens is n - 1."""
-    sums = {leaf for leaf in leaves(expr) if isinstance(leaf, RowSum)}
+    sums = leaves_of(expr, RowSum)
     if len(sums) != 1 or mask.source is None or not mask.plain or mask.kept_values != (1,):
         return False
     total = sums.pop()
@@ -203,7 +203,7 @@ def _favours_tokens(expr: Expr, mask: Mask, slot: Poly) -> bool:
 
 def _grows(expr: Expr, mask: Mask) -> bool:
     """Whether an expression of the mask's own slot and position grows along kept slots, and is largest at these."""
-    elements = {leaf for leaf in leaves(expr) if isinstance(leaf, Element)}
+    elements = leaves_of(expr, Element)
     if len(elements) != 1 or mask.source is None or not mask.plain:
         return False
     element = elements.pop()

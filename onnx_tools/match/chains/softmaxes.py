@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 from ...analysis.graph import is_standard, producer
 from ...analysis.onnx_operators import RESHAPES
 from ...analysis.symbolic import Analysis, Element, Index, Poly, evaluate
-from ...analysis.symbolic.expr import leaves
+from ...analysis.symbolic.expr import leaves_of
 
 VIEWS = RESHAPES | {"Expand", "Identity"}
 
@@ -40,8 +40,8 @@ def is_mask(analysis: Analysis, tensor: gs.Tensor) -> bool:
     expr = analysis[tensor].expr
     if expr is None:
         return False
-    elements = {leaf for leaf in leaves(expr) if isinstance(leaf, Element)}
-    if len(elements) != 1 or any(isinstance(leaf, Index) and leaf.poly.constant() is None for leaf in leaves(expr)):
+    elements = leaves_of(expr, Element)
+    if len(elements) != 1 or any(leaf.poly.constant() is None for leaf in leaves_of(expr, Index)):
         return False
     try:
         values = {float(evaluate(expr, dict.fromkeys(elements, value))) for value in (0, 1)}

@@ -15,7 +15,7 @@ from ...analysis.onnx_operators import RESHAPES
 from ...analysis.symbolic import Analysis, Apply, Axis, Element, Expr, Index, Number, Poly, RowSum
 from ...analysis.symbolic.arguments import axis_of, permutation
 from ...analysis.symbolic.bounds import Bounds, bounds, bounds_by_cases
-from ...analysis.symbolic.expr import apply, axis_index, is_constant, leaves
+from ...analysis.symbolic.expr import apply, axis_index, is_constant, leaves, leaves_of
 from ...analysis.symbolic.facts import Shape
 from ...analysis.symbolic.poly import Division
 from .. import NoMatch
@@ -102,7 +102,7 @@ def _is_relative(expr: Expr, source: str) -> bool:
     """Whether different elements of an input are compared with each other, and nothing else is made of them."""
     if not isinstance(expr, Apply):
         return not (isinstance(expr, (Element, RowSum)) and expr.source == source)
-    elements = {leaf for leaf in leaves(expr) if isinstance(leaf, Element) and leaf.source == source}
+    elements = {leaf for leaf in leaves_of(expr, Element) if leaf.source == source}
     if expr.op in _RELATIONS and len(elements) > 1:
         return True
     return all(_is_relative(arg, source) for arg in expr.args)
@@ -146,7 +146,7 @@ def keys_masked_by(analysis: Analysis, node: gs.Node, tensor: gs.Tensor, rows: T
         rule = keeping(source, domain, ~masked, masked, all(is_binary(expr, item) for item, expr in walk.elements))
     except NoMatch:
         return None
-    sums = any(isinstance(leaf, RowSum) for _, expr in walk.elements for leaf in leaves(expr))
+    sums = any(leaves_of(expr, RowSum) for _, expr in walk.elements)
     return rule if rule.form == "nonzero" or not sums else None
 
 
@@ -244,7 +244,7 @@ class _BoundsWalk:
         if facts.expr is None or facts.shape is None:
             return None
         expr = _of_other_tokens(facts.expr, facts.shape)
-        candidates = {leaf for leaf in leaves(expr) if isinstance(leaf, Element) and leaf.source == self._source}
+        candidates = {leaf for leaf in leaves_of(expr, Element) if leaf.source == self._source}
         own = [element for element in candidates if self._is_own(element, facts.shape)]
         self.elements += [(element, expr) for element in own]
         return expr, own

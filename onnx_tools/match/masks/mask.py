@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ...analysis.symbolic import Apply, Axis, Element, Expr, Index, Poly, RowSum
 from ...analysis.symbolic.bounds import Values, bounds
-from ...analysis.symbolic.expr import apply, axes_of, evaluate, leaves, number, replace_element, uncast
+from ...analysis.symbolic.expr import apply, axes_of, evaluate, leaves, leaves_of, number, replace_element, uncast
 from ...analysis.symbolic.facts import Facts, Shape, broadcast_expr
 from .. import NoMatch
 from ..positions.distances import DISTANCE, at_distance, by_distance
@@ -90,7 +90,7 @@ def prove_one(use: MaskUse, scores: Shape, node: str, rows: TableRows) -> Paddin
         return PaddingMask(_rule_of_pairs(use, expr, prefix, rows), by_length)
     window = _window(use, apart, prefix)
     own = at_distance(apart, 0)
-    elements = any(isinstance(leaf, Element) for leaf in leaves(own))
+    elements = bool(leaves_of(own, Element))
     return PaddingMask(_padding_rule(use, own, prefix, rows) if elements else None, by_length, window)
 
 
@@ -108,7 +108,7 @@ def _keeps_all(use: MaskUse, expr: Expr) -> bool:
 def _rule_of_pairs(use: MaskUse, expr: Expr, prefix: str, rows: TableRows) -> Keeping:
     """The rule of an expression that may read the query's slot, too; what it does for queries of padding is ignored."""
     key, query = (Poly.atom(Axis(0)), Poly.atom(Axis(3))), (Poly.atom(Axis(0)), Poly.atom(Axis(2)))
-    pairs = [leaf for leaf in leaves(expr) if isinstance(leaf, Element) and leaf.indices == query]
+    pairs = [leaf for leaf in leaves_of(expr, Element) if leaf.indices == query]
     own, at_tokens = expr, expr
     for item in pairs:
         own = replace_element(own, item, Element(item.source, key, item.dtype))
@@ -146,7 +146,7 @@ def _states(use: MaskUse, low: Values, high: Values) -> tuple[Truths, Truths]:
 
 def _window(use: MaskUse, expr: Expr, prefix: str) -> Window:
     """The window of an expression of the distance and of at most one element of an input. Raises NoMatch."""
-    elements = [leaf for leaf in leaves(expr) if isinstance(leaf, Element) and leaf != DISTANCE]
+    elements = [leaf for leaf in leaves_of(expr, Element) if leaf != DISTANCE]
     if len(elements) > 1:
         raise NoMatch(f"{prefix} it depends on the distance and on {len(elements)} elements of inputs")
     distances = tried_distances()
@@ -193,7 +193,7 @@ def _slots_of_lengths(expr: Expr) -> Expr:
 def _only_element(expr: Expr, prefix: str) -> Element:
     identity = (Poly.atom(Axis(0)), Poly.atom(Axis(3)))
     elements: set[Element] = set()
-    indices = [leaf for leaf in leaves(expr) if isinstance(leaf, Index) and leaf.poly.constant() is None]
+    indices = [leaf for leaf in leaves_of(expr, Index) if leaf.poly.constant() is None]
     if indices:
         axes = set().union(*(leaf.poly.axes() for leaf in indices))
         first = next((axis for axis in (2, 1, 0, 3) if axis in axes), None)

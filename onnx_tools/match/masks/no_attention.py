@@ -7,7 +7,7 @@ from collections import Counter
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import is_standard, node_name
+from ...analysis.graph import find_standard, node_name
 from ...analysis.layout import S
 from ...analysis.symbolic import Analysis
 from ...analysis.symbolic.arguments import axis_of
@@ -20,7 +20,7 @@ _FREE = "export the transformer encoder itself, with Softmax or Attention operat
 
 def no_attention(graph: gs.Graph, analysis: Analysis) -> RewriteError:
     """The error, with the shapes of the Softmaxes that are no attention, or with the operators where there is none."""
-    softmaxes = [node for node in graph.nodes if is_standard(node, "Softmax")]
+    softmaxes = find_standard(graph, "Softmax")
     if softmaxes:
         shapes = dict.fromkeys(f"'{node_name(node)}' is over {_text(analysis, node)}" for node in softmaxes)
         first_names, rest = list(shapes)[:_MOST], len(shapes) - _MOST

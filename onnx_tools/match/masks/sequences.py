@@ -11,7 +11,7 @@ from ...analysis.graph import is_standard, node_name
 from ...analysis.layout import S
 from ...analysis.symbolic import Analysis, Element
 from ...analysis.symbolic.arguments import axis_of
-from ...analysis.symbolic.expr import leaves
+from ...analysis.symbolic.expr import leaves_of
 from ...analysis.walks import nodes_before
 from ...errors import RewriteError
 from .evidence import is_gemm
@@ -32,7 +32,7 @@ def check_slots(graph: gs.Graph, analysis: Analysis) -> None:
         if facts.shape is None or indices is None or not (facts.dtype or "").startswith(("float", "bfloat")):
             continue
         axis = 1 if node.op == "GatherND" else axis_of(node, len(facts.shape))
-        names = sorted({leaf.source for leaf in leaves(indices) if isinstance(leaf, Element)})
+        names = sorted({leaf.source for leaf in leaves_of(indices, Element)})
         if names and _of(sources, node.inputs[0]) and axis < len(facts.shape) and facts.shape[axis] == S:
             raise RewriteError(
                 f"input {_list(names)} holds positions in the sequence: '{node_name(node)}' ({node.op}) takes "

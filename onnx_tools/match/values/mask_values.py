@@ -15,7 +15,7 @@ from ...analysis.graph import is_standard
 from ...analysis.limits import table_of
 from ...analysis.onnx_operators import REORDERINGS
 from ...analysis.symbolic import Apply, Element, Expr, Index, Number, evaluate
-from ...analysis.symbolic.expr import COMPARISONS, leaves, uncast
+from ...analysis.symbolic.expr import COMPARISONS, leaves, leaves_of, uncast
 from ...analysis.symbolic.facts import Facts
 from ...analysis.walks import readers_after
 from .. import NoMatch
@@ -154,7 +154,7 @@ class Mask:
         """
         if expr is None or self.source is None:
             return None
-        elements = {leaf for leaf in leaves(expr) if isinstance(leaf, Element)}
+        elements = leaves_of(expr, Element)
         if len(elements) != 1 or any(leaf.source != self.source for leaf in elements):
             return None
         element = elements.pop()
@@ -203,7 +203,7 @@ def _only_compares(expr: Expr, element: Element) -> bool:
 def mask_of(facts: Facts) -> Mask:
     """What the boundary's mask int32 [B,S] is made of, from the facts about it."""
     expr = facts.expr
-    elements = [] if expr is None else [leaf for leaf in leaves(expr) if isinstance(leaf, Element)]
+    elements = [] if expr is None else list(leaves_of(expr, Element))
     if expr is None or not elements:
         return Mask(None)
     plain = _is_plain(expr)
@@ -215,7 +215,7 @@ def mask_of(facts: Facts) -> Mask:
 
 def _at(rule: Expr, values: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
     """What a rule says of values of its input."""
-    return np.asarray(evaluate(rule, {leaf: values for leaf in leaves(rule) if isinstance(leaf, Element)}))
+    return np.asarray(evaluate(rule, dict.fromkeys(leaves_of(rule, Element), values)))
 
 
 def _is_plain(expr: Expr) -> bool:

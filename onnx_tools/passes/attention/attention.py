@@ -198,7 +198,7 @@ class _Replacement:
         tensor = unpack(self._editor, result, self._boundary, dtype)
         sizes = self._constant("heads", np.asarray([0, 0, item.num_heads, item.head_size]))
         heads = self._editor.reshape(tensor, sizes, stem=f"{output.name}_heads")
-        self._editor.node("Transpose", [heads], stem=output.name, attrs={"perm": list(TOKENS_FIRST)}, output=output)
+        self._editor.node("Transpose", [heads], attrs={"perm": list(TOKENS_FIRST)}, output=output)
 
     def _rotate(self, x: gs.Tensor, rotation: Rotation | None, heads: int, size: int) -> gs.Tensor:
         """The tensor [T,...] with its first heads rotated."""

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, argument, is_standard, made_by, opset
+from ...analysis.graph import Editor, argument, find_standard, is_standard, made_by, opset
 from ...analysis.node_builder import NodeBuilder
 from ...analysis.symbolic import Analysis
 from ...analysis.symbolic.arguments import permutation
@@ -32,7 +32,7 @@ def expand_convolutions(graph: gs.Graph, analysis: Analysis) -> bool:
     puts around the rows first, as causal convolutions have them, count as the convolution's own.
     """
     editor, changed = Editor(graph), False
-    for node in [item for item in graph.nodes if is_standard(item, "Conv")]:
+    for node in find_standard(graph, "Conv"):
         weight, bias = node.inputs[1], argument(node, 2)
         if not isinstance(weight, gs.Constant) or analysis[node.inputs[0]].rank != 3:
             continue
@@ -55,7 +55,7 @@ def expand_convolutions(graph: gs.Graph, analysis: Analysis) -> bool:
 def expand_global_pools(graph: gs.Graph, analysis: Analysis) -> bool:
     """Replaces GlobalAveragePool and GlobalMaxPool by reductions; tf2onnx writes the means of norms this way."""
     editor, changed = Editor(graph), False
-    for node in [item for item in graph.nodes if is_standard(item, *_GLOBAL)]:
+    for node in find_standard(graph, *_GLOBAL):
         rank = analysis[node.inputs[0]].rank
         if rank is None:
             continue
@@ -65,7 +65,7 @@ def expand_global_pools(graph: gs.Graph, analysis: Analysis) -> bool:
         else:
             inputs.append(editor.constant("axes", np.asarray(axes, np.int64)))
         output = editor.take_over(node.outputs[0])
-        editor.node(_GLOBAL[node.op], inputs, stem=output.name, attrs=attrs, output=output)
+        editor.node(_GLOBAL[node.op], inputs, attrs=attrs, output=output)
         node.outputs.clear()
         changed = True
     return changed
@@ -74,7 +74,7 @@ def expand_global_pools(graph: gs.Graph, analysis: Analysis) -> bool:
 def expand_batch_norms(graph: gs.Graph, analysis: Analysis) -> bool:
     """Replaces BatchNormalization by the product and the sum that it is in inference; returns whether there was any."""
     editor, changed = Editor(graph), False
-    for node in [item for item in graph.nodes if is_standard(item, "BatchNormalization")]:
+    for node in find_standard(graph, "BatchNormalization"):
         rank = analysis[node.inputs[0]].rank
         params = [item for item in node.inputs[1:5] if isinstance(item, gs.Constant)]
         if rank is None or rank < 2 or len(params) != 4 or len(node.outputs) != 1 or node.attrs.get("training_mode"):
@@ -88,7 +88,7 @@ def expand_batch_norms(graph: gs.Graph, analysis: Analysis) -> bool:
         ]
         output = editor.take_over(node.outputs[0])
         product = editor.node("Mul", [node.inputs[0], numbers[0]], stem=f"{output.name}_scaled", dtype=output.dtype)
-        editor.node("Add", [product, numbers[1]], stem=output.name, output=output)
+        editor.node("Add", [product, numbers[1]], output=output)
         node.outputs.clear()
         changed = True
     return changed

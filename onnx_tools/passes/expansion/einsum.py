@@ -9,7 +9,7 @@ from string import ascii_letters
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, is_standard
+from ...analysis.graph import Editor, find_standard
 from ...analysis.node_builder import NodeBuilder
 from ...analysis.symbolic import Analysis
 from ...match import NoMatch
@@ -18,7 +18,7 @@ from ...match import NoMatch
 def expand_einsums(graph: gs.Graph, analysis: Analysis) -> bool:
     """Replaces every Einsum whose equation can be followed; returns whether there was any."""
     editor, changed = Editor(graph), False
-    for node in [item for item in graph.nodes if is_standard(item, "Einsum")]:
+    for node in find_standard(graph, "Einsum"):
         try:
             terms, result = _terms(node, [analysis[tensor].rank for tensor in node.inputs])
         except NoMatch:

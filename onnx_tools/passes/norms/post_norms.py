@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import (
     Editor,
+    find_padfree,
     is_padfree,
     node_name,
     padfree_inputs,
@@ -40,7 +41,7 @@ def post_norms(graph: gs.Graph) -> PassResult:
     """
     editor = Editor(graph)
     replaced_count, misses = 0, list[Miss]()
-    for node in [item for item in graph.nodes if is_padfree(item, "PadfreeLayerNorm")]:
+    for node in find_padfree(graph, "PadfreeLayerNorm"):
         match = _match(graph, node)
         if match is None:
             continue

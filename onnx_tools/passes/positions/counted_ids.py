@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, is_output, is_standard, producer
+from ...analysis.graph import Editor, find_standard, is_output, is_standard, producer
 from ...analysis.layout import S, is_token_shape
 from ...analysis.symbolic import Analysis, Element, Expr, Index, evaluate
-from ...analysis.symbolic.expr import axis_index, leaves
+from ...analysis.symbolic.expr import axis_index, leaves_of
 from ...match.values.mask_values import Mask, table_rows
 from ..shapes import ShapeBuilder, shape_source
 
@@ -37,7 +37,7 @@ def count_slots(graph: gs.Graph, analysis: Analysis, mask: Mask) -> dict[str, tu
     rows = {tensor.name: table_rows(tensor) for tensor in graph.inputs}
     editor = Editor(graph)
     builder = _Slots(editor, ShapeBuilder(editor, shape_source(graph)))
-    for node in [item for item in graph.nodes if is_standard(item, "CumSum")]:
+    for node in find_standard(graph, "CumSum"):
         counting = _Counting(analysis, mask, rows)
         if counting.counts(node):
             replacements = [_replace(analysis, counting, builder, tensor) for tensor in counting.results(graph, node)]
@@ -177,8 +177,8 @@ def _element(expr: Expr | None) -> Element | None:
     """The one element in an expression, its slot's own; nothing else in it depends on the slot."""
     if expr is None:
         return None
-    elements = {leaf for leaf in leaves(expr) if isinstance(leaf, Element)}
-    others = [leaf for leaf in leaves(expr) if isinstance(leaf, Index) and leaf.poly.constant() is None]
+    elements = leaves_of(expr, Element)
+    others = [leaf for leaf in leaves_of(expr, Index) if leaf.poly.constant() is None]
     element = next(iter(elements)) if len(elements) == 1 and not others else None
     return element if element is not None and element.indices == _OWN else None
 

@@ -62,9 +62,9 @@ class _Lift:
                 return False
         output = self._editor.take_over(node.outputs[0])
         if rest:
-            self._editor.node("Unsqueeze", [source, self._axes(rest)], stem=output.name, output=output)
+            self._editor.node("Unsqueeze", [source, self._axes(rest)], output=output)
         else:
-            self._editor.node("Identity", [source], stem=output.name, output=output)
+            self._editor.node("Identity", [source], output=output)
         return True
 
     def operand(self, node: gs.Node, position: int, tensor: gs.Tensor, rank: int, sequence: int) -> bool:

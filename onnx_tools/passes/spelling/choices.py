@@ -6,20 +6,20 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, is_standard, made_by
+from ...analysis.graph import Editor, find_standard, made_by
 from ...analysis.symbolic import Analysis
 
 
 def write_choices(graph: gs.Graph, analysis: Analysis) -> bool:
     """Makes a Where of each; returns whether there was any. Infinities that are not chosen no longer make it NaN."""
     editor, changed = Editor(graph), False
-    for node in [item for item in graph.nodes if is_standard(item, "Add")]:
+    for node in find_standard(graph, "Add"):
         parts = [_product(analysis, tensor) for tensor in node.inputs]
         for one, two in (parts, parts[::-1]):
             if one is None or two is None or not _is_inverse(one[0], two[0]):
                 continue
             output = editor.take_over(node.outputs[0])
-            editor.node("Where", [one[0], one[1], two[1]], stem=output.name, dtype=output.dtype, output=output)
+            editor.node("Where", [one[0], one[1], two[1]], output=output)
             node.outputs.clear()
             changed = True
             break

@@ -73,7 +73,7 @@ def _variance(editor: Editor, node: gs.Node) -> bool:
     square = editor.node("Mul", [rest.outputs[0]] * 2, stem=f"{node.outputs[0].name}_square", dtype=x.dtype)
     output = editor.take_over(node.outputs[0])
     inputs = [square, *squares.inputs[1:]]
-    editor.node("ReduceMean", inputs, stem=output.name, attrs=dict(squares.attrs), output=output)
+    editor.node("ReduceMean", inputs, attrs=dict(squares.attrs), output=output)
     node.outputs.clear()
     return True
 
@@ -117,7 +117,7 @@ def _root(editor: Editor, analysis: Analysis, node: gs.Node) -> bool:
     root = output
     if power != 0.5:
         root = editor.variable(f"{output.name}_root", np.dtype(source.dtype or np.float32))
-        editor.node("Reciprocal", [root], stem=output.name, output=output)
-    editor.node("Sqrt", [source], stem=root.name, output=root)
+        editor.node("Reciprocal", [root], output=output)
+    editor.node("Sqrt", [source], output=root)
     node.outputs.clear()
     return True

@@ -139,5 +139,5 @@ def _reduce(editor: Editor, node: gs.Node, op: str, source: gs.Tensor, axis: int
     else:
         inputs.append(editor.constant("axes", np.asarray([axis], np.int64)))
     output = editor.take_over(node.outputs[0])
-    editor.node(op, inputs, stem=output.name, attrs=attrs, output=output)
+    editor.node(op, inputs, attrs=attrs, output=output)
     node.outputs.clear()

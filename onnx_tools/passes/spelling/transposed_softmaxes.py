@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, is_output, is_standard, made_by, producer
+from ...analysis.graph import Editor, find_standard, is_output, is_standard, made_by, producer
 from ...analysis.layout import S
 from ...analysis.node_builder import NodeBuilder
 from ...analysis.onnx_operators import ELEMENTWISE, RESHAPES
@@ -31,10 +31,10 @@ def transpose_softmaxes(graph: gs.Graph, analysis: Analysis) -> bool:
     """Lets Softmaxes of [..., S, S] be over the last axis, and swaps MatMuls' operands; returns whether any changed."""
     editor = Editor(graph)
     transposing = _Transposes(editor, analysis, ShapeBuilder(editor, shape_source(graph)))
-    softmaxes = [node for node in graph.nodes if is_standard(node, "Softmax") and _is_transposed(analysis, node)]
+    softmaxes = [node for node in find_standard(graph, "Softmax") if _is_transposed(analysis, node)]
     for node in softmaxes:
         transposing(node)
-    matmuls = [node for node in graph.nodes if is_standard(node, "Transpose") and _transposes_a_matmul(analysis, node)]
+    matmuls = [node for node in find_standard(graph, "Transpose") if _transposes_a_matmul(analysis, node)]
     for node in matmuls:
         editor.redirect(node.outputs[0], transposing.swap(node.inputs[0]))
     return bool(softmaxes or matmuls)
@@ -74,7 +74,7 @@ class _Transposes:
         if weights.outputs or is_output(self._editor.graph, weights):
             perm = _swap(self._analysis[weights].rank or 0)
             self._editor.take_over(weights)
-            self._editor.node("Transpose", [result], stem=weights.name, attrs={"perm": perm}, output=weights)
+            self._editor.node("Transpose", [result], attrs={"perm": perm}, output=weights)
         softmax.outputs.clear()
 
     def _join(self, weights: gs.Tensor, result: gs.Tensor) -> None:
