@@ -13,7 +13,7 @@ import numpy as np
 from padfree.contract.names import FP8, INT8
 
 from . import int8_cases
-from .graphs import LENGTHS, MAX_SEQ_LEN, MAX_SHORT, SHORT_LENGTHS, VOCABULARY, CaseGraph
+from .graphs import CONTINUED, LENGTHS, MAX_SEQ_LEN, MAX_SHORT, SHORT_LENGTHS, VOCABULARY, CaseGraph
 
 HEADS, SIZE = 12, 64
 WIDTH = HEADS * SIZE
@@ -209,14 +209,14 @@ def _attention() -> Iterator[Case]:
         "bias by distance": {"bias": "distance"},
         "disentangled": {"bias": "disentangled"},
         "grouped heads of 128": {"size": 128, "heads": 8, "kv_heads": 2},
+        "heads of 256": {"size": 256, "heads": 4},
+        "shared prefix": {"size": 128, "heads": 8, "kv_heads": 2, "continues": True},
     }
     for variant, options in variants.items():
         for kind in FULL:
-            lengths = options.get("lengths", LENGTHS)
             width = options.get("heads", HEADS) * options.get("size", SIZE)
-            flops = (
-                4.0 * width * sum(min(length, 129 if "window" in options else length) * length for length in lengths)
-            )
+            most = 129 if "window" in options else math.inf
+            flops = 4.0 * width * sum(min(length, most) * length for length in options.get("lengths", LENGTHS))
             yield Case("PadfreeAttention", variant, kind, _bound(attention, kind, **options), flops)
 
 
@@ -229,8 +229,9 @@ def attention(
     window: int = -1,
     bias: str = "none",
     lengths: Sequence[int] = LENGTHS,
+    continues: bool = False,
 ) -> CaseGraph:
-    """Scores with a standard deviation of about 1, and biases."""
+    """Scores with a standard deviation of about 1, and biases. `continues`: causal, after tokens of CONTINUED."""
     graph = CaseGraph(kind, lengths)
     has_tasks = int(max(lengths) > MAX_SHORT)  # kernels for short sequences read no list
     flags: dict[str, Any] = {"num_heads": heads, "has_tasks": has_tasks}
@@ -253,6 +254,9 @@ def attention(
         inputs |= {"qkv": graph.rows("qkv", 3 * width), "qkv_bias": graph.weight("qkv_bias", 3 * width)}
         attributes |= {"qkv_layout": "3HD", "has_qkv_bias": 1}
     inputs |= _positions(graph, attributes, heads, width)
+    if continues:
+        inputs["prefix"] = graph.prefix(CONTINUED)
+        attributes |= {"has_prefix": 1, "window_right": 0}
     attributes |= {"quantized": 1, "y_scale": Y_SCALE} if kind == FP8 else {}
     outputs = graph.node("PadfreeAttention", inputs, **attributes)
     if kind == FP8:

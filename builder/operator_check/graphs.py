@@ -21,6 +21,8 @@ OPSET = 19
 """The first opset with e4m3."""
 LENGTHS = (1, 0, 300, 77, 128, 200, 64, 65, 0, 33, 129, 16, 5)
 SHORT_LENGTHS = (1, 0, 128, 77, 127, 64, 65, 0, 33, 16, 5)
+CONTINUED = tuple(-1 if number in (0, 4, 5) else 5 for number in range(len(LENGTHS)))
+"""The sequence of LENGTHS that each continues, or -1."""
 FILLER = 29
 MAX_SEQ_LEN, MAX_SHORT = 512, 128
 VOCABULARY = 1000
@@ -107,6 +109,11 @@ class CaseGraph:
             self._add_input("max_seqlen", np.zeros(max(self.lengths), np.int32), ["S"], role="max_seqlen")
             inputs["extent"] = "max_seqlen"
         return self.node("PadfreeSchedule", inputs, subject=subject, **attributes)
+
+    def prefix(self, numbers: Sequence[int]) -> str:
+        """The sequence that each continues, [B]."""
+        self._add_input("prefix", np.asarray(numbers, np.int32), ["F"], role="prefix")
+        return "prefix"
 
     def weight(self, name: str, *shape: int, size: float = 1.0, mean: float = 0.0) -> str:
         """A constant in the type of the activations."""

@@ -184,6 +184,19 @@ def test_references_are_right_in_float64() -> None:
     assert difference(graph, {"out_0": wanted}, right).relative < LARGEST_ERRORS["fp32"] / 10
 
 
+def test_sequences_continue_another_one() -> None:
+    graph = next(item for item in cases_of("PadfreeAttention", "fp32") if item.variant == "shared prefix").make()
+    q, k, v = (graph.feeds[name].astype(np.float64) for name in "qkv")
+    cu_seqlens, prefix = np.concatenate([[0], np.cumsum(graph.lengths)]), graph.feeds["prefix"]
+    assert {-1} < set(prefix.tolist())
+    sizes = {"num_heads": 8, "head_size": 128, "scale": 128**-0.5, "window": (-1, 0)}
+    right = reference_results(graph, graph.model()).outputs
+    for given, is_right in ((prefix, True), (None, False)):
+        wanted = reference.attention(q, k, v, cu_seqlens, **sizes, prefix=given)
+        error = difference(graph, {"out_0": wanted}, right).relative
+        assert (error < LARGEST_ERRORS["fp32"] / 10, error > 2 * LARGEST_ERRORS["bf16"]) == (is_right, not is_right)
+
+
 def test_rates_are_those_of_data_sheets() -> None:
     a100, l4 = Peaks(8, 0, 108, 1410.0, 1700.0), Peaks(8, 9, 60, 2040.0, 250.0)
     assert a100.tflops("fp16") == pytest.approx(312, rel=0.01)
