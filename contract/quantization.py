@@ -23,6 +23,7 @@ class QuantizedLayer:
         scale: what x is divided by.
         largest: the largest absolute value that x had in the calibration data; None without data.
         loss: how far its results were off on the calibration data, in parts of their length; None without data.
+        loss_per_token: the same of each token's row, averaged; None without data.
         smoothing: how much of the differences between the columns of x its weight took over, 0 to 1; None where each
             column has the same scale.
     """
@@ -33,6 +34,7 @@ class QuantizedLayer:
     largest: float | None = None
     loss: float | None = None
     smoothing: float | None = None
+    loss_per_token: float | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class QuantizationInfo:
         tokens: how many tokens the calibration data had.
         layers: GEMMs in that type.
         kept_gemms: the other GEMMs, with the reasons.
+        share: of the multiplications of all GEMMs of tokens, the part in 8 bits; None in files of earlier versions.
         cosines: by output, the mean over sequences of the cosine to the model in half precision.
     """
 
@@ -55,6 +58,7 @@ class QuantizationInfo:
     layers: tuple[QuantizedLayer, ...]
     kept_gemms: Mapping[str, str]
     cosines: Mapping[str, float]
+    share: float | None = None
 
     @property
     def precision(self) -> str:
@@ -69,7 +73,8 @@ def parse_quantization(fields: Fields) -> QuantizationInfo:
         scale = item.number("scale")
         if not scale > 0:
             raise item.fail("scale", "a number above 0")
-        numbers = (item.number(name) if name in item.names() else None for name in ("largest", "loss", "smoothing"))
+        names = ("largest", "loss", "smoothing", "loss_per_token")
+        numbers = (item.number(name) if name in item.names() else None for name in names)
         return QuantizedLayer(item.text("name"), item.text("x"), scale, *numbers)
 
     kept_layers, outputs = fields.optional_object("kept"), fields.optional_object("outputs")
@@ -80,4 +85,5 @@ def parse_quantization(fields: Fields) -> QuantizationInfo:
         layers=fields.objects("layers", read_layer),
         kept_gemms={name: kept_layers.string(name) for name in kept_layers.names()},
         cosines={name: outputs.object(name).number("mean_cosine") for name in outputs.names()},
+        share=fields.number("share") if "share" in fields.names() else None,
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .analysis.check import check_graph
 from .analysis.graph import tidy
-from .errors import RewriteError, VerificationError
+from .errors import RewriteError
 from .files.metadata import write_metadata
 from .files.model import Model
 from .graph_model import GraphModel
@@ -20,24 +20,23 @@ from .linear import add_linear
 from .operators import check_nodes
 from .precision.element_types import check_element_types
 from .quantization.calibration import BeginSteps, Feeds, Step, largest_numbers
-from .quantization.effect import Effect, measure_effect
+from .quantization.effect import Effect, measure_effect, outputs_of
 from .quantization.formats import Format
 from .quantization.kept_scales import keep_scales
-from .quantization.layers import Layer, Layers, choose_layers, reads_stream
+from .quantization.layers import Layer, Layers, choose_layers, folds_norm, reads_stream, sizes
 from .quantization.losses import measure_losses
 from .quantization.narrowing import narrow_gemms
-from .quantization.options import AS_MEASURED, LARGEST_STREAM_LOSS, QuantizationOptions
+from .quantization.options import AS_MEASURED, LARGEST_NORM_LOSS, LARGEST_STREAM_LOSS, QuantizationOptions
+from .quantization.plan import Plan, check_effects, describe
 from .quantization.scales import TensorScale
 from .quantization.smoothing import choose_scales
+from .quantization.target import fewest_kept
 from .quantization.weights import QuantizedWeights
 
 QUANTIZATION = "quantization"
 """The name of the metadata's entry."""
 OPSET = 19
 """The first opset with e4m3. QuantizeLinear to int8 is the same in it."""
-LEAST_COSINE = 0.9
-"""Cosine of an output, averaged over sequences, below which something is wrong."""
-_WORST_SHOWN = 3
 
 logger = logging.getLogger(__name__)
 
@@ -45,20 +44,6 @@ logger = logging.getLogger(__name__)
 def _unseen(_: int) -> Step:
     """Shows no progress."""
     return lambda: None
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """Which GEMMs go to 8 bits, their tensors' scales, and what was measured.
-
-    stream_loss: the largest loss of a GEMM that reads a stream, whether it goes to 8 bits or not.
-    """
-
-    layers: Layers
-    largest: Mapping[str, float]
-    scales: Mapping[str, TensorScale]
-    losses: Mapping[str, float]
-    stream_loss: float
 
 
 def quantize(
@@ -99,7 +84,8 @@ def quantize_gemms(
 
     With `fold_norms` the GEMMs do, from rows of 8 bits. Where norms stand ahead of layers, these are rows of a stream,
     to which every layer adds. If a GEMM loses more than LARGEST_STREAM_LOSS by that, such norms stay operators of their
-    own, their results are rounded instead, and the model is calibrated again.
+    own, their results are rounded instead, and the model is calibrated again. In int8 all norms do so if a GEMM that
+    folds one loses more than LARGEST_NORM_LOSS.
 
     With `stored_gemms`, those of the file that the model was made of, GEMMs have the scales and weights of the file,
     and no others are in 8 bits. Norms stay operators then, as the file rounds their results; batches may be missing,
@@ -112,6 +98,9 @@ def quantize_gemms(
     if measurements.plan.stream_loss > LARGEST_STREAM_LOSS:
         add_linear(rewritten, fold_streams=False)
         measurements = _measure(rewritten, batches, options, begin)
+    elif options.number_format.smooths and measurements.plan.norm_loss > LARGEST_NORM_LOSS:
+        add_linear(rewritten, fold_norms=False)
+        measurements = _measure(rewritten, batches, options, begin)
     return _quantize(measurements, batches, options, verify=verify)
 
 
@@ -122,8 +111,7 @@ class _Measurements:
     rewritten: GraphModel
     plain: Model
     weights: QuantizedWeights
-    plan: _Plan
-    kept_scales: bool
+    plan: Plan
 
 
 def _measure(
@@ -138,24 +126,76 @@ def _measure(
     check_nodes(plain.proto)
     done = begin(len(batches)) if batches else _unseen(0)
     plan = _plan(rewritten, plain, batches, options, weights, stored_gemms, done)
-    return _Measurements(rewritten, plain, weights, plan, bool(stored_gemms))
+    return _Measurements(rewritten, plain, weights, plan)
 
 
 def _quantize(
     measurements: _Measurements, batches: Sequence[Feeds], options: QuantizationOptions, *, verify: bool
 ) -> Model:
     rewritten, plain, plan = measurements.rewritten, measurements.plain, measurements.plan
-    graph, metadata = rewritten.graph, rewritten.metadata
-    precision, losses = metadata["precision"], plan.losses
+    metadata, losses = rewritten.metadata, plan.losses
     if not plan.layers.chosen_layers:
-        name = max(losses, key=losses.__getitem__)
+        name = max(losses, key=lambda name: losses[name].whole)
         raise RewriteError(
             f"every GEMM loses too much in {options.number_format.precision}, '{name}' most: "
-            f"{plan.layers.kept_layers[name]}; choose precision fp16, "
-            "or allow more with --largest-loss"
+            f"{plan.layers.kept_layers[name]}; choose precision fp16, or allow more with --largest-loss"
         )
-    chosen_layers, weights = plan.layers.chosen_layers, measurements.weights
-    result = narrow_gemms(graph, precision, chosen_layers, plan.scales, weights, options.number_format)
+    effects = dict[str, Effect]()
+    if options.least_cosine is not None:
+        plan, effects = _keep_gemms(measurements, batches[:1], options, options.least_cosine)
+    gemm_sizes = sizes(rewritten.graph)
+    exported = _narrow(rewritten, plan, measurements.weights, options.number_format)
+    if verify and not effects:
+        before, after = (outputs_of(model, metadata["precision"], metadata, batches[:1]) for model in (plain, exported))
+        effects = measure_effect(before, after, metadata, batches[:1])
+    metadata[QUANTIZATION] = describe(plan, metadata, options, batches, effects, gemm_sizes)
+    write_metadata(exported.proto, metadata)
+    check_effects(effects, losses, options.number_format)
+    return exported
+
+
+def _keep_gemms(
+    measurements: _Measurements, batches: Sequence[Feeds], options: QuantizationOptions, least: float
+) -> tuple[Plan, dict[str, Effect]]:
+    """The plan with the fewest GEMMs in half precision, of those that lose most per token, that keeps a cosine."""
+    if not batches:
+        raise RewriteError("there are no calibration data to measure a cosine on; pass them, or no least cosine")
+    plan, metadata = measurements.plan, measurements.rewritten.metadata
+    names = sorted((layer.name for layer in plan.layers.chosen_layers), key=lambda name: -plan.losses[name].per_token)
+    before = outputs_of(measurements.plain, metadata["precision"], metadata, batches)
+    effects = dict[int, dict[str, Effect]]()
+
+    def cosine_of(kept: int) -> float:
+        trial = measurements.rewritten.copy()
+        layers = [item for item in choose_layers(trial.graph, options).chosen_layers if item.name in names[kept:]]
+        trial_plan = replace(plan, layers=Layers(tuple(layers), {}))
+        exported = _narrow(trial, trial_plan, measurements.weights, options.number_format)
+        after = outputs_of(exported, metadata["precision"], metadata, batches)
+        effects[kept] = measure_effect(before, after, metadata, batches)
+        result = min((effect.mean_cosine for effect in effects[kept].values()), default=1.0)
+        logger.info("%d of %d GEMMs in half precision: cosine %.5f", kept, len(names), result)
+        return result
+
+    kept = fewest_kept(len(names), cosine_of, least)
+    if kept is None:
+        raise RewriteError(
+            f"with a single GEMM in {options.number_format.precision} the cosine is below {least:g} on the calibration "
+            "data; choose precision fp16, or allow less with --least-cosine"
+        )
+    reasons = {
+        name: f"loses {plan.losses[name].per_token:.3f} per token; kept for a cosine of {least:g}"
+        for name in names[:kept]
+    }
+    chosen_layers = tuple(layer for layer in plan.layers.chosen_layers if layer.name not in reasons)
+    layers = Layers(chosen_layers, {**plan.layers.kept_layers, **reasons})
+    return replace(plan, layers=layers), effects[kept]
+
+
+def _narrow(rewritten: GraphModel, plan: Plan, weights: QuantizedWeights, number_format: Format) -> Model:
+    """Puts a plan's GEMMs in 8 bits into a graph, in place, and exports it."""
+    graph, metadata = rewritten.graph, rewritten.metadata
+    precision = metadata["precision"]
+    result = narrow_gemms(graph, precision, plan.layers.chosen_layers, plan.scales, weights, number_format)
     tidy(graph)
     check_graph(graph, result.name)
     metadata["coverage"]["passes"].append({"name": result.name, "replaced": result.replaced, "missed": []})
@@ -163,10 +203,6 @@ def _quantize(
     exported = rewritten.export()
     check_nodes(exported.proto)
     check_element_types(exported.proto, precision)
-    effects = measure_effect(plain, exported, precision, metadata, batches[:1]) if verify else {}
-    metadata[QUANTIZATION] = _describe(measurements, options, batches, effects)
-    write_metadata(exported.proto, metadata)
-    _check_effects(effects, losses, options.number_format)
     return exported
 
 
@@ -199,14 +235,14 @@ def _plan(
     weights: QuantizedWeights,
     stored_gemms: Sequence[StoredGemm],
     done: Step,
-) -> _Plan:
+) -> Plan:
     """Chooses GEMMs and scales; GEMMs that lose too much, or read only zeros, stay in half precision."""
     layers, precision = choose_layers(rewritten.graph, options), rewritten.metadata["precision"]
     scales: Mapping[str, TensorScale] = {}
     if stored_gemms:
         layers, scales = keep_scales(layers, stored_gemms, weights)
         if not batches:
-            return _Plan(layers, {}, scales, {}, 0.0)
+            return Plan(layers, {}, scales, {}, keeps_scales=True)
     tensors = list(dict.fromkeys(layer.x for layer in layers.chosen_layers))
     number_format = options.number_format
     columns = largest_numbers(model, precision, tensors, batches, done, by_column=number_format.smooths)
@@ -218,54 +254,14 @@ def _plan(
     for layer in layers.chosen_layers:
         if largest[layer.x] == 0:
             reasons[layer.name] = f"what it multiplies, '{layer.x}', is zero in all calibration data"
-        elif losses[layer.name] > options.largest_loss:
-            reasons[layer.name] = f"loses {losses[layer.name]:.3f} of its result, allowed is {options.largest_loss:g}"
+        elif (lost := losses[layer.name].whole) > options.largest_loss:
+            reasons[layer.name] = f"loses {lost:.3f} of its result, allowed is {options.largest_loss:g}"
         else:
             chosen_layers.append(layer)
-    stream_loss = max((losses[layer.name] for layer in layers.chosen_layers if reads_stream(layer)), default=0.0)
-    return _Plan(Layers(tuple(chosen_layers), reasons), largest, scales, losses, stream_loss)
-
-
-def _describe(
-    measurements: _Measurements, options: QuantizationOptions, batches: Sequence[Feeds], effects: Mapping[str, Effect]
-) -> dict[str, Any]:
-    """The entry `quantization` of the metadata."""
-    plan, metadata = measurements.plan, measurements.rewritten.metadata
-    tokens = next(item["name"] for item in metadata["inputs"] if item["role"] == "tokens")
-    room = {"kept_scales": True} if measurements.kept_scales else {"margin": options.room}
-    return {
-        "type": options.number_format.name,
-        **room,
-        "largest_loss": options.largest_loss,
-        "calibration": {"batches": len(batches), "tokens": sum(int(feeds[tokens].size) for feeds in batches)},
-        "layers": [_layer_json(layer, plan) for layer in plan.layers.chosen_layers],
-        "kept": dict(plan.layers.kept_layers),
-        "outputs": {name: effect.to_dict() for name, effect in effects.items()},
-    }
-
-
-def _layer_json(layer: Layer, plan: _Plan) -> dict[str, Any]:
-    """A layer's entry, without what was not measured."""
-    scale, losses = plan.scales[layer.x], plan.losses
-    result: dict[str, Any] = {"name": layer.name, "x": layer.x, "scale": scale.value}
-    if losses:
-        result |= {"largest": plan.largest[layer.x], "loss": losses[layer.name]}
-    return result if scale.strength is None else result | {"smoothing": scale.strength}
-
-
-def _check_effects(effects: Mapping[str, Effect], losses: Mapping[str, float], number_format: Format) -> None:
-    """Warns of an output that is far off, and raises VerificationError for one that is too far off."""
-    for name, effect in effects.items():
-        if effect.mean_cosine >= number_format.usual_cosine:
-            continue
-        worst = sorted(losses, key=losses.__getitem__, reverse=True)[:_WORST_SHOWN]
-        losses_text = ", ".join(f"'{layer}' ({losses[layer]:.3f})" for layer in worst)
-        problem = (
-            f"in {number_format.precision} the cosine of output '{name}' to that of the model in half precision is "
-            f"{effect.mean_cosine:.4f} on average over {effect.sequences} sequences of the calibration data, trained "
-            f"models keep 0.997; the GEMMs that lose most are {losses_text}: keep them with --keep, or choose "
-            "precision fp16"
-        )
-        if not effect.mean_cosine >= LEAST_COSINE:
-            raise VerificationError(f"{problem}; allowed is {LEAST_COSINE}")
-        logger.warning("%s", problem)
+    of_streams, of_norms = (
+        max((losses[layer.name].whole for layer in layers.chosen_layers if reads(layer)), default=0.0)
+        for reads in (reads_stream, folds_norm)
+    )
+    return Plan(
+        Layers(tuple(chosen_layers), reasons), largest, scales, losses, of_streams, of_norms, bool(stored_gemms)
+    )

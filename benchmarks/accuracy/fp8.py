@@ -75,8 +75,11 @@ def _first_break(text: str) -> str:
     return match.group() if match else "\0"
 
 
-def models(path: Path, precision: str, texts: Sequence[str], folder: Path) -> tuple[dict[str, Path], QuantizationInfo]:
+def models(
+    path: Path, texts: Sequence[str], folder: Path, options: QuantizationOptions
+) -> tuple[dict[str, Path], QuantizationInfo]:
     """The model in every precision, packed, as it runs on a CPU; and what the quantised file records."""
+    precision = options.number_format.precision
     output = {name: folder / f"{name}.onnx" for name in (*WIDE, precision)}
     save_model(rewrite(path, verify=False).model, output["fp32"])
     half = rewrite(path, precision="fp16", verify=False).model
@@ -86,7 +89,7 @@ def models(path: Path, precision: str, texts: Sequence[str], folder: Path) -> tu
     result = quantized_model(
         Model.of(load_model(path)),
         path,
-        Calibration(data, options=QuantizationOptions(number_format=FORMATS[precision])),
+        Calibration(data, options=options),
         RewriteOptions(strict=True, verify=False),
         begin=lambda _: _nothing,
     )
@@ -129,12 +132,13 @@ def interval(values: Array) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def measure(folder: Path, precision: str, count: int, packages: Sequence[str]) -> dict[str, Any]:
+def measure(folder: Path, options: QuantizationOptions, count: int, packages: Sequence[str]) -> dict[str, Any]:
     """The record of one model."""
+    precision = options.number_format.precision
     scored, texts = pairs(count, packages)
     with tempfile.TemporaryDirectory(prefix="padfree-fp8-") as scratch, opened(folder) as source:
         path = source.path
-        result, said = models(path, precision, texts, Path(scratch))
+        result, said = models(path, texts, Path(scratch), options)
         sides = {
             name: [vectors(file, path, [getattr(pair, side) for pair in scored]) for side in ("query", "document")]
             for name, file in result.items()
@@ -149,6 +153,11 @@ def measure(folder: Path, precision: str, count: int, packages: Sequence[str]) -
         "documentation": list(packages),
         "calibration": {"texts": len(texts), "tokens": said.tokens, "margin": said.margin},
         "losses": [round(layer.loss, 4) for layer in said.layers if layer.loss is not None],
+        "losses_per_token": [
+            round(layer.loss_per_token, 4) for layer in said.layers if layer.loss_per_token is not None
+        ],
+        "share": said.share,
+        "least_cosine": options.least_cosine,
         "smoothing": [layer.smoothing for layer in said.layers],
         "kept": dict(said.kept_gemms),
         "precisions": results,
@@ -179,10 +188,12 @@ def main() -> int:
     parser.add_argument("--precision", choices=tuple(GOALS), default="fp8", help="of the GEMMs (default fp8)")
     parser.add_argument("--texts", type=int, default=600, help="pairs of query and document, at most")
     parser.add_argument("--documentation", nargs="*", default=[], metavar="PACKAGE", help="texts of these packages too")
+    parser.add_argument("--least-cosine", type=float, metavar="X", help="what `padfree build --least-cosine` does")
     arguments = parser.parse_args()
+    options = QuantizationOptions(least_cosine=arguments.least_cosine, number_format=FORMATS[arguments.precision])
     passed = []
     for path in arguments.models:
-        record = measure(path, arguments.precision, arguments.texts, arguments.documentation)
+        record = measure(path, options, arguments.texts, arguments.documentation)
         passed.append(record["passed"])
         for name, item in record["precisions"].items():
             low, high = item["against_fp32_interval"]

@@ -35,12 +35,11 @@ def print_quantization(console: Console, quantization: QuantizationInfo | None) 
     """Prints which GEMMs are in 8 bits, those that lose most first, which are not and why; nothing without any."""
     if quantization is None:
         return
-    layers = sorted(quantization.layers, key=lambda layer: layer.loss or 0.0, reverse=True)
-    headings = ["GEMM", "largest input", "scale", "loss"]
-    rows = [
-        [layer.name, _number(layer.largest, ".4g"), f"{layer.scale:g}", _number(layer.loss, ".4f")]
-        for layer in layers[:LAYERS_SHOWN]
-    ]
+    layers = sorted(quantization.layers, key=lambda layer: layer.loss_per_token or layer.loss or 0.0, reverse=True)
+    headings = ["GEMM", "largest input", "scale", "loss", "per token"]
+    rows = [[layer.name, _number(layer.largest, ".4g"), f"{layer.scale:g}"] for layer in layers[:LAYERS_SHOWN]]
+    for layer, row in zip(layers, rows, strict=False):
+        row += [_number(layer.loss, ".4f"), _number(layer.loss_per_token, ".4f")]
     if any(layer.smoothing is not None for layer in layers):
         headings.append("smoothing")
         for layer, row in zip(layers, rows, strict=False):
@@ -50,6 +49,8 @@ def print_quantization(console: Console, quantization: QuantizationInfo | None) 
         print_line(console, f"and {len(layers) - LAYERS_SHOWN} more that lose less (`quantization` in the metadata)")
     if quantization.kept_gemms:
         console.print(make_table("GEMMs in half precision", ("GEMM", "reason"), list(quantization.kept_gemms.items())))
+    if quantization.share is not None:
+        print_line(console, f"{quantization.share:.0%} of the GEMMs' multiplications are in {quantization.type}")
     for name, cosine in quantization.cosines.items():
         print_line(console, f"'{name}': cosine {cosine:.5f} to half precision, mean over calibration sequences")
     if quantization.margin is None:

@@ -257,7 +257,7 @@ def add_norms_option(parser: argparse._ActionsContainer) -> None:
 
 
 def add_calibration_options(parser: argparse.ArgumentParser) -> None:
-    """--calibrate, --tokenizer, --keep-scales, --margin, --keep, --quantize, --largest-loss."""
+    """--calibrate, --tokenizer, --keep-scales, --margin, --keep, --quantize, --largest-loss, --least-cosine."""
     group = parser.add_argument_group("GEMMs in 8 bits (--precision fp8, --precision int8)")
     group.add_argument(
         "--calibrate",
@@ -290,6 +290,12 @@ def add_calibration_options(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="GEMMs whose relative error is larger stay in half precision (default 0.1)",
     )
+    group.add_argument(
+        "--least-cosine",
+        type=float,
+        metavar="X",
+        help="keep GEMMs in half precision, worst first, until outputs have this cosine to half precision (try 0.995)",
+    )
 
 
 def calibration_of(arguments: argparse.Namespace) -> Calibration | None:
@@ -298,7 +304,7 @@ def calibration_of(arguments: argparse.Namespace) -> Calibration | None:
     Raises:
         BuildError: one of them without data, or their options without it; RewriteError: a number out of range.
     """
-    names = ("calibrate", "tokenizer", "keep_scales", "margin", "keep", "quantize", "largest_loss")
+    names = ("calibrate", "tokenizer", "keep_scales", "margin", "keep", "quantize", "largest_loss", "least_cosine")
     used_options = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name) is not None]
     if arguments.precision not in EIGHT_BITS:
         if used_options:
@@ -315,6 +321,7 @@ def calibration_of(arguments: argparse.Namespace) -> Calibration | None:
         keep=tuple(arguments.keep or ()),
         quantize=tuple(arguments.quantize or ()),
         largest_loss=LARGEST_LOSS if arguments.largest_loss is None else arguments.largest_loss,
+        least_cosine=arguments.least_cosine,
         number_format=FORMATS[arguments.precision],
     )
     file, keeps_scales = arguments.calibrate, bool(arguments.keep_scales)
@@ -333,8 +340,10 @@ def _check_kept(arguments: argparse.Namespace) -> None:
         )
     if arguments.margin is not None:
         raise BuildError("--margin makes scales of the data, and --keep-scales takes the file's; leave one out")
-    if arguments.calibrate is None and arguments.largest_loss is not None:
-        raise BuildError("--largest-loss needs --calibrate FILE, with whose data losses are measured; pass it too")
+    for name in ("largest_loss", "least_cosine"):
+        if arguments.calibrate is None and getattr(arguments, name) is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise BuildError(f"{option} needs --calibrate FILE, with whose data losses are measured; pass it too")
 
 
 def add_tokenizer_option(parser: argparse._ActionsContainer, default: str = "the one kept with the model") -> None:

@@ -29,23 +29,35 @@ class Effect:
         return asdict(self)
 
 
+def outputs_of(
+    model: Model, precision: str, metadata: Mapping[str, Any], batches: Sequence[Feeds]
+) -> list[list[Array]]:
+    """For each batch, a rewritten model's outputs that have an axis of tokens or sequences."""
+    names = [item["name"] for item in _compared(metadata)]
+    return [fetch(model, precision, names, feeds) for feeds in batches]
+
+
+def _compared(metadata: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [item for item in metadata["outputs"] if item["layout"] in ("packed", "per_sequence", "padded")]
+
+
 def measure_effect(
-    before: Model, after: Model, precision: str, metadata: Mapping[str, Any], batches: Sequence[Feeds]
+    before: Sequence[Sequence[Array]],
+    after: Sequence[Sequence[Array]],
+    metadata: Mapping[str, Any],
+    batches: Sequence[Feeds],
 ) -> dict[str, Effect]:
-    """The effect by output; outputs without an axis of tokens or sequences are left out.
+    """The effect by output.
 
     Args:
-        before: a rewritten model without function bodies.
-        after: the model that was made from it, with the same outputs.
-        precision: of their activations.
+        before: outputs of a model in half precision, as `outputs_of` returns them.
+        after: those of the model that was made from it.
         metadata: the metadata of both.
-        batches: inputs.
+        batches: inputs of both.
     """
-    items = [item for item in metadata["outputs"] if item["layout"] in ("packed", "per_sequence", "padded")]
-    names = [item["name"] for item in items]
-    cosines: dict[str, list[float]] = {name: [] for name in names}
-    for feeds in batches:
-        pairs = (fetch(model, precision, names, feeds) for model in (before, after))
+    items = _compared(metadata)
+    cosines: dict[str, list[float]] = {item["name"]: [] for item in items}
+    for feeds, *pairs in zip(batches, before, after, strict=True):
         for item, a, b in zip(items, *pairs, strict=True):
             lengths = _lengths(metadata, feeds)
             parts = (_sequences(values, item["layout"], lengths) for values in (a, b))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -69,9 +70,21 @@ def choose_layers(graph: gs.Graph, options: QuantizationOptions) -> Layers:
     return Layers(chosen_layers, reasons)
 
 
+def sizes(graph: gs.Graph) -> dict[str, int]:
+    """How many numbers the weights of GEMMs of tokens have, by the GEMMs' names: multiplications per token."""
+    gemms = [node for node in graph.nodes if is_padfree(node, HALF_OPERATOR) and not is_of_first_tokens(node)]
+    weights = {node_name(node): padfree_inputs(node)["weight"] for node in gemms}
+    return {name: math.prod(weight.shape) for name, weight in weights.items() if isinstance(weight, gs.Constant)}
+
+
+def folds_norm(layer: Layer) -> bool:
+    """Whether a GEMM norms the rows that it multiplies."""
+    return bool(layer.node.attrs["has_x_moments"])
+
+
 def reads_stream(layer: Layer) -> bool:
     """Whether a GEMM norms rows that others add without a norm: a stream, where norms stand ahead of layers."""
-    if not layer.node.attrs["has_x_moments"]:
+    if not folds_norm(layer):
         return False
     rows = layer.node.inputs[0]
     return any(_adds(reader, rows) for reader in rows.outputs)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -23,6 +24,22 @@ MOST_ROWS = 1024
 TENSORS_AT_ONCE = 16
 
 
+@dataclass(frozen=True)
+class Loss:
+    """How far a GEMM's result [T,N] is off.
+
+    A few tokens may have results that are many times as long as all others'. They decide the first figure, while their
+    scale leaves few steps to the other tokens, which the second one shows.
+
+    Attributes:
+        whole: the length of the error, relative to the result's.
+        per_token: the same of each token's row, averaged.
+    """
+
+    whole: float
+    per_token: float
+
+
 def measure_losses(
     model: Model,
     precision: str,
@@ -31,7 +48,7 @@ def measure_losses(
     weights: QuantizedWeights,
     feeds: Feeds,
     number_format: Format,
-) -> dict[str, float]:
+) -> dict[str, Loss]:
     """How far the results of GEMMs are off, relative to the results' norms, by the GEMMs' names.
 
     Args:
@@ -47,7 +64,7 @@ def measure_losses(
     may hide or repeat a loss.
     """
     names = list(dict.fromkeys(layer.x for layer in layers))
-    losses = dict[str, float]()
+    losses = dict[str, Loss]()
     for name, values in fetch_each(model, precision, names, feeds, at_once=TENSORS_AT_ONCE):
         for layer in layers:
             if layer.x == name:
@@ -59,16 +76,17 @@ def measure_losses(
 
 def loss(
     node: gs.Node, x: Floats, weight: Floats, scale: TensorScale, quantized: QuantizedWeight, number_format: Format
-) -> float:
+) -> Loss:
     """The loss of one GEMM of rows x [T,K] by a weight [K,N]; infinite where the result is not finite."""
     step = np.float32(scale.value)
     narrow = number_format.round_values(scale.smooth(x) / step) * step
     exact, approximate = (_norm(node, x, result) for result in (x @ weight, narrow @ quantized.dequantize().T))
-    length = float(np.linalg.norm(exact))
-    off = float(np.linalg.norm(approximate - exact))
-    if not np.isfinite(off):
-        return float("inf")
-    return off / length if length else 0.0
+    off, length = (np.linalg.norm(values, axis=1) for values in (approximate - exact, exact))
+    if not np.isfinite(off).all():
+        return Loss(float("inf"), float("inf"))
+    parts = np.divide(off, length, out=np.zeros_like(off), where=length > 0)
+    whole = float(np.linalg.norm(off) / np.linalg.norm(length)) if length.any() else 0.0
+    return Loss(whole, float(parts.mean()) if parts.size else 0.0)
 
 
 def _norm(node: gs.Node, x: Floats, result: Floats) -> Floats:

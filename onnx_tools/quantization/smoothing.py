@@ -74,7 +74,7 @@ def _least_loss(
     def loss_of(scale: TensorScale) -> float:
         pairs = zip(readers, weights, strict=True)
         losses = [
-            loss(layer.node, rows, weight, scale, quantizer.quantize(weight, scale), options.number_format)
+            loss(layer.node, rows, weight, scale, quantizer.quantize(weight, scale), options.number_format).whole
             for layer, weight in pairs
         ]
         return float(np.square(losses).sum())

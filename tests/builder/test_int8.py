@@ -78,6 +78,8 @@ def test_it_is_inspected(int8: Path, capsys: Capture) -> None:
         "PadfreeLinearInt8",
         "with room for 1.25 times",
         "GEMMs in half precision",
+        "multiplications are in int8",
+        "per token",
     ):
         assert text in shown
 
@@ -131,6 +133,7 @@ def test_a_quantised_file_keeps_its_scales(quantized: Path, tmp_path: Path, caps
         (["--precision", "fp16"], "--keep-scales is for --precision fp8 or int8"),
         (["--precision", "int8", "--margin", "2"], "--margin makes scales of the data, and --keep-scales takes"),
         (["--precision", "int8", "--largest-loss", "0.2"], "--largest-loss needs --calibrate FILE"),
+        (["--precision", "int8", "--least-cosine", "0.99"], "--least-cosine needs --calibrate FILE"),
     ],
 )
 def test_what_does_not_go_with_kept_scales(

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from padfree.onnx_tools import RewriteError, rewrite
-from padfree.onnx_tools.eight_bits import QUANTIZATION, quantize
+from padfree.onnx_tools.eight_bits import QUANTIZATION, quantize, quantize_gemms
 from padfree.onnx_tools.files.metadata import read_metadata
 from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.linear import with_linear
@@ -140,3 +140,17 @@ def test_a_cosine_below_those_of_good_models_is_named(
     with caplog.at_level(logging.WARNING, "padfree"):
         quantize(half, BATCHES, OPTIONS)
     assert ("in int8 the cosine of output 'out'" in caplog.text) is warns
+
+
+@pytest.mark.parametrize(
+    ("precision", "most", "are_folded"), [("int8", 0.06, True), ("int8", 1e-6, False), ("fp8", 0.0, True)]
+)
+def test_norms_stay_operators_where_folding_loses_much(
+    monkeypatch: pytest.MonkeyPatch, precision: str, most: float, are_folded: bool
+) -> None:
+    """Rows of different lengths share a scale where a GEMM folds the norm; e4m3 has enough exponents for them."""
+    monkeypatch.setattr("padfree.onnx_tools.eight_bits.LARGEST_NORM_LOSS", most)
+    source = Model.of(rewrite(bert_model(1, WIDTH, 2, INNER, VOCABULARY, 64), precision="fp16", verify=False).model)
+    made = quantize_gemms(source, BATCHES, QuantizationOptions(number_format=FORMATS[precision]), verify=False)
+    nodes = [node for node in padfree_nodes(made.proto.graph) if node.op_type.startswith("PadfreeLinear")]
+    assert any(node_attributes(node)["has_x_moments"] for node in nodes) is are_folded

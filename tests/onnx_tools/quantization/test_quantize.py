@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import ModelProto, numpy_helper
 from padfree.onnx_tools import RewriteError, rewrite
-from padfree.onnx_tools.eight_bits import LEAST_COSINE, OPSET, QUANTIZATION, quantize, quantize_gemms
+from padfree.onnx_tools.eight_bits import OPSET, QUANTIZATION, quantize, quantize_gemms
 from padfree.onnx_tools.errors import VerificationError
 from padfree.onnx_tools.files.graph_io import import_graph
 from padfree.onnx_tools.files.metadata import read_metadata
@@ -23,6 +23,7 @@ from padfree.onnx_tools.quantization.e4m3 import LARGEST
 from padfree.onnx_tools.quantization.effect import Effect
 from padfree.onnx_tools.quantization.formats import E4M3, FORMATS
 from padfree.onnx_tools.quantization.options import LARGEST_LOSS, LARGEST_STREAM_LOSS, QuantizationOptions
+from padfree.onnx_tools.quantization.plan import LEAST_COSINE
 from padfree.onnx_tools.quantization.scales import check_scales
 from padfree.onnx_tools.rewrite import finish
 from padfree.onnx_tools.synthetic import bert_model
