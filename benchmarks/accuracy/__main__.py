@@ -2,6 +2,7 @@
 """Trains a small BERT on tasks with known answers, and scores it padded in PyTorch and packed in every precision.
 
     python -m benchmarks.accuracy --json benchmarks/results/local/trained.jsonl
+    python -m benchmarks.accuracy --precisions int8 --json benchmarks/results/local/trained_int8.jsonl
 
 Random weights are kind; trained ones have outliers. One model learns three tasks: the value of nested lists
 (classification), the depth of every token in them (tagging), and to which document a query belongs (retrieval). The
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from .measurement import VARIANTS, make_data, outlier_model, run_variant, trained_model
+from .measurement import PRECISIONS, VARIANTS, make_data, outlier_model, run_variant, trained_model
 from .scores import HeldOut
 
 
@@ -28,6 +29,7 @@ def main() -> int:
         prog="python -m benchmarks.accuracy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--variants", nargs="*", choices=VARIANTS, default=list(VARIANTS), help="none: train only")
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS), help="default: all")
     parser.add_argument("--weights", type=Path, help="file of trained weights; written if it is not there")
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--hidden", type=int, default=256)

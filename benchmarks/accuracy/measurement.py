@@ -43,6 +43,7 @@ TUNING_RATE = 1e-4
 SAMPLES = 256  # lists, and as many documents, to which outliers are fitted
 COMPARED = 16  # sequences whose tensors are compared one by one
 HALVES = ("fp16", "bf16")
+PRECISIONS = (*HALVES, *EIGHT_BITS)
 CALIBRATED = 512  # as many lists and documents of the training data, for scales of 8 bits
 VARIANTS = ("plain", "outliers")
 ARITHMETIC = {"fp16": "fp16", "bf16": "bf16", "fp8": "fp16", "int8": "fp16"}
@@ -87,9 +88,9 @@ def in_torch(model: Model, device: str) -> Infer:
     return infer
 
 
-def write_packed(exported: Path, folder: Path) -> dict[str, Path]:
-    """The rewritten files, by precision."""
-    files = {precision: folder / f"packed_{precision}.onnx" for precision in HALVES}
+def write_packed(exported: Path, folder: Path, precisions: Sequence[str]) -> dict[str, Path]:
+    """The rewritten files in fp16 and bf16, as far as they are wanted, by precision."""
+    files = {precision: folder / f"packed_{precision}.onnx" for precision in HALVES if precision in precisions}
     for precision, path in files.items():
         save_model(rewrite(exported, precision=precision).model, path)
     return files
@@ -114,8 +115,8 @@ def write_quantized(exported: Path, folder: Path, data: Data, precision: str) ->
 def contenders(
     exported: Path, packed: Mapping[str, Path], folder: Path, without_tensorrt: bool
 ) -> Iterator[tuple[str, Path]]:
-    """The models that are scored besides PyTorch: name and file."""
-    if not without_tensorrt:
+    """The models that are scored besides PyTorch, name and file: the padded engine beside one in half precision."""
+    if not without_tensorrt and any(precision in packed for precision in HALVES):
         path = folder / "padded.plan"
         build_padded_engine(exported, path, max_batch=SCORE_BATCH, max_seq_len=MAX_LENGTH)
         yield "padded TensorRT fp16", path
@@ -198,16 +199,18 @@ def run_variant(
         folder = Path(scratch)
         exported = folder / "exported.onnx"
         export(copy.deepcopy(model), str(exported))
-        packed = write_packed(exported, folder)
-        quantized = {precision: write_quantized(exported, folder, data, precision) for precision in EIGHT_BITS}
+        packed = write_packed(exported, folder, arguments.precisions)
+        eight_bits = [precision for precision in EIGHT_BITS if precision in arguments.precisions]
+        quantized = {precision: write_quantized(exported, folder, data, precision) for precision in eight_bits}
         files = packed | quantized
         for name, path in contenders(exported, files, folder, arguments.without_tensorrt):
             with Session(path, cuda_graphs=False) as session:  # there are hundreds of sizes, each used once
                 scores[name] = score(test, run(lambda rows: session.run(list(rows)), test), reference)
             show(variant, name, scores)
         ids = [item.ids for item in test.lists[:COMPARED]]
-        inside = errors_inside(exported, packed, ids, arguments.without_tensorrt)
-    print(f"{variant:9} largest number inside {inside['fp16']['peak']:.4g}", flush=True)
+        inside = errors_inside(exported, packed, ids, arguments.without_tensorrt) if packed else {}
+    for precision, errors in inside.items():
+        print(f"{variant:9} largest number inside, {precision}: {errors['peak']:.4g}", flush=True)
     base = scores[REFERENCE]
     agree = all(agrees(name, differences(item, base)) for name, item in scores.items())
     if arguments.json is not None:
