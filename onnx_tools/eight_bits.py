@@ -165,30 +165,30 @@ def _keep_gemms(
     before = outputs_of(measurements.plain, metadata["precision"], metadata, batches)
     effects = dict[int, dict[str, Effect]]()
 
-    def cosine_of(kept: int) -> float:
+    def cosine_of(count: int) -> float:
         trial = measurements.rewritten.copy()
-        layers = [item for item in choose_layers(trial.graph, options).chosen_layers if item.name in names[kept:]]
+        layers = [item for item in choose_layers(trial.graph, options).chosen_layers if item.name in names[count:]]
         trial_plan = replace(plan, layers=Layers(tuple(layers), {}))
         exported = _narrow(trial, trial_plan, measurements.weights, options.number_format)
         after = outputs_of(exported, metadata["precision"], metadata, batches)
-        effects[kept] = measure_effect(before, after, metadata, batches)
-        result = min((effect.mean_cosine for effect in effects[kept].values()), default=1.0)
-        logger.info("%d of %d GEMMs in half precision: cosine %.5f", kept, len(names), result)
+        effects[count] = measure_effect(before, after, metadata, batches)
+        result = min((effect.mean_cosine for effect in effects[count].values()), default=1.0)
+        logger.info("%d of %d GEMMs in half precision: cosine %.5f", count, len(names), result)
         return result
 
-    kept = fewest_kept(len(names), cosine_of, least)
-    if kept is None:
+    count = fewest_kept(len(names), cosine_of, least)
+    if count is None:
         raise RewriteError(
             f"with a single GEMM in {options.number_format.precision} the cosine is below {least:g} on the calibration "
             "data; choose precision fp16, or allow less with --least-cosine"
         )
     reasons = {
         name: f"loses {plan.losses[name].per_token:.3f} per token; kept for a cosine of {least:g}"
-        for name in names[:kept]
+        for name in names[:count]
     }
     chosen_layers = tuple(layer for layer in plan.layers.chosen_layers if layer.name not in reasons)
     layers = Layers(chosen_layers, {**plan.layers.kept_layers, **reasons})
-    return replace(plan, layers=layers), effects[kept]
+    return replace(plan, layers=layers), effects[count]
 
 
 def _narrow(rewritten: GraphModel, plan: Plan, weights: QuantizedWeights, number_format: Format) -> Model:
@@ -254,8 +254,8 @@ def _plan(
     for layer in layers.chosen_layers:
         if largest[layer.x] == 0:
             reasons[layer.name] = f"what it multiplies, '{layer.x}', is zero in all calibration data"
-        elif (lost := losses[layer.name].whole) > options.largest_loss:
-            reasons[layer.name] = f"loses {lost:.3f} of its result, allowed is {options.largest_loss:g}"
+        elif (loss := losses[layer.name].whole) > options.largest_loss:
+            reasons[layer.name] = f"loses {loss:.3f} of its result, allowed is {options.largest_loss:g}"
         else:
             chosen_layers.append(layer)
     of_streams, of_norms = (

@@ -33,11 +33,11 @@ def outputs_of(
     model: Model, precision: str, metadata: Mapping[str, Any], batches: Sequence[Feeds]
 ) -> list[list[Array]]:
     """For each batch, a rewritten model's outputs that have an axis of tokens or sequences."""
-    names = [item["name"] for item in _compared(metadata)]
+    names = [item["name"] for item in _items_with_rows(metadata)]
     return [fetch(model, precision, names, feeds) for feeds in batches]
 
 
-def _compared(metadata: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _items_with_rows(metadata: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [item for item in metadata["outputs"] if item["layout"] in ("packed", "per_sequence", "padded")]
 
 
@@ -55,7 +55,7 @@ def measure_effect(
         metadata: the metadata of both.
         batches: inputs of both.
     """
-    items = _compared(metadata)
+    items = _items_with_rows(metadata)
     cosines: dict[str, list[float]] = {item["name"]: [] for item in items}
     for feeds, *pairs in zip(batches, before, after, strict=True):
         for item, a, b in zip(items, *pairs, strict=True):
