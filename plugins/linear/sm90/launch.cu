@@ -146,6 +146,7 @@ cudaError_t launchSelected(const SelectedKernel& kernel, const LinearParams& p, 
                           ? work.clusters
                           : std::min(work.clusters, linearClustersAtOnce(work.tiling, multiprocessors));
   work.paced = at_once * cluster_size > multiprocessors / 2;
+  work.leaves_room = tiling.tokens < kLargeTokens && !work.paced;
   work.ring_stages = kernel.ring_stages;
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeClusterDimension;

@@ -61,6 +61,7 @@ __device__ void fetchInput(const Work& work, const Maps& maps, const BlockCoord&
                                             << (coord.group + coord.token * work.tiling.cluster_features));
   Ring ring(work.ring_stages);
   waitForPriorGrids();
+  if (kTokens < kLargeTokens && work.leaves_room) releaseNextGrid();  // whose first weights arrive meanwhile
   for (int cluster = coord.first; cluster < work.clusters; cluster += coord.step) {
     const int token = coord.tokenTile(work, cluster) * kTokens + first;
 #pragma unroll 1
@@ -83,7 +84,8 @@ __device__ void fetchInput(const Work& work, const Maps& maps, const BlockCoord&
       }
     }
   }
-  releaseNextGrid();  // not earlier: its blocks would occupy multiprocessors and fetch while this grid still multiplies
+  // Where there is no room, not earlier: the next grid's blocks would fetch while this grid still multiplies.
+  releaseNextGrid();
 }
 
 }  // namespace padfree

@@ -51,6 +51,7 @@ struct Work {
   bool writes_y, writes_e4m3;
   int feature_tiles, ranges;  // where input is resident: of 64 features; ranges of these, each a block's
   float head_epsilon;         // where heads are normed
+  bool leaves_room;           // on other multiprocessors, for the next grid's blocks and their first weights
 };
 
 // Where this block stands in its cluster, and what it computes. The blocks of a cluster that differ in `part` share a
