@@ -64,14 +64,12 @@ __device__ inline void storeInCluster(unsigned cluster_address, const float (&va
                : "memory");
 }
 
-// Adds what stands at an address in the cluster.
-__device__ inline void addShared(float (&sum)[4], unsigned cluster_address) {
-  float value[4];
+// Loads floats from an address in the cluster.
+__device__ inline void loadShared(float (&value)[4], unsigned cluster_address) {
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(value[0]), "=f"(value[1]), "=f"(value[2]), "=f"(value[3])
                : "r"(cluster_address)
                : "memory");
-  for (int i = 0; i < 4; ++i) sum[i] += value[i];
 }
 
 }  // namespace padfree

@@ -139,13 +139,29 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
       if (!owns(coord, i / 2)) storeShared(mine + i * kHalf, sums_[i]);
     }
     clusterSyncMemory();
+    return work_.tiling.parts == 2 ? addParts<2>(coord, mine) : addParts<4>(coord, mine);
+  }
+
+  // Adds what the other blocks left at `sums` for the boxes that this one stores, all of a box on their way at once.
+  template <int kParts>
+  __device__ void addParts(const BlockCoord& coord, unsigned sums) {
+    constexpr int kHalf = kWarpgroup * sizeof(float4), kOthers = kParts - 1;
     const int blocks = work_.tiling.cluster_features * work_.tiling.cluster_tokens;
-    for (int part = 0; part < work_.tiling.parts; ++part) {
-      if (part == coord.part) continue;
-      const unsigned theirs = addressAt(mine, coord.rank + (part - coord.part) * blocks);
+    unsigned theirs[kOthers];
 #pragma unroll
-      for (int i = 0; i < 2 * kBoxes; ++i) {
-        if (owns(coord, i / 2)) addShared(sums_[i], theirs + i * kHalf);
+    for (int i = 0; i < kOthers; ++i) {
+      theirs[i] = addressAt(sums, coord.rank + (i + (i >= coord.part) - coord.part) * blocks);
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * kBoxes; ++i) {
+      if (!owns(coord, i / 2)) continue;
+      float values[kOthers][4];
+#pragma unroll
+      for (int other = 0; other < kOthers; ++other) loadShared(values[other], theirs[other] + i * kHalf);
+#pragma unroll
+      for (int other = 0; other < kOthers; ++other) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) sums_[i][k] += values[other][k];
       }
     }
   }
