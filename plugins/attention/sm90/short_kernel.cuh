@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kWarpgroup, S::kBlocks)
                                   [&] { applyPositions<S, kCount, false>(rows, p, head, slope, table, row, 0); });
       storeRows<S>(p, item, rows);
     };
-    if (S::kKeys <= 64 && length <= 32) {
+    if ((S::kKeys <= 64 || S::kD > 64) && length <= 32) {
       attendAll(Keys<32>{});
     } else if (length <= 64) {
       attendAll(Keys<64>{});
