@@ -127,7 +127,8 @@ def main() -> None:
         shown = " ".join(f"{name} {value:.4g}" for name, value in found.items())
         print(f"{label}: {shown}", flush=True)
         if arguments.json:
-            append_record(arguments.json, {"mode": "callers", "label": label, **environment(), **found})
+            case = f"{label}, {found['callers']} at once"
+            append_record(arguments.json, {"case": case, "label": label, **environment(), **found})
 
     with Session(arguments.folder / "packed.plan") as session:
 
