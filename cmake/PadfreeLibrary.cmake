@@ -138,11 +138,11 @@ endfunction()
 # padfree_add_kernel_objects(<variable>): object libraries of all kernels, and of what launches them. A file in a folder
 # sm90 is compiled for that one architecture, and not at all where the list has none of its number; PADFREE_ARCH_<number>
 # is defined for each number in the list, so that a dispatcher knows what was compiled. A library for Hopper alone lacks
-# the general GEMM kernels but those of int8, and shapes of general attention kernels that Hopper does not use
-# (PADFREE_HOPPER_ALONE), except for the kernel tests, which run them there. Files in folders sm90 are compiled without
-# these defines: so their objects are the same whatever else is compiled, and the object cache needs one of each. What
-# multiplies e4m3 or converts to it is compiled for 8.9 as well where the list has 8.0 or 8.6, whose code would run on
-# 8.9 otherwise.
+# the general GEMM kernels but those of int8, the general attention kernel for prefixes, and shapes of the others that
+# Hopper does not use (PADFREE_HOPPER_ALONE), except for the kernel tests, which run them there. Files in folders sm90 are
+# compiled without these defines: so their objects are the same whatever else is compiled, and the object cache needs one
+# of each. What multiplies e4m3 or converts to it is compiled for 8.9 as well where the list has 8.0 or 8.6, whose code
+# would run on 8.9 otherwise.
 function(padfree_add_kernel_objects variable)
   file(GLOB sources CONFIGURE_DEPENDS "${PADFREE_PLUGIN_ROOT}/*/*.cu" "${PADFREE_PLUGIN_ROOT}/*/sm*/*.cu"
        "${PADFREE_PLUGIN_ROOT}/*/sm*/*/*.cu" "${PADFREE_PLUGIN_ROOT}/linear/mma/*.cu"
@@ -157,7 +157,7 @@ function(padfree_add_kernel_objects variable)
   set(hopper_alone OFF)
   if(numbers STREQUAL "90" AND NOT PADFREE_KERNEL_TESTS)
     set(hopper_alone ON)
-    list(FILTER sources EXCLUDE REGEX "/linear/mma/(half|e4m3)_.*\\.cu$")
+    list(FILTER sources EXCLUDE REGEX "/(linear/mma/(half|e4m3)|attention/mma_prefix)_.*\\.cu$")
   endif()
   padfree_longest_first(sources)
   set(libraries "")

@@ -21,12 +21,6 @@ bool hasWideHeads(const AttentionParams& params) {
   return params.D > kMaxHopperHeadSize && params.bias == AttentionBias::kNone;
 }
 
-// What the Hopper kernel for prefixes is for; the one on mma.sync takes the rest.
-bool hasHopperPrefix(const AttentionParams& params) {
-  return params.D >= kMinHopperPrefixHeadSize && params.D <= kMaxHopperHeadSize &&
-         params.bias == AttentionBias::kNone && params.window_left < 0;
-}
-
 // Whether everything that a bias reads is given, and nothing that it excludes.
 bool hasBias(const AttentionParams& params) {
   if (params.bias == AttentionBias::kSlope) return params.slopes;
@@ -66,8 +60,7 @@ cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream) 
     return cudaErrorMisalignedAddress;
   }
   if (params.prefix) {
-    return runsOnHopper() && hasHopperPrefix(params) ? launchAttentionSm90Prefix(params, stream)
-                                                     : launchAttentionMma(params, stream);
+    return runsOnHopper() ? launchAttentionSm90Prefix(params, stream) : launchAttentionMma(params, stream);
   }
   if (params.bias == AttentionBias::kDisentangled) {
     return runsOnHopper() && params.D <= kMaxHopperDisentangledHeadSize
@@ -80,6 +73,13 @@ cudaError_t launchAttention(const AttentionParams& params, cudaStream_t stream) 
   if (seesNearKeys(params)) return launchAttentionSm90Window(params, stream);
   return params.tasks ? launchAttentionSm90(params, stream) : launchAttentionMma(params, stream);
 }
+
+#ifdef PADFREE_HOPPER_ALONE
+template <typename T>
+cudaError_t launchMmaPrefix(const AttentionParams&, cudaStream_t) {
+  return cudaErrorNoKernelImageForDevice;
+}
+#endif
 
 cudaError_t launchAttentionMma(const AttentionParams& params, cudaStream_t stream) {
   if (params.prefix) {

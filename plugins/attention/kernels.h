@@ -25,7 +25,7 @@ template <typename T>
 cudaError_t launchMma(const AttentionParams& params, cudaStream_t stream);
 
 // The same for sequences that continue others (prefix); causal, with a window on the left and any but a disentangled
-// bias.
+// bias. A library for Hopper alone does not have it.
 template <typename T>
 cudaError_t launchMmaPrefix(const AttentionParams& params, cudaStream_t stream);
 
@@ -41,12 +41,10 @@ cudaError_t launchAttentionSm90Wide(const AttentionParams& params, cudaStream_t 
 template <typename T>
 cudaError_t launchWideSm90(const AttentionParams& params, cudaStream_t stream);
 
-// The same for sequences that continue others (prefix): causal, for heads of 65 to kMaxHopperHeadSize, without windows
-// and biases.
+// The same for sequences that continue others (prefix), with all that launchMmaPrefix takes.
 cudaError_t launchAttentionSm90Prefix(const AttentionParams& params, cudaStream_t stream);
 template <typename T>
 cudaError_t launchPrefixSm90(const AttentionParams& params, cudaStream_t stream);
-constexpr int kMinHopperPrefixHeadSize = 65;
 
 // The same for 1 <= max_seq_len <= kShortLength, the part of a sequence that fits on chip; needs no tasks.
 cudaError_t launchAttentionSm90Short(const AttentionParams& params, cudaStream_t stream);

@@ -138,8 +138,10 @@ bool wantsLongestFirst(const AttentionParams& params, bool tall) {
 // The instances for biases, and in a library for Hopper alone for the rest that its own kernels leave.
 template <typename T>
 cudaError_t choosePositionedShape(const AttentionParams& params, cudaStream_t stream) {
-  if (params.D <= 32) return launch<T, Shape<32, 1, 64, 4, PositionedScores>>(params, stream);
-  if (params.D <= 64) return launch<T, Shape<64, 1, 64, 3, PositionedScores>>(params, stream);
+  if constexpr (!kHopperAlone) {
+    if (params.D <= 32) return launch<T, Shape<32, 1, 64, 4, PositionedScores>>(params, stream);
+    if (params.D <= 64) return launch<T, Shape<64, 1, 64, 3, PositionedScores>>(params, stream);
+  }
   if (params.D <= 128) return launch<T, Shape<128, 1, 32, 2, PositionedScores>>(params, stream);
   return launch<T, Shape<256, 1, 32, 1, PositionedScores>>(params, stream);
 }

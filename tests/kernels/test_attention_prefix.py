@@ -2,7 +2,7 @@
 
 # SPDX-License-Identifier: Apache-2.0
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -15,7 +15,9 @@ from .test_attention_positions import FILLER, biased_positions, make_operands
 
 CAUSAL = (-1, 0)
 KERNELS = ["auto", "mma"]
-"""Hopper's own, where it is for the case, and the one of all GPUs."""
+"""The one that is chosen, on Hopper its own, and the one of all GPUs."""
+HEAD_SIZES = [64, 128, 256]
+"""One for each shape that is compiled."""
 SHARED = {
     "rerank": ([200, *(1 + (37 * i) % 150 for i in range(20))], [-1] + [0] * 20),
     "edges": ([64, 1, 63, 32, 65, 31, 33, 128, 129, 0, 5], [-1, 0, 0, -1, 3, 3, 5, -1, 7, 0, 9]),
@@ -80,19 +82,22 @@ def check(
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("head_size", HEAD_SIZES)
 @pytest.mark.parametrize("name", SHARED)
-def test_sequences_continue_others(name: str, dtype: torch.dtype, kernel: str) -> None:
-    check(*SHARED[name], Positions(window=CAUSAL), dtype=dtype, kernel=kernel)
+def test_sequences_continue_others(name: str, head_size: int, dtype: torch.dtype, kernel: str) -> None:
+    check(*SHARED[name], Positions(window=CAUSAL), head_size=head_size, dtype=dtype, kernel=kernel)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("heads", "kv_heads"), [(16, 8), (8, 2), (6, 1), (2, 2), (6, 2), (5, 1)])
 def test_heads_that_share_keys(heads: int, kv_heads: int, kernel: str) -> None:
     for name in ("rerank", "edges", "parents last"):
-        check(*SHARED[name], Positions(window=CAUSAL), heads=heads, kv_heads=kv_heads, kernel=kernel)
+        for head_size in HEAD_SIZES:
+            sizes = {"heads": heads, "kv_heads": kv_heads, "head_size": head_size}
+            check(*SHARED[name], Positions(window=CAUSAL), kernel=kernel, **sizes)
 
 
-@pytest.mark.parametrize("head_size", [72, 96, 120, 128])
+@pytest.mark.parametrize("head_size", [16, 40, 64, 72, 96, 120, 128, 136, 192, 256])
 @pytest.mark.parametrize("qkv_layout", ["3HD", "separate"])
 def test_pairs_of_heads(qkv_layout: str, head_size: int) -> None:
     """Without a bias, which Hopper's kernel adds to rows of one head."""
@@ -103,22 +108,24 @@ def test_pairs_of_heads(qkv_layout: str, head_size: int) -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("spread", [0.0, 8.0, 40.0])
-def test_large_scores(spread: float, kernel: str) -> None:
-    for name in ("rerank", "long"):
-        check(*SHARED[name], Positions(window=CAUSAL), kernel=kernel, key_spread=spread)
+@pytest.mark.parametrize("left", [-1, 90])
+def test_large_scores(left: int, spread: float, kernel: str) -> None:
+    for name, head_size in product(("rerank", "long"), HEAD_SIZES):
+        check(*SHARED[name], Positions(window=(left, 0)), head_size=head_size, kernel=kernel, key_spread=spread)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("head_size", HEAD_SIZES)
 @pytest.mark.parametrize("lost", [0, 1, 4, 6])
-def test_other_sequences_do_not_matter(lost: int, kernel: str) -> None:
+def test_other_sequences_do_not_matter(lost: int, head_size: int, kernel: str) -> None:
     """A sequence of NaN changes no bit of those that do not continue it."""
     lengths, prefix = [100, 37, 150, 8, 61, 33, 70], [-1, 0, 0, 4, -1, 4, 2]
     ends = torch.tensor([0, *lengths]).cumsum(0).tolist()
-    operands = make_operands(sum(lengths), 4, 2, 128, torch.bfloat16)
+    operands = make_operands(sum(lengths), 4, 2, head_size, torch.bfloat16)
     numbers = torch.tensor(prefix, device=DEVICE, dtype=torch.int32)
     results = []
     for _ in range(2):
-        y = torch.empty(sum(lengths) + FILLER, 512, device=DEVICE, dtype=torch.bfloat16)
+        y = torch.empty(sum(lengths) + FILLER, 4 * head_size, device=DEVICE, dtype=torch.bfloat16)
         common = {"scale": 0.09, "positions": Positions(window=CAUSAL), "kernel": kernel}
         attention(operands, cumulative(lengths), y, **common, prefix=numbers)
         results.append(y)
@@ -133,24 +140,28 @@ def test_other_sequences_do_not_matter(lost: int, kernel: str) -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_the_same_bits_every_time(kernel: str) -> None:
+@pytest.mark.parametrize("head_size", HEAD_SIZES)
+def test_the_same_bits_every_time(head_size: int, kernel: str) -> None:
     lengths, prefix = [200, *[150] * 100], [-1] + [0] * 100
-    operands = make_operands(sum(lengths), 16, 8, 128, torch.bfloat16)
+    operands = make_operands(sum(lengths), 16, 8, head_size, torch.bfloat16)
     numbers = torch.tensor(prefix, device=DEVICE, dtype=torch.int32)
-    results = [torch.empty(sum(lengths) + FILLER, 2048, device=DEVICE, dtype=torch.bfloat16) for _ in range(12)]
+    sizes = (sum(lengths) + FILLER, 16 * head_size)
+    results = [torch.empty(sizes, device=DEVICE, dtype=torch.bfloat16) for _ in range(12)]
     for y in results:
         common = {"scale": 0.09, "positions": Positions(window=CAUSAL), "kernel": kernel}
         attention(operands, cumulative(lengths), y, **common, prefix=numbers)
     assert all(torch.equal(results[0], y) for y in results)
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("kind", ["none", "slope", "distance 40"])
-@pytest.mark.parametrize("left", [-1, 0, 31, 150])
-@pytest.mark.parametrize("name", ["edges", "rerank"])
-def test_windows_and_biases_continue(name: str, left: int, kind: str) -> None:
+@pytest.mark.parametrize("left", [-1, 0, 31, 64, 150, 1200])
+@pytest.mark.parametrize("name", ["edges", "rerank", "long"])
+def test_windows_and_biases_continue(name: str, left: int, kind: str, kernel: str) -> None:
     positions = replace(biased_positions(kind, 4), window=(left, 0))
-    for dtype in (torch.float16, torch.float32):
-        check(*SHARED[name], positions, head_size=64, dtype=dtype)
+    sizes = [(64, torch.float16), (128, torch.bfloat16), (256, torch.float16)]
+    for head_size, dtype in [*sizes, (64, torch.float32)] if kernel == "auto" else sizes:
+        check(*SHARED[name], positions, head_size=head_size, dtype=dtype, kernel=kernel)
 
 
 @pytest.mark.parametrize("head_size", [8, 24, 64, 80, 128, 192, 256])
@@ -167,7 +178,9 @@ def test_random_batches(seed: int) -> None:
     count = int(torch.randint(2, 60, (), generator=draw))
     lengths = (torch.rand(count, generator=draw) ** 2 * 400).int().tolist()
     prefix = torch.randint(-2, count + 2, (count,), generator=draw).tolist()
-    check(lengths, prefix, Positions(window=CAUSAL), dtype=TYPES[seed % 2], head_size=(64, 128)[seed // 2 % 2])
+    left = int(torch.randint(-1, 300, (), generator=draw)) if seed % 2 else -1
+    for head_size in HEAD_SIZES:
+        check(lengths, prefix, Positions(window=(left, 0)), dtype=TYPES[seed // 2 % 2], head_size=head_size)
 
 
 def test_a_prefix_of_whole_steps_changes_no_bit() -> None:
@@ -181,11 +194,15 @@ def test_a_prefix_of_whole_steps_changes_no_bit() -> None:
     assert torch.equal(y[0], y[1])
 
 
-def test_results_in_e4m3() -> None:
+@pytest.mark.parametrize("head_size", HEAD_SIZES)
+def test_results_in_e4m3(head_size: int) -> None:
     lengths, prefix = SHARED["rerank"]
     tokens, numbers = sum(lengths), torch.tensor(prefix, device=DEVICE, dtype=torch.int32)
-    operands = make_operands(tokens, 4, 2, 128, torch.bfloat16)
-    y = [torch.empty(tokens + FILLER, 512, device=DEVICE, dtype=kind) for kind in (torch.bfloat16, torch.float8_e4m3fn)]
+    operands = make_operands(tokens, 4, 2, head_size, torch.bfloat16)
+    y = [
+        torch.empty(tokens + FILLER, 4 * head_size, device=DEVICE, dtype=kind)
+        for kind in (torch.bfloat16, torch.float8_e4m3fn)
+    ]
     for result in y:
         common = {"scale": 0.09, "positions": Positions(window=CAUSAL), "prefix": numbers}
         attention(operands, cumulative(lengths), result, **common, y_scale=0.125)

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Causal attention for Hopper (sm_90a) of sequences that continue another one of their batch, for heads of 65 to 128:
-// persistent blocks, one per multiprocessor. Three warpgroups read the same K and V, which one warp loads by TMA into
-// slots of shared memory, running ahead into the next tile. Each has 32 query rows of two heads that share keys, or 64
-// of one: so fewer rows are none of the sequence's. A step of keys is of the prefix or of the sequence itself. No list
-// of tasks: tiles are numbered as in query_tiles.cuh.
+// Causal attention for Hopper (sm_90a) of sequences that continue another one of their batch: persistent blocks, one
+// per multiprocessor. Three warpgroups, two for heads of more than 128 columns, read the same K and V, which one warp
+// loads by TMA into slots of shared memory, running ahead into the next tile. Each has 32 query rows of two heads that
+// share keys, or 64 of one: so fewer rows are none of the sequence's. A step of keys is of the prefix or of the
+// sequence itself. No list of tasks: tiles are numbered as in query_tiles.cuh.
 #pragma once
 
 #include "attention/kernels.h"
+#include "attention/sm90/positions.cuh"
 #include "attention/sm90/prefix_task.cuh"
 #include "attention/sm90/rows.cuh"
 #include "common/dependent_launch.cuh"
@@ -36,7 +37,7 @@ struct PrefixConsumer {
   // Warpgroups multiply in turns, so that one computes exponentials while another multiplies. All have as many turns in
   // a task, one more than it has steps.
   __device__ void beginTurn() const { namedBarrier(kPingPongBarrier + group, 2 * kWarpgroup); }
-  __device__ void endTurn() const { namedArrive(kPingPongBarrier + (group + 1) % kTaskWidth, 2 * kWarpgroup); }
+  __device__ void endTurn() const { namedArrive(kPingPongBarrier + (group + 1) % S::kGroups, 2 * kWarpgroup); }
   // Lets steps pass whose keys none of this warpgroup's rows sees. A warp that had not waited for copies when they are
   // released would miss their phase of the barrier; where they are multiplied, the products make sure of that.
   __device__ void passSteps(int copy, int first, int end) const {
@@ -87,12 +88,12 @@ __device__ void loadPrefixTasks(const AttentionParams& p, const AttentionMaps& m
   const int parts = p.H / heads, grid = gridDim.x, block = blockIdx.x;
   int item = 0, copy = 0;
   const auto handOut = [&](const PrefixTask& task) {
-    const int slot = item % kQuerySlots;
-    for (int group = 0; group < kTaskWidth; ++group) {
-      barrierWait(&shared.queries_free[slot][group], item / kQuerySlots & 1 ^ 1);
+    const int slot = item % S::kQuerySlots;
+    for (int group = 0; group < S::kGroups; ++group) {
+      barrierWait(&shared.queries_free[slot][group], item / S::kQuerySlots & 1 ^ 1);
     }
     shared.tasks[slot] = task;
-    for (int group = 0; group < kTaskWidth; ++group) {
+    for (int group = 0; group < S::kGroups; ++group) {
       loadPrefixQuery<S>(maps, task, group, memory.query(slot, group), &shared.queries[slot][group]);
     }
   };
@@ -100,7 +101,7 @@ __device__ void loadPrefixTasks(const AttentionParams& p, const AttentionMaps& m
   for (int round = 0; round * grid < tiles * parts; ++round) {
     const int number = round * grid + (round % 2 ? grid - 1 - block : block);
     if (number >= tiles * parts) continue;
-    const QueryTile tile = findQueryTile(p.cu_seqlens, p.B, p.T, number / parts, tileRows(heads));
+    const QueryTile tile = findQueryTile(p.cu_seqlens, p.B, p.T, number / parts, S::tileRows(heads));
     if (tile.rows <= 0) continue;
     const PrefixTask task = prefixTaskOf<S>(p, tile, number % parts * heads, heads);
     if (leads) {
@@ -129,11 +130,12 @@ __device__ void attendPrefixTask(const AttentionParams& p, const PrefixTask& tas
                                  int query_slot, int copy) {
   const int group = consumer.group, lane = threadIdx.x % kWarpSize, warp = consumer.group_thread / kWarpSize;
   const float scale_log2 = p.scale * kLog2E;
-  const Window causal{INT_MAX / 2, 0};
+  const Window window = windowOf(p);
   const int first = task.rowOf(group), count = min(task.first + task.rows - first, task.group_rows);
   const int own_head = task.heads == 1 ? 0 : warp / 2, first_row = own_head * kBoxRows;  // of the head, in the group
   const int warp_distance = uniform(-(first + warp * kWarpRows - first_row));            // to the sequence's first key
-  const int prefix_steps = uniform(task.prefix_steps), steps = prefix_steps + uniform(ceilDiv(first + count, S::kKeys));
+  const int prefix_steps = uniform(task.prefix_steps),
+            steps = prefix_steps + uniform(ceilDiv(first + count - task.own_begin, S::kKeys));
   const unsigned query = consumer.memory.query(query_slot, group);
   if (p.q.bias) addQueryBias<S>(p, sharedPointer<unsigned char>(query), task.head, group);
 
@@ -150,11 +152,10 @@ __device__ void attendPrefixTask(const AttentionParams& p, const PrefixTask& tas
 #pragma unroll 1
   for (int step = 0; step + 1 < steps; ++step, values += 2) {
     const int keys = task.keysOf(step);
-    if (step >= prefix_steps) {
-      maskOutside<S::kKeys>(rows, causal, warp_distance + (step - prefix_steps) * S::kKeys);
-    } else if (keys < S::kKeys) {
-      rows.template maskFrom<S::kKeys>(keys, lane);
-    }
+    const int first_distance = warp_distance + task.keyOf(step);
+    addPositionBias<S::kKeys>(p, rows, task.head + own_head, first_distance);
+    maskOutside<S::kKeys>(rows, window, first_distance);
+    if (keys < S::kKeys) rows.template maskFrom<S::kKeys>(keys, lane);
     rows.template computeWeights<S::kKeys>(scale_log2, step == 0);
     consumer.wait(values);
     if (keys < S::kKeys) consumer.zeroOthers(values, keys, S::kKeys);
@@ -169,10 +170,11 @@ __device__ void attendPrefixTask(const AttentionParams& p, const PrefixTask& tas
   }
   consumer.releaseQueries(query_slot);
   // The last step is the sequence's own.
-  const int first_key = (steps - 1 - prefix_steps) * S::kKeys;
+  const int first_key = task.keyOf(steps - 1);
   const auto takeLast = [&](auto width) {
     constexpr int kLast = decltype(width)::value;
-    maskOutside<kLast>(rows, causal, warp_distance + first_key);
+    addPositionBias<kLast>(p, rows, task.head + own_head, warp_distance + first_key);
+    maskOutside<kLast>(rows, window, warp_distance + first_key);
     rows.template computeWeights<kLast>(scale_log2, steps == 1);
     consumer.wait(values);
     const int keys = task.keysOf(steps - 1);
@@ -197,12 +199,12 @@ template <typename S>
 __device__ void consumePrefixTasks(const AttentionParams& p, PrefixShared<S>& shared, const PrefixMemory<S>& memory,
                                    int group) {
   const PrefixConsumer<S> consumer{shared, memory, group, static_cast<int>(threadIdx.x % kWarpgroup)};
-  if (group == kTaskWidth - 1) consumer.endTurn();  // warpgroup 0 begins
+  if (group == S::kGroups - 1) consumer.endTurn();  // warpgroup 0 begins
   int copy = 0;
 #pragma unroll 1
   for (int item = 0;; ++item) {
-    const int slot = item % kQuerySlots;
-    barrierWait(&shared.queries[slot][group], item / kQuerySlots & 1);
+    const int slot = item % S::kQuerySlots;
+    barrierWait(&shared.queries[slot][group], item / S::kQuerySlots & 1);
     const PrefixTask task = shared.tasks[slot];
     if (task.units == kNoTask) return;
     if (group < task.units) {
@@ -234,11 +236,11 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     prefetchMap(maps.whole[threadIdx.x]);
     prefetchMap(maps.part[threadIdx.x]);
   }
-  if (group == kTaskWidth && group_thread < S::kSlots) {
+  if (group == S::kGroups && group_thread < S::kSlots) {
     barrierInit(&shared.full[group_thread], 1);
-    barrierInit(&shared.empty[group_thread], kTaskWidth);
-    if (group_thread < kTaskWidth) {
-      for (int slot = 0; slot < kQuerySlots; ++slot) {
+    barrierInit(&shared.empty[group_thread], S::kGroups);
+    if (group_thread < S::kGroups) {
+      for (int slot = 0; slot < S::kQuerySlots; ++slot) {
         barrierInit(&shared.queries[slot][group_thread], 1);
         barrierInit(&shared.queries_free[slot][group_thread], kWarpgroup / kWarpSize);
       }
@@ -249,7 +251,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   __syncthreads();
   waitForPriorGrids();
   releaseNextGrid();
-  if (group == kTaskWidth) {
+  if (group == S::kGroups) {
     shrinkRegisters<S::kProducerRegisters>();
     if (group_thread < kWarpSize) loadPrefixTasks<S>(p, maps, heads, tiles, shared, memory);
   } else {
@@ -259,11 +261,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #endif
 }
 
-}  // namespace
-
-template <typename T>
-cudaError_t launchPrefixSm90(const AttentionParams& params, cudaStream_t stream) {
-  using S = PrefixShape<T>;
+template <typename S>
+cudaError_t launchPrefixShape(const AttentionParams& params, cudaStream_t stream) {
   static_assert(S::kSharedBytes + sizeof(PrefixShared<S>) <= 227 * 1024);
   AttentionMaps maps;
   if (!encodeMaps<S>(params, S::kKeys, maps)) return mapError();
@@ -272,9 +271,18 @@ cudaError_t launchPrefixSm90(const AttentionParams& params, cudaStream_t stream)
   if (status != cudaSuccess) return status;
   // A bias of Q is added to rows of one head.
   const int heads = params.H / params.kv_heads % 2 == 0 && !params.q.bias ? 2 : 1;
-  const int tiles = static_cast<int>(countQueryTiles(params.T, params.B, tileRows(heads)));
+  const int tiles = static_cast<int>(countQueryTiles(params.T, params.B, S::tileRows(heads)));
   return launchWithSharedMemory(attentionSm90PrefixKernel<S>, multiprocessors, S::kThreads, S::kSharedBytes, stream,
                                 params, maps, heads, tiles);
+}
+
+}  // namespace
+
+template <typename T>
+cudaError_t launchPrefixSm90(const AttentionParams& params, cudaStream_t stream) {
+  if (params.D <= 64) return launchPrefixShape<PrefixShape<T, 64>>(params, stream);
+  if (params.D <= 128) return launchPrefixShape<PrefixShape<T, 128>>(params, stream);
+  return launchPrefixShape<PrefixShape<T, kMaxHeadSize>>(params, stream);
 }
 
 }  // namespace padfree
