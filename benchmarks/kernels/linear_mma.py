@@ -4,10 +4,11 @@ r"""The GEMM kernels for GPUs other than Hopper, on a Hopper GPU, beside CUTLASS
     python -m benchmarks.kernels.linear_mma --cutlass libcutlass_sm80.so --json benchmarks/results/h200/linear_mma.jsonl
 
 chosen: the tile that the library takes; tile 0, 1, ...: each of plugins/linear/mma/menu.h. cuBLAS has Hopper's own
-kernels, and shows only what the GPU can do. CUTLASS has no GELU here, which padfree computes. The first record is the
-rate of mma.sync itself. Everything is checked first, runs in a CUDA graph whose weights rotate past the L2 cache, and
-is timed in turns, in one process. Needs libpadfree_kernels.so named by PADFREE_KERNELS_LIBRARY; the other library is
-compiled with CUTLASS's headers, which the wheel nvidia-cutlass has:
+kernels, and shows only what the GPU can do. CUTLASS computes GELU by erf, as padfree does; "no GELU: cutlass ..." does
+not. The first record is the rate of mma.sync itself. Padfree's and CUTLASS's results are checked first; everything runs
+in a CUDA graph whose weights rotate past the L2 cache, and is timed in turns, in one process. Needs
+libpadfree_kernels.so named by PADFREE_KERNELS_LIBRARY; the other library is compiled with CUTLASS's headers, which the
+wheel nvidia-cutlass has:
 
     nvcc -std=c++17 -O3 --expt-relaxed-constexpr -Xcompiler=-fPIC -shared -arch=sm_90a -I CUTLASS/include \
         benchmarks/kernels/cutlass_sm80.cu -o libcutlass_sm80.so
@@ -32,7 +33,7 @@ from .linear import DEVICE, MAX_ERROR_RATIO, SHAPES, Case, Launch, Problem, erro
 TOKENS = (128, 1403, 4802)
 ROUNDS = 5
 CUTLASS_TILES = 9
-PEAKS = (("fp16, sums in fp32", 16), ("fp16", 16), ("s8", 32))
+PEAKS = (("fp16, sums in fp32", 16), ("fp16", 16), ("s8", 32), ("bf16, sums in fp32", 16))
 """What the library measures, with the depth of one instruction."""
 PEAK_LOOPS, PEAK_PRODUCTS, PEAK_WARPS = 4000, 16, 8
 """Of each warp; of a loop; of each block (cutlass_sm80.cu)."""
@@ -69,14 +70,14 @@ def ours(problem: Problem, tiling: tuple[int, int, int, int]) -> Launch:
     return launch
 
 
-def cutlass(library: ctypes.CDLL, problem: Problem, tile: int) -> Launch:
-    """One of CUTLASS's tiles, with the bias and without an activation."""
+def cutlass(library: ctypes.CDLL, problem: Problem, tile: int, gelu: bool) -> Launch:
+    """One of CUTLASS's tiles, with the bias, and GELU if wanted."""
     case = problem.case
 
     def launch(i: int) -> object:
         operands = (problem.x, problem.weights[i], problem.bias, problem.y)
         pointers = [ctypes.c_void_p(operand.data_ptr()) for operand in operands]
-        status = library.cutlassLinear(tile, *pointers, case.tokens, case.depth, case.features, stream())
+        status = library.cutlassLinear(tile, gelu, *pointers, case.tokens, case.depth, case.features, stream())
         if status != 0:
             raise RuntimeError(f"CUTLASS's tile {tile} returned {status}")
         return problem.y
@@ -89,7 +90,12 @@ def launches(problem: Problem, library: ctypes.CDLL | None) -> dict[str, Launch]
     result = {"chosen": ours(problem, MMA)}
     result |= {f"tile {number}": ours(problem, tile) for number, tile in enumerate(MMA_TILES)}
     if library is not None:
-        result |= {f"cutlass {tile}": cutlass(library, problem, tile) for tile in range(CUTLASS_TILES)}
+        gelu = problem.case.activation == "gelu"
+        result |= {f"cutlass {tile}": cutlass(library, problem, tile, gelu) for tile in range(CUTLASS_TILES)}
+        if gelu:
+            result |= {
+                f"no GELU: cutlass {tile}": cutlass(library, problem, tile, gelu=False) for tile in range(CUTLASS_TILES)
+            }
     return result | dict(peers(problem))
 
 
@@ -108,7 +114,7 @@ def measure(case: Case, library: ctypes.CDLL | None) -> dict[str, object]:
             launch(0)
         except NoKernel:
             continue
-        if name == "chosen" or name.startswith("tile"):
+        if name.startswith(("chosen", "tile", "cutlass")):
             result = error(problem.y, truth)
             if not result <= allowed:
                 raise SystemExit(f"{case.name}, {name}: error {result:.2e} > {allowed:.2e}")

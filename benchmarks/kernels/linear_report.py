@@ -63,7 +63,7 @@ MMA_HEADINGS = ("T x K x N", "padfree, us", "TFLOP/s", "its fastest tile, us", "
 
 
 def mma_cells(record: Mapping[str, Any]) -> list[str]:
-    """One row for the kernels on mma.sync: a GEMM beside CUTLASS's fastest tile, without GELU."""
+    """One row for the kernels on mma.sync: a GEMM beside CUTLASS's fastest tile."""
     times: Mapping[str, float] = record["times_us"]
     ours = times["chosen"]
     tile, cutlass = (
