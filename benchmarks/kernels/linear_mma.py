@@ -3,12 +3,12 @@ r"""The GEMM kernels for GPUs other than Hopper, on a Hopper GPU, beside CUTLASS
 
     python -m benchmarks.kernels.linear_mma --cutlass libcutlass_sm80.so --json benchmarks/results/h200/linear_mma.jsonl
 
-chosen: the tile that the library takes; tile 0, 1, ...: each of plugins/linear/mma/menu.h. cuBLAS has Hopper's own
-kernels, and shows only what the GPU can do. CUTLASS computes GELU by erf, as padfree does; "no GELU: cutlass ..." does
-not. The first record is the rate of mma.sync itself. Padfree's and CUTLASS's results are checked first; everything runs
-in a CUDA graph whose weights rotate past the L2 cache, and is timed in turns, in one process. Needs
-libpadfree_kernels.so named by PADFREE_KERNELS_LIBRARY; the other library is compiled with CUTLASS's headers, which the
-wheel nvidia-cutlass has:
+chosen: the tiling that the library takes; tile 0, 1, ...: each of plugins/linear/mma/menu.h, with the number of blocks
+that share it where there are several. cuBLAS has Hopper's own kernels, and shows only what the GPU can do. CUTLASS
+computes GELU by erf, as padfree does; "no GELU: cutlass ..." does not. The first record is the rate of mma.sync itself.
+Padfree's and CUTLASS's results are checked first; everything runs in a CUDA graph whose weights rotate past the L2
+cache, and is timed in turns, in one process. Needs libpadfree_kernels.so named by PADFREE_KERNELS_LIBRARY; the other
+library is compiled with CUTLASS's headers, which the wheel nvidia-cutlass has:
 
     nvcc -std=c++17 -O3 --expt-relaxed-constexpr -Xcompiler=-fPIC -shared -arch=sm_90a -I CUTLASS/include \
         benchmarks/kernels/cutlass_sm80.cu -o libcutlass_sm80.so
@@ -33,6 +33,7 @@ from .linear import DEVICE, MAX_ERROR_RATIO, SHAPES, Case, Launch, Problem, erro
 TOKENS = (128, 1403, 4802)
 ROUNDS = 5
 CUTLASS_TILES = 9
+MAX_PARTS = 8
 PEAKS = (("fp16, sums in fp32", 16), ("fp16", 16), ("s8", 32), ("bf16, sums in fp32", 16))
 """What the library measures, with the depth of one instruction."""
 PEAK_LOOPS, PEAK_PRODUCTS, PEAK_WARPS = 4000, 16, 8
@@ -88,7 +89,11 @@ def cutlass(library: ctypes.CDLL, problem: Problem, tile: int, gelu: bool) -> La
 def launches(problem: Problem, library: ctypes.CDLL | None) -> dict[str, Launch]:
     """Everything that is timed, by name."""
     result = {"chosen": ours(problem, MMA)}
-    result |= {f"tile {number}": ours(problem, tile) for number, tile in enumerate(MMA_TILES)}
+    for number, tile in enumerate(MMA_TILES):
+        result |= {
+            f"tile {number}" + (f" / {parts}" if parts > 1 else ""): ours(problem, (*tile[:3], parts))
+            for parts in range(1, MAX_PARTS + 1)
+        }
     if library is not None:
         gelu = problem.case.activation == "gelu"
         result |= {f"cutlass {tile}": cutlass(library, problem, tile, gelu) for tile in range(CUTLASS_TILES)}

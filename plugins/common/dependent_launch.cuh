@@ -76,7 +76,20 @@ cudaError_t launchDependentClusters(void (*kernel)(Parameters...), dim3 grid, di
   return cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
 }
 
-// The same without clusters.
+// Leaves the kernel's blocks as much shared memory of a multiprocessor as sharedBytesInstead() says.
+inline cudaError_t limitSharedMemory([[maybe_unused]] const void* kernel) {
+#ifdef PADFREE_PTX
+  int bytes = 0;
+  const cudaError_t status = deviceAttribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, bytes);
+  const int limit = sharedBytesInstead(bytes);
+  if (status != cudaSuccess || limit == bytes) return status;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, limit * 100 / bytes);
+#else
+  return cudaSuccess;
+#endif
+}
+
+// The same as launchDependentClusters, without clusters.
 template <typename... Parameters, typename... Arguments>
 cudaError_t launchDependent(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
                             cudaStream_t stream, Arguments&&... arguments) {
@@ -87,7 +100,8 @@ cudaError_t launchDependent(void (*kernel)(Parameters...), dim3 grid, dim3 block
 template <typename... Parameters, typename... Arguments>
 cudaError_t launchWithSharedMemory(void (*kernel)(Parameters...), dim3 grid, dim3 block, int shared_bytes,
                                    cudaStream_t stream, Arguments&&... arguments) {
-  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  if (status == cudaSuccess) status = limitSharedMemory(reinterpret_cast<const void*>(kernel));
   if (status != cudaSuccess) return status;
   return launchDependent(kernel, grid, block, shared_bytes, stream, std::forward<Arguments>(arguments)...);
 }

@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <cstdlib>
 
 #include "common/integers.h"
 #include "common/types.h"
@@ -61,6 +62,20 @@ inline cudaError_t majorCapability(int& major) {
 #else
   return deviceAttribute(cudaDevAttrComputeCapabilityMajor, major);
 #endif
+}
+
+// Lowers the shared memory of a multiprocessor, in bytes, to that of the GPU in whose place this one runs in a
+// benchmark: a build with PADFREE_PTX takes PADFREE_SHARED_KB, read once, so that as many blocks run at a time as
+// there.
+inline int sharedBytesInstead(int bytes) {
+#ifdef PADFREE_PTX
+  static const int limit = [] {
+    const char* const value = std::getenv("PADFREE_SHARED_KB");
+    return value ? std::atoi(value) * 1024 : 0;
+  }();
+  if (limit > 0 && limit < bytes) return limit;
+#endif
+  return bytes;
 }
 
 // Blocks of a one-dimensional grid; a grid-stride loop covers what lies beyond the limit.

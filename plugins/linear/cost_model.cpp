@@ -119,13 +119,13 @@ std::vector<LinearChoice> rankLinearChoices(const LinearParams& params, int T, c
       choices.push_back(choiceOf(tiling));
     }
   } else {
-    for (const int shape : rankMmaShapes(params, T, device)) choices.push_back(choiceOfMma(shape));
+    for (const MmaTiling& tiling : rankMmaTilings(params, T, device)) choices.push_back(choiceOfMma(tiling));
   }
   return choices;
 }
 
 int64_t tokensOfSameTime(LinearChoice choice, int T, int N, const LinearDevice& device) {
-  if (!device.is_hopper) return mmaTokensOfSameTime(mmaShapeOf(choice), T, N, device);
+  if (!device.is_hopper) return mmaTokensOfSameTime(mmaTilingOf(choice), T, N, device);
   const LinearTiling tiling = tilingOf(choice);
   const int waves = linearWaves(tiling, T, N, device.multiprocessors), tokens = tiling.tokens * tiling.cluster_tokens;
   return waves == 1 ? int64_t{ceilDiv(T, tokens)} * tokens : linearTokens(tiling, waves, N, device.multiprocessors);

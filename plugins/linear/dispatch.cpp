@@ -69,7 +69,9 @@ cudaError_t linearDevice(LinearDevice& device) {
 #endif
   if (status == cudaSuccess) status = countMultiprocessors(device.multiprocessors);
   if (status != cudaSuccess) return status;
-  return deviceAttribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device.shared_bytes);
+  status = deviceAttribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device.shared_bytes);
+  device.shared_bytes = sharedBytesInstead(device.shared_bytes);
+  return status;
 }
 
 cudaError_t launchLinear(const LinearParams& params, cudaStream_t stream) {
@@ -82,9 +84,9 @@ cudaError_t launchLinear(const LinearParams& params, LinearChoice choice, cudaSt
   const cudaError_t status = linearDevice(device);
   if (status != cudaSuccess) return status;
   if (!device.is_hopper || params.int8) {
-    const int shape = mmaShapeOf(choice);
-    return hasMmaShape(mmaEpilogueKindOf(params), shape, params.int8) ? launchLinearMma(params, shape, stream)
-                                                                      : launchLinearMma(params, stream);
+    const MmaTiling tiling = mmaTilingOf(choice);
+    return hasMmaTiling(params, params.T, tiling) ? launchLinearMma(params, tiling, stream)
+                                                  : launchLinearMma(params, stream);
   }
   const LinearTiling tiling = tilingOf(choice);
   const bool is_chosen = choice != kLinearAuto && hasTiling(params, tiling);
@@ -95,22 +97,23 @@ cudaError_t launchLinearMma(const LinearParams& params, cudaStream_t stream) {
   LinearDevice device{};
   const cudaError_t status = linearDevice(device);
   if (status != cudaSuccess) return status;
-  return launchLinearMma(params, rankMmaShapes(params, params.T, device).front(), stream);
+  return launchLinearMma(params, rankMmaTilings(params, params.T, device).front(), stream);
 }
 
-cudaError_t launchLinearMma(const LinearParams& params, [[maybe_unused]] int shape,
+cudaError_t launchLinearMma(const LinearParams& params, [[maybe_unused]] const MmaTiling& tiling,
                             [[maybe_unused]] cudaStream_t stream) {
   if (isEmpty(params)) return cudaSuccess;
   const cudaError_t status = check(params);
   if (status != cudaSuccess) return status;
   if (params.head_scale) return cudaErrorInvalidValue;
+  if (!hasMmaTiling(params, params.T, tiling)) return cudaErrorInvalidValue;
   const bool is_half = params.type == DataType::kFloat16;
-  if (params.int8) return (is_half ? launchMmaInt8Fp16 : launchMmaInt8Bf16)(params, shape, stream);
+  if (params.int8) return (is_half ? launchMmaInt8Fp16 : launchMmaInt8Bf16)(params, tiling, stream);
 #ifdef PADFREE_HOPPER_ALONE
   return cudaErrorNoKernelImageForDevice;
 #else
-  if (params.scale) return (is_half ? launchMmaE4m3Fp16 : launchMmaE4m3Bf16)(params, shape, stream);
-  return (is_half ? launchMmaFp16 : launchMmaBf16)(params, shape, stream);
+  if (params.scale) return (is_half ? launchMmaE4m3Fp16 : launchMmaE4m3Bf16)(params, tiling, stream);
+  return (is_half ? launchMmaFp16 : launchMmaBf16)(params, tiling, stream);
 #endif
 }
 

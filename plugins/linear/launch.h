@@ -10,9 +10,12 @@ namespace padfree {
 
 enum class Activation : int32_t { kNone = 0, kGelu = 1, kGeluTanh = 2, kRelu = 3, kSilu = 4, kSigmoid = 5 };
 
+struct MmaTiling;
+
 constexpr int kMomentFeatures = 64;
 constexpr int kMaxMomentGroups = 64;  // of rows that are normed: widths up to 4096
 constexpr int kNormedHead = 128;
+constexpr int kLinearScratchBytes = 256 * (8 + 16 * 64 * 4);  // linear/mma/menu.h says of what
 constexpr int kPairBlock = 16;  // columns: 8, and the 8 that belong to them, where two columns make a result or a pair
 
 // Pointers but scale, residual_scale, positions and frequencies are multiples of 16 bytes.
@@ -40,6 +43,7 @@ struct LinearParams {
   void* y_int8;            // results multiplied by y_factors as int8, with int8; or null
   const float* y_factors;  // [N]; [N/2] where gated
   float* moments;          // of y, or null; these and a normed residual without activation
+  void* scratch;           // kLinearScratchBytes, of any contents, or null: then no blocks share a tile
   int T, K, N;             // K and N multiples of 8, of 16 with scale, of 64 where such rows have moments
   int rotary_features;     // columns from the first on, in blocks of kPairBlock, whose pairs are rotated; 0: none
   float x_epsilon, residual_epsilon, head_epsilon, y_scale;
@@ -58,7 +62,7 @@ cudaError_t launchLinear(const LinearParams& params, cudaStream_t stream);
 // library is for Hopper alone, which has it for int8 only.
 cudaError_t launchLinearMma(const LinearParams& params, cudaStream_t stream);
 
-// The same with the tile of this number (linear/mma/menu.h); cudaErrorInvalidValue where there is no kernel with it.
-cudaError_t launchLinearMma(const LinearParams& params, int shape, cudaStream_t stream);
+// The same with this tiling (linear/mma/menu.h); cudaErrorInvalidValue where there is no kernel with it.
+cudaError_t launchLinearMma(const LinearParams& params, const MmaTiling& tiling, cudaStream_t stream);
 
 }  // namespace padfree

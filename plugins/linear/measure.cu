@@ -159,8 +159,8 @@ cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tok
   Times times(shape, weights, token_limit, device);
   LinearParams& params = times.params();
   status = times.open();
-  Memory x, weight, scale, bias, residual, y, y_e4m3, x_moments, residual_moments, residual_scale, moments, positions,
-      frequencies, head_scale;
+  Memory x, weight, scale, bias, residual, scratch, y, y_e4m3, x_moments, residual_moments, residual_scale, moments,
+      positions, frequencies, head_scale;
   const auto take = [&](Memory& memory, int64_t elements) {
     if (status == cudaSuccess) status = allocate(memory, elements, params.type, times.stream());
     return memory.get();
@@ -190,6 +190,7 @@ cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tok
     params.frequencies = takeFloats(frequencies, shape.rotary_features / 2);
     if (shape.head_scale != nullptr) params.head_scale = take(head_scale, shape.rotary_features);
   }
+  if (!device.is_hopper) params.scratch = takeFloats(scratch, kLinearScratchBytes / sizeof(float));
   if (shape.y != nullptr) params.y = take(y, int64_t{token_limit} * params.N);
   if (shape.y_e4m3 != nullptr) params.y_e4m3 = takeOperand(y_e4m3, int64_t{token_limit} * params.N);
   if (status != cudaSuccess) return status;

@@ -152,6 +152,11 @@ class Linear : public Operator {
     }));
   }
 
+  int64_t scratchBytes() const override {
+    LinearDevice device{};
+    return linearDevice(device) == cudaSuccess && !device.is_hopper ? kLinearScratchBytes : 0;
+  }
+
   cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const override {
     LinearParams params{};
     params.x = tensors.input(x_);
@@ -170,6 +175,7 @@ class Linear : public Operator {
     params.y_int8 = tensors.output(y_int8_);
     params.y_factors = tensors.input<float>(y_factors_);
     params.moments = tensors.output<float>(moments_);
+    params.scratch = tensors.scratch();
     params.T = tensors.size(x_, 0);
     params.K = tensors.size(x_, 1);
     params.N = tensors.size(weight_, hasBytes() ? 0 : 1);

@@ -152,7 +152,8 @@ LinearTiling tilingOf(LinearChoice choice) {
 
 bool isLinearChoice(LinearChoice choice) {
   const LinearTiling tiling = tilingOf(choice);
-  return choice == kLinearAuto || mmaShapeOf(choice) >= 0 || (choice == choiceOf(tiling) && isLinearTiling(tiling));
+  return choice == kLinearAuto || mmaTilingOf(choice).shape >= 0 ||
+         (choice == choiceOf(tiling) && isLinearTiling(tiling));
 }
 
 }  // namespace padfree

@@ -38,6 +38,9 @@ cudaError_t launchIndex(const IndexParams&, cudaStream_t) {
 cudaError_t launchLayerNorm(const LayerNormParams&, cudaStream_t) {
   return kRefusal;
 }
+cudaError_t linearDevice(LinearDevice&) {
+  return kRefusal;
+}
 cudaError_t launchLinear(const LinearParams&, LinearChoice, cudaStream_t) {
   return kRefusal;
 }

@@ -31,8 +31,8 @@ DataType typeOf(nvinfer1::DataType type);  // of tensors that supportsFormatComb
 // The pointers and sizes of one call. Zero-volume tensors may be null.
 class Tensors {
  public:
-  Tensors(const nvinfer1::PluginTensorDesc* input_descs, const void* const* inputs, void* const* outputs)
-      : input_descs_(input_descs), inputs_(inputs), outputs_(outputs) {}
+  Tensors(const nvinfer1::PluginTensorDesc* input_descs, const void* const* inputs, void* const* outputs, void* scratch)
+      : input_descs_(input_descs), inputs_(inputs), outputs_(outputs), scratch_(scratch) {}
 
   template <class T = void>
   const T* input(int index) const {
@@ -42,6 +42,7 @@ class Tensors {
   T* output(int index) const {
     return index == kAbsent ? nullptr : static_cast<T*>(outputs_[index]);
   }
+  void* scratch() const { return scratch_; }  // null where the caller has none
   int rank(int index) const { return input_descs_[index].dims.nbDims; }
   // Size of one axis, negative ones from the end; 0 for an absent input. onShapeChange has seen that it fits an int.
   int size(int index, int axis) const {
@@ -57,6 +58,7 @@ class Tensors {
   const nvinfer1::PluginTensorDesc* input_descs_;
   const void* const* inputs_;
   void* const* outputs_;
+  void* scratch_;
 };
 
 // One node's inputs while an engine is built: types, and sizes over the profile's shapes.
@@ -95,6 +97,8 @@ class Operator {
   // What the operator learns by trying on this GPU while an engine is built, for the measured field of the operator
   // that runs. May allocate and synchronise. Throws std::invalid_argument where the operator cannot run on this GPU.
   virtual std::vector<int32_t> measure(const ProfiledTensors&) const { return {}; }
+  // Bytes of memory that a call may use, of any contents before and after it: Tensors::scratch().
+  virtual int64_t scratchBytes() const { return 0; }
   // Only puts work on the stream: no allocation, no synchronisation.
   virtual cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const = 0;
 

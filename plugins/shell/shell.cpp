@@ -102,6 +102,11 @@ int32_t Plugin::getNbOutputs() const noexcept {
   return static_cast<int32_t>(node_->op->outputs().size());
 }
 
+size_t Plugin::getWorkspaceSize(const nvinfer1::DynamicPluginTensorDesc*, int32_t,
+                                const nvinfer1::DynamicPluginTensorDesc*, int32_t) const noexcept {
+  return guard(node_->who, size_t{0}, [&] { return static_cast<size_t>(node_->op->scratchBytes()); });
+}
+
 int32_t Plugin::onShapeChange(const nvinfer1::PluginTensorDesc* inputs, int32_t input_count,
                               const nvinfer1::PluginTensorDesc*, int32_t output_count) noexcept {
   return guard(node_->who, kFailure, [&] {
@@ -112,9 +117,10 @@ int32_t Plugin::onShapeChange(const nvinfer1::PluginTensorDesc* inputs, int32_t 
 }
 
 int32_t Plugin::enqueue(const nvinfer1::PluginTensorDesc* input_descs, const nvinfer1::PluginTensorDesc*,
-                        const void* const* inputs, void* const* outputs, void*, cudaStream_t stream) noexcept {
+                        const void* const* inputs, void* const* outputs, void* workspace,
+                        cudaStream_t stream) noexcept {
   return guard(node_->who, static_cast<int32_t>(cudaErrorUnknown), [&] {
-    const cudaError_t status = node_->op->enqueue(Tensors(input_descs, inputs, outputs), stream);
+    const cudaError_t status = node_->op->enqueue(Tensors(input_descs, inputs, outputs, workspace), stream);
     if (status != cudaSuccess) {
       logError(text(node_->who, ": the launch on ", describeInputs(*node_->op, input_descs),
                     " failed: ", reasonOf(status), nextStepOf(status)));

@@ -52,6 +52,9 @@ class Plugin final : public nvinfer1::IPluginV3,
   const char* getTimingCacheID() noexcept override { return node_->properties.c_str(); }
   const char* getMetadataString() noexcept override { return node_->properties.c_str(); }
 
+  size_t getWorkspaceSize(const nvinfer1::DynamicPluginTensorDesc* inputs, int32_t input_count,
+                          const nvinfer1::DynamicPluginTensorDesc* outputs,
+                          int32_t output_count) const noexcept override;
   int32_t onShapeChange(const nvinfer1::PluginTensorDesc* inputs, int32_t input_count,
                         const nvinfer1::PluginTensorDesc* outputs, int32_t output_count) noexcept override;
   int32_t enqueue(const nvinfer1::PluginTensorDesc* input_descs, const nvinfer1::PluginTensorDesc* output_descs,

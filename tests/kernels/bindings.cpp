@@ -184,6 +184,7 @@ struct LinearCall {
   void *y, *y_e4m3, *y_int8;
   const float* y_factors;
   float* moments;
+  void* scratch;
   int T, K, N, rotary_features;
   float x_epsilon, residual_epsilon, head_epsilon, y_scale;
   int activation, int8, gated, rms, type;
@@ -207,6 +208,7 @@ static padfree::LinearParams paramsOf(const LinearCall& call) {
   params.y_int8 = call.y_int8;
   params.y_factors = call.y_factors;
   params.moments = call.moments;
+  params.scratch = call.scratch;
   params.T = call.T;
   params.K = call.K;
   params.N = call.N;
@@ -224,12 +226,12 @@ static padfree::LinearParams paramsOf(const LinearCall& call) {
 }
 
 // The tiling: tokens of a tile, 0 as the plugin chooses; parts 0 for resident input. -1: the kernel on mma.sync with
-// the tile that it chooses; -2 and less: with tile 0 and the following ones.
+// the tiling that it chooses; -2 and less: with tile 0 and the following ones.
 PADFREE_TEST_EXPORT int padfreeLinear(const LinearCall* call, int tokens, int cluster_features, int cluster_tokens,
                                       int parts, cudaStream_t stream) {
   const padfree::LinearParams params = paramsOf(*call);
   if (tokens == -1) return padfree::launchLinearMma(params, stream);
-  if (tokens < 0) return padfree::launchLinearMma(params, -2 - tokens, stream);
+  if (tokens < 0) return padfree::launchLinearMma(params, padfree::MmaTiling{-2 - tokens, parts}, stream);
   if (tokens == 0) return padfree::launchLinear(params, stream);
   return padfree::launchLinear(params, padfree::LinearTiling{tokens, cluster_features, cluster_tokens, parts}, stream);
 }
@@ -238,7 +240,7 @@ PADFREE_TEST_EXPORT int padfreeLinear(const LinearCall* call, int tokens, int cl
 PADFREE_TEST_EXPORT int padfreeHasTiling(const LinearCall* call, int tokens, int cluster_features, int cluster_tokens,
                                          int parts) {
   const padfree::LinearParams params = paramsOf(*call);
-  if (tokens < 0) return padfree::hasMmaShape(padfree::mmaEpilogueKindOf(params), -2 - tokens, params.int8);
+  if (tokens < 0) return padfree::hasMmaTiling(params, params.T, {-2 - tokens, parts});
   return padfree::hasTiling(params, {tokens, cluster_features, cluster_tokens, parts});
 }
 
@@ -248,9 +250,12 @@ PADFREE_TEST_EXPORT int padfreeHasHopperKernels() {
   return padfree::linearDevice(device) == cudaSuccess ? device.is_hopper : -1;
 }
 
-// The number of the tile on mma.sync that a choice stands for, -1 for tilings of Hopper.
-PADFREE_TEST_EXPORT int padfreeMmaShapeOf(int choice) {
-  return padfree::mmaShapeOf(choice);
+// The number of the tile on mma.sync that a choice stands for, -1 for tilings of Hopper; `parts`: that its reduction
+// has.
+PADFREE_TEST_EXPORT int padfreeMmaTilingOf(int choice, int* parts) {
+  const padfree::MmaTiling tiling = padfree::mmaTilingOf(choice);
+  *parts = tiling.parts;
+  return tiling.shape;
 }
 
 // As padfreeLinear, with a choice as an engine holds it.

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.support.launchers import ACTIVATIONS as ACTIVATION_NUMBERS
-from tests.support.launchers import MMA, MMA_TILES, LinearCall, library, measured_tilings
+from tests.support.launchers import MMA, MMA_TILES, LinearCall, library, linear_scratch, measured_tilings
 
 from . import test_linear, test_linear_e4m3, test_linear_norms, test_linear_pairs
 from .cases import if_compiled
@@ -16,6 +16,8 @@ from .test_linear_e4m3 import KINDS
 from .test_linear_norms import NORMS
 
 TOKENS = [1, 7, 31, 33, 127, 128, 129, 1403]
+SHARED = [(*MMA_TILES[-1][:3], parts) for parts in (2, 3, 5, 8)]
+"""Tilings in which blocks share the reduction of a tile."""
 
 needs_e4m3 = pytest.mark.skipif(
     torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9),
@@ -58,7 +60,7 @@ def test_every_epilogue_has_tiles_for_few_and_for_many_tokens(activation: str, a
 
 def test_builds_measure_tiles_where_there_is_no_hopper() -> None:
     ranges = measured_tilings(768, 2304, "none", torch.float16, 1, 2048)
-    if ranges[0][1] not in MMA_TILES:
+    if ranges[0][1][0] > 0:
         pytest.skip("Hopper's own tilings are measured here: test_linear.py does")
     assert [tokens for tokens, _ in ranges][-1] == 2048
     assert len({tile for _, tile in ranges}) > 1
@@ -66,9 +68,41 @@ def test_builds_measure_tiles_where_there_is_no_hopper() -> None:
         test_linear.check(tokens, 768, 2304, tiling=tile)
 
 
+@pytest.mark.parametrize("tiling", SHARED, ids=str)
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_tiles_that_blocks_share(tiling: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+    some = {"dtype": dtype, "tiling": tiling}
+    test_linear.check(1, 3072, 768, **some)
+    for norms in ("residual and y", "x"):
+        if_compiled(test_linear_norms.check, 33, 2048, 320, norms=norms, **some)
+    for tokens in (16, 30, 70):
+        if_compiled(test_linear.check, tokens, 3072, 768, **some)
+        if_compiled(test_linear.check, tokens, 4000, 328, activation="silu", with_residual=True, **some)
+
+
+@pytest.mark.parametrize("tiling", SHARED, ids=str)
+def test_same_bits_again_whatever_the_scratch_memory_holds(tiling: tuple[int, int, int, int]) -> None:
+    first = test_linear.check(30, 3072, 768, tiling=tiling)
+    for _ in range(20):
+        linear_scratch().random_()
+        assert torch.equal(test_linear.check(30, 3072, 768, tiling=tiling), first)
+
+
+def test_blocks_share_tiles_of_long_reductions_alone_and_with_scratch_memory() -> None:
+    def has(**values: int) -> int:
+        call = LinearCall(**{"y": 16, "scratch": 16, "T": 32, "K": 3072, "N": 768, **values})
+        return int(library().padfreeHasTiling(ctypes.byref(call), *SHARED[0]))
+
+    assert has()
+    assert not has(scratch=0)
+    assert not has(K=64)
+    assert not has(T=4096)
+    assert not has(activation=ACTIVATION_NUMBERS["gelu"])
+
+
 def test_no_tile_is_left_out() -> None:
     with pytest.raises(RuntimeError):
-        test_linear.check(64, 64, 64, tiling=(-2 - len(MMA_TILES), 0, 0, 0))
+        test_linear.check(64, 64, 64, tiling=(-2 - len(MMA_TILES), 0, 0, 1))
 
 
 @needs_e4m3

@@ -16,6 +16,8 @@ CHOICES = [80 | 2 << 16 | 2 << 20 | 1 << 24, 224 | 2 << 16 | 1 << 20 | 1 << 24, 
 """80 tokens in clusters of 2 x 2, 224 tokens in clusters of 2 x 1, and the kernel's own choice."""
 MMA_CHOICES = [1 << 28 | 16 | 1 << 16 | 4 << 20 | 4 << 24, 1 << 28 | 128 | 4 << 16 | 1 << 20 | 1 << 24]
 """Without Hopper: tiles of 16 x 64, whose stages of 256 bytes are four warps' work, and of 128 x 256."""
+SHARED = [MMA_CHOICES[0] | (parts - 1) << 8 for parts in (3, 8, 9)]
+"""The first of them where as many blocks share each; 9 are too many."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def test_what_goes_in_comes_out(tables: Any) -> None:
 
 
 def test_tiles_of_other_gpus_are_kept_too(tables: Any) -> None:
-    text = f"{KIND} 64 {MMA_CHOICES[0]} 8192 {MMA_CHOICES[1]}\n"
+    text = f"{KIND} 16 {SHARED[0]} 48 {SHARED[1]} 64 {MMA_CHOICES[0]} 8192 {MMA_CHOICES[1]}\n"
     assert tables.padfreeTakeLinearTables(DEVICE + 3, text.encode()) == 1
     assert text_of(tables, DEVICE + 3) == text
 
@@ -68,6 +70,7 @@ def test_tiles_of_other_gpus_are_kept_too(tables: Any) -> None:
         f"{KIND} 8192 {16 | 4 << 16 | 1 << 20 | 1 << 24}",  # each block fetches only 4 tokens
         f"{KIND} 8192 {64 | 4 << 16 | 4 << 20 | 1 << 24}",  # 16 blocks
         f"{KIND} 8192 {MMA_CHOICES[0] | 1}",  # 17 tokens, on mma.sync
+        f"{KIND} 8192 {SHARED[2]}",
         f"{KIND} 8192 {CHOICES[0]} x",
         f"{KIND} 8192 99999999999",
     ],

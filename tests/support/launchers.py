@@ -2,6 +2,7 @@
 
 # SPDX-License-Identifier: Apache-2.0
 import ctypes
+import functools
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ ATTENTION_BIASES = {"none": 0, "slope": 1, "distance": 2, "disentangled": 3}
 POOL_MODES = {"first": 0, "last": 1, "mean": 2, "max": 3}
 MMA = (-1, 0, 0, 0)
 """The tiling that selects the GEMM kernels for GPUs other than Hopper, with the tile that they choose."""
-MMA_TILES = [(-2 - number, 0, 0, 0) for number in range(8)]
+MMA_TILES = [(-2 - number, 0, 0, 1) for number in range(8)]
 """Those that select one of their tiles (plugins/linear/mma/menu.h)."""
 POOL_EACH = 4
 """The mode in which x has one row per sequence."""
@@ -209,6 +210,12 @@ class Rotation:
         return 2 * len(self.frequencies)
 
 
+@functools.cache
+def linear_scratch() -> torch.Tensor:
+    """The memory for blocks that share a tile (kLinearScratchBytes in linear/launch.h), of no particular contents."""
+    return torch.randint(-(2**62), 2**62, (256 * (8 + 16 * 64 * 4) // 8,), device="cuda")
+
+
 class LinearCall(ctypes.Structure):
     """A GEMM's parameters, with the layout of `LinearCall` in tests/kernels/bindings.cpp."""
 
@@ -216,7 +223,7 @@ class LinearCall(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in (
             "x", "weight", "scale", "bias", "residual", "x_moments", "residual_moments",
             "residual_scale", "positions", "frequencies", "head_scale", "y", "y_e4m3", "y_int8",
-            "y_factors", "moments",
+            "y_factors", "moments", "scratch",
         )),
         *((name, ctypes.c_int) for name in ("T", "K", "N", "rotary_features")),
         *((name, ctypes.c_float) for name in ("x_epsilon", "residual_epsilon", "head_epsilon", "y_scale")),
@@ -286,7 +293,8 @@ def linear(
         positions=_address(rotation and rotation.positions), frequencies=_address(rotation and rotation.frequencies),
         head_scale=_address(rotation and rotation.head_scale), head_epsilon=rotation.head_epsilon if rotation else 0.0,
         y=_address(y), y_e4m3=_address(e4m3 and e4m3.y), y_int8=_address(int8 and int8.y),
-        y_factors=_address(int8 and int8.y_factors), moments=_address(norms.out), T=tokens, K=depth,
+        y_factors=_address(int8 and int8.y_factors), moments=_address(norms.out), scratch=linear_scratch().data_ptr(),
+        T=tokens, K=depth,
         N=weight.shape[0 if narrow else 1], rotary_features=rotation.features if rotation else 0,
         x_epsilon=norms.epsilon, residual_epsilon=norms.epsilon, y_scale=e4m3.y_scale if e4m3 else 1.0,
         activation=ACTIVATIONS[activation], int8=int(int8 is not None), gated=int(gated), rms=int(norms.rms),
@@ -379,9 +387,10 @@ def measured_tilings(
 
 def tiling_of(choice: int) -> tuple[int, int, int, int]:
     """The tiling that an engine's choice stands for, one of Hopper's or of MMA_TILES."""
-    number = int(library().padfreeMmaShapeOf(choice))
+    parts = ctypes.c_int()
+    number = int(library().padfreeMmaTilingOf(choice, ctypes.byref(parts)))
     if number >= 0:
-        return MMA_TILES[number]
+        return -2 - number, 0, 0, parts.value
     return choice & 0xFFFF, choice >> 16 & 15, choice >> 20 & 15, choice >> 24 & 15
 
 

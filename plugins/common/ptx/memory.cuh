@@ -31,6 +31,17 @@ __device__ inline int loadShared(const int* target) {
   return value;
 }
 
+// The same in memory that other blocks of the grid see.
+__device__ inline void storeGlobal(unsigned long long* target, unsigned long long value) {
+  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(target), "l"(value) : "memory");
+}
+__device__ inline unsigned long long loadGlobal(const unsigned long long* target) {
+  perturb();
+  unsigned long long value;
+  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(target) : "memory");
+  return value;
+}
+
 __device__ inline void storeShared(unsigned address, const float (&value)[4]) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(value[0]), "f"(value[1]), "f"(value[2]),
                "f"(value[3])

@@ -16,15 +16,16 @@ class MmaRowCopies {
   static_assert(kRows % kStride == 0 && kStride % 8 == 0);
 
  public:
-  // Rows `first` and those after it, of `rows`.
-  __device__ MmaRowCopies(const void* data, int rows, int first, int64_t row_bytes) {
+  // Rows `first` and those after it, of `rows`, from a stage of the reduction on.
+  __device__ MmaRowCopies(const void* data, int rows, int first, int64_t row_bytes, int stage) {
     const int row = threadIdx.x / kChunks, chunk = threadIdx.x % kChunks;
     offset_ = Tile::rowOffset(row, chunk);
-    left_ = row_bytes - chunk * kVectorBytes;
+    const int64_t begin = int64_t{stage} * Tile::kDepthBytes + chunk * kVectorBytes;
+    left_ = row_bytes - begin;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int from = min(first + row + i * kStride, rows - 1);
-      sources_[i] = static_cast<const char*>(data) + from * row_bytes + chunk * kVectorBytes;
+      sources_[i] = static_cast<const char*>(data) + from * row_bytes + begin;
     }
   }
 
@@ -61,11 +62,11 @@ class MmaWeightCopies {
   static_assert(Rows::kRows % kStride == 0 && kStride % 8 == 0);
 
  public:
-  __device__ MmaWeightCopies(const void* weight, int K, int N, int feature) : row_bytes_(int64_t{N} * 2) {
-    const int row = threadIdx.x / kChunks, chunk = threadIdx.x % kChunks;
+  __device__ MmaWeightCopies(const void* weight, int K, int N, int feature, int stage) : row_bytes_(int64_t{N} * 2) {
+    const int row = threadIdx.x / kChunks, chunk = threadIdx.x % kChunks, begin = stage * Rows::kRows + row;
     offset_ = Rows::offset(row, chunk);
-    left_ = K - row;
-    source_ = static_cast<const char*>(weight) + row * row_bytes_ + min(feature + chunk * 8, N - 8) * 2;
+    left_ = K - begin;
+    source_ = static_cast<const char*>(weight) + begin * row_bytes_ + min(feature + chunk * 8, N - 8) * 2;
   }
 
   __device__ void run(unsigned char* shared) {

@@ -4,8 +4,8 @@
 
 namespace padfree {
 
-cudaError_t launchMmaE4m3Bf16(const LinearParams& params, int shape, cudaStream_t stream) {
-  return launchMma<MmaE4m3<__nv_bfloat16>>(params, shape, stream);
+cudaError_t launchMmaE4m3Bf16(const LinearParams& params, const MmaTiling& tiling, cudaStream_t stream) {
+  return launchMma<MmaE4m3<__nv_bfloat16>>(params, tiling, stream);
 }
 
 }  // namespace padfree

@@ -154,8 +154,9 @@ struct MmaResults {
   }
 };
 
-template <typename Operands, typename Tile, MmaEpilogueKind kKind>
+template <typename Operands, typename Tile, MmaEpilogueKind kKind, bool kShared>
 class MmaEpilogue {
+  using Parts = MmaPartsOf<Tile, kShared>;
   using T = typename Operands::Result;
   using Values = float[8];
   static constexpr bool kInPlace = kKind == MmaEpilogueKind::kInPlace, kAny = kKind == MmaEpilogueKind::kAny;
@@ -165,10 +166,11 @@ class MmaEpilogue {
 
  public:
   // The tile begins at `token` and `feature`; scales: of its rows.
-  __device__ MmaEpilogue(const MmaWork& work, const MmaWarp<Tile>& warp, const float2* scales, unsigned char* shared,
-                         int token, int feature)
+  __device__ MmaEpilogue(const MmaWork& work, const MmaWarp<Tile>& warp, const Parts& parts, const float2* scales,
+                         unsigned char* shared, int token, int feature)
       : p_(work),
         warp_(warp),
+        parts_(parts),
         rows_(shared, warp),
         scales_(scales + warp.token),
         token_(token + warp.token),
@@ -196,7 +198,21 @@ class MmaEpilogue {
     }
   }
 
+  // The sums go to the block that has the last part of the reduction.
+  __device__ void share(const MmaSums<Operands, Tile>& sums) const {
+    forEachBlock(sums, [&](int block) {
+#pragma unroll
+      for (int turn = 0; turn < kAllTurns; ++turn) {
+        Values values;
+        rows_.load(values, rowOf(turn), warp_.lane % 8);
+        parts_.store(values, warp_.token + block * 16 + rowOf(turn), warp_.feature + warp_.lane % 8 * 8);
+      }
+    });
+    parts_.publish();
+  }
+
   __device__ void run(const MmaSums<Operands, Tile>& sums) const {
+    if constexpr (kShared) parts_.wait();
     if constexpr (kKind == MmaEpilogueKind::kPairs) {
       forEachBlock(sums, [&](int block) { storePairs(block, first_ + warp_.lane % 4 * kPairBlock); });
     } else {
@@ -229,6 +245,11 @@ class MmaEpilogue {
     }
   }
 
+  // The row of 16 that a lane has in a turn.
+  __device__ int rowOf(int turn) const {
+    return (turn * Tile::kSlices + warp_.slice) * (kWarpSize / 8) + warp_.lane / 8;
+  }
+
   __device__ float2 scaleOf(int row) const { return p_.moments_in ? scales_[row] : float2{1.f, 0.f}; }
 
   __device__ bool hasResidual() const { return kInPlace || (kAny && p_.residual); }
@@ -246,15 +267,12 @@ class MmaEpilogue {
   // The rows of a few turns: everything is computed before it is stored, so that they do not wait for each other.
   __device__ void storeRows(const MmaAffine<Operands>& affine, const MmaFactors<Operands>& factors, const Values& gamma,
                             int block, int feature, int first) const {
-    constexpr int kAtOnce = kWarpSize / 8;
-    const int lane = warp_.lane;
-    const auto rowOf = [&](int turn) { return ((first + turn) * Tile::kSlices + warp_.slice) * kAtOnce + lane / 8; };
     const auto isThere = [&](int row) { return token_ + row < p_.T && feature < p_.N; };
     uint4 residuals[kTurns];
     MmaResults<Operands> results[kTurns];
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) {
-      const int row = block * 16 + rowOf(turn);
+      const int row = block * 16 + rowOf(first + turn);
       if constexpr (kEarly) {
         residuals[turn] = early_[0];
 #pragma unroll
@@ -265,18 +283,22 @@ class MmaEpilogue {
     }
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) {
-      const float2 scale = scaleOf(block * 16 + rowOf(turn));
+      const int row = rowOf(first + turn);
+      const float2 scale = scaleOf(block * 16 + row);
       Values values;
-      rows_.load(values, rowOf(turn), lane % 8);
+      rows_.load(values, row, warp_.lane % 8);
+      if constexpr (kShared) {
+        parts_.add(values, warp_.token + block * 16 + row, warp_.feature + warp_.lane % 8 * 8);
+      }
       affine.apply(values, p_.x_moments ? scale.x : 1.f);
       finish(results[turn], values, factors, residuals[turn], gamma, scale);
     }
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) {
-      const int row = block * 16 + rowOf(turn);
+      const int row = block * 16 + rowOf(first + turn);
       if (isThere(row)) results[turn].store(p_, int64_t{token_ + row} * p_.N + feature);
     }
-    if (hasMoments()) storeMoments(results, block * 16 + rowOf(0));
+    if (hasMoments()) storeMoments(results, block * 16 + rowOf(first));
   }
 
   __device__ uint4 loadResidual(int row, int feature) const {
@@ -400,6 +422,7 @@ class MmaEpilogue {
 
   const MmaWork& p_;
   const MmaWarp<Tile> warp_;
+  const Parts parts_;
   const MmaRows<Tile> rows_;
   const float2* const scales_;
   const int token_, first_;  // of the warp

@@ -4,8 +4,8 @@
 
 namespace padfree {
 
-cudaError_t launchMmaBf16(const LinearParams& params, int shape, cudaStream_t stream) {
-  return launchMma<MmaHalf<__nv_bfloat16>>(params, shape, stream);
+cudaError_t launchMmaBf16(const LinearParams& params, const MmaTiling& tiling, cudaStream_t stream) {
+  return launchMma<MmaHalf<__nv_bfloat16>>(params, tiling, stream);
 }
 
 }  // namespace padfree

@@ -4,8 +4,8 @@
 
 namespace padfree {
 
-cudaError_t launchMmaFp16(const LinearParams& params, int shape, cudaStream_t stream) {
-  return launchMma<MmaHalf<half>>(params, shape, stream);
+cudaError_t launchMmaFp16(const LinearParams& params, const MmaTiling& tiling, cudaStream_t stream) {
+  return launchMma<MmaHalf<half>>(params, tiling, stream);
 }
 
 }  // namespace padfree

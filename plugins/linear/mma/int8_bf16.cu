@@ -4,8 +4,8 @@
 
 namespace padfree {
 
-cudaError_t launchMmaInt8Bf16(const LinearParams& params, int shape, cudaStream_t stream) {
-  return launchMma<MmaInt8<__nv_bfloat16>>(params, shape, stream);
+cudaError_t launchMmaInt8Bf16(const LinearParams& params, const MmaTiling& tiling, cudaStream_t stream) {
+  return launchMma<MmaInt8<__nv_bfloat16>>(params, tiling, stream);
 }
 
 }  // namespace padfree

@@ -4,8 +4,8 @@
 
 namespace padfree {
 
-cudaError_t launchMmaInt8Fp16(const LinearParams& params, int shape, cudaStream_t stream) {
-  return launchMma<MmaInt8<half>>(params, shape, stream);
+cudaError_t launchMmaInt8Fp16(const LinearParams& params, const MmaTiling& tiling, cudaStream_t stream) {
+  return launchMma<MmaInt8<half>>(params, tiling, stream);
 }
 
 }  // namespace padfree

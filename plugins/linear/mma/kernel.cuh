@@ -19,22 +19,26 @@ __device__ inline int2 mmaTileOf(int block, const MmaWork& work) {
   return {first + within % rows, within / rows};
 }
 
-template <typename Operands, typename Tile, MmaEpilogueKind kKind>
+template <typename Operands, typename Tile, MmaEpilogueKind kKind, bool kShared>
 __device__ void computeMmaTile(const MmaWork& work) {
   extern __shared__ __align__(128) unsigned char shared[];
   float2* const scales = reinterpret_cast<float2*>(shared);
   unsigned char* const stages = shared + Tile::kScaleBytes;
-  const int2 tile = mmaTileOf(static_cast<int>(blockIdx.x), work);
+  const MmaPartsOf<Tile, kShared> parts(work, static_cast<int>(blockIdx.x));
+  const int2 tile = mmaTileOf(parts.tile(), work);
   const int token = tile.x * Tile::kTokens, feature = tile.y * Tile::kFeatures;
   const auto warp = MmaWarp<Tile>::ofThread();
 
-  using Epilogue = MmaEpilogue<Operands, Tile, kKind>;
+  using Epilogue = MmaEpilogue<Operands, Tile, kKind, kShared>;
   Epilogue::prefetch(work, feature);
   waitForPriorGrids();
   releaseNextGrid();
-  Epilogue epilogue(work, warp, scales, stages, token, feature);
+  Epilogue epilogue(work, warp, parts, scales, stages, token, feature);
   MmaSums<Operands, Tile> sums = {};
-  addMmaProducts<Operands, Tile>(sums, work, warp, token, feature, stages, [&] {
+  addMmaProducts<Operands, Tile>(sums, work, warp, token, feature, parts, stages, [&] {
+    if constexpr (kShared) {
+      if (!parts.isLast()) return;
+    }
     epilogue.loadEarly();
     if (!work.moments_in) return;
     for (int row = threadIdx.x; row < Tile::kTokens; row += Tile::kThreads) {
@@ -42,82 +46,74 @@ __device__ void computeMmaTile(const MmaWork& work) {
     }
   });
   __syncthreads();  // sums take the place of the stages
+  if constexpr (kShared) {
+    if (!parts.isLast()) return epilogue.share(sums);
+  }
   epilogue.run(sums);
 }
 
-template <typename Operands, typename Tile, MmaEpilogueKind kKind>
+template <typename Operands, typename Tile, MmaEpilogueKind kKind, bool kShared>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBound) linearMmaKernel(const __grid_constant__ MmaWork work) {
-  if constexpr (hasMmaProducts<Operands>()) computeMmaTile<Operands, Tile, kKind>(work);
+  if constexpr (hasMmaProducts<Operands>()) computeMmaTile<Operands, Tile, kKind, kShared>(work);
 }
 
-// How many stages the ring of each block has. To fetch more ahead does not pay where the reduction is short.
-template <typename Tile>
-cudaError_t countMmaStages(int64_t blocks, int64_t row_bytes, int& stages) {
-  constexpr int kMinDepth = 12;  // stages of a reduction
-  stages = Tile::kStages;
-  if (Tile::kDeepStages == 0 || row_bytes < kMinDepth * Tile::kDepthBytes) return cudaSuccess;
-  int multiprocessors = 0, shared_bytes = 0;
-  cudaError_t status = countMultiprocessors(multiprocessors);
-  if (status == cudaSuccess) status = deviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, shared_bytes);
-  if (blocks <= multiprocessors && mmaSharedBytes(Tile::kShape, Tile::kDeepStages) <= shared_bytes) {
-    stages = Tile::kDeepStages;
-  }
-  return status;
-}
-
-template <typename Operands, typename Tile, MmaEpilogueKind kKind>
-cudaError_t launchMmaTile(const LinearParams& params, cudaStream_t stream) {
-  const auto kernel = linearMmaKernel<Operands, Tile, kKind>;
+template <typename Operands, typename Tile, MmaEpilogueKind kKind, bool kShared>
+cudaError_t launchMmaTile(const LinearParams& params, const MmaTiling& tiling, cudaStream_t stream) {
+  const auto kernel = linearMmaKernel<Operands, Tile, kKind, kShared>;
   if (Operands::kE4m3) {
     const cudaError_t status = checkE4m3Code(reinterpret_cast<const void*>(kernel));
     if (status != cudaSuccess) return status;
   }
-  MmaWork work = makeMmaWork(params, Tile::kTokens, Tile::kFeatures);
-  const int64_t blocks = int64_t{work.token_tiles} * work.feature_tiles;
-  const cudaError_t status = countMmaStages<Tile>(blocks, int64_t{params.K} * Operands::kElementBytes, work.stages);
+  MmaWork work = makeMmaWork(params, tiling);
+  const int64_t blocks = int64_t{work.token_tiles} * work.feature_tiles * tiling.parts;
+  LinearDevice device{};
+  const cudaError_t status = linearDevice(device);
   if (status != cudaSuccess) return status;
+  work.stages = mmaStages(Tile::kShape, blocks, int64_t{params.K} * Operands::kElementBytes, device);
   const int shared_bytes = mmaSharedBytes(Tile::kShape, work.stages);
   return launchWithSharedMemory(kernel, gridSize(blocks), Tile::kThreads, shared_bytes, stream, work);
 }
 
 template <typename Operands, int kShape, MmaEpilogueKind kKind>
-cudaError_t launchMmaShape(const LinearParams& params, cudaStream_t stream) {
+cudaError_t launchMmaShape(const LinearParams& params, const MmaTiling& tiling, cudaStream_t stream) {
   if constexpr (hasMmaShape(kKind, kShape, Operands::kInt8)) {
-    return launchMmaTile<Operands, MmaTile<kShape>, kKind>(params, stream);
+    if constexpr (maySplitMma(kKind, kShape)) {
+      if (tiling.parts > 1) return launchMmaTile<Operands, MmaTile<kShape>, kKind, true>(params, tiling, stream);
+    }
+    return launchMmaTile<Operands, MmaTile<kShape>, kKind, false>(params, tiling, stream);
   } else {
     return cudaErrorInvalidValue;
   }
 }
 
 template <typename Operands, int kShape>
-cudaError_t launchMmaShape(const LinearParams& params, cudaStream_t stream) {
+cudaError_t launchMmaShape(const LinearParams& params, const MmaTiling& tiling, cudaStream_t stream) {
   switch (mmaEpilogueKindOf(params)) {
     case MmaEpilogueKind::kPlain:
-      return launchMmaShape<Operands, kShape, MmaEpilogueKind::kPlain>(params, stream);
+      return launchMmaShape<Operands, kShape, MmaEpilogueKind::kPlain>(params, tiling, stream);
     case MmaEpilogueKind::kGelu:
-      return launchMmaShape<Operands, kShape, MmaEpilogueKind::kGelu>(params, stream);
+      return launchMmaShape<Operands, kShape, MmaEpilogueKind::kGelu>(params, tiling, stream);
     case MmaEpilogueKind::kInPlace:
-      return launchMmaShape<Operands, kShape, MmaEpilogueKind::kInPlace>(params, stream);
+      return launchMmaShape<Operands, kShape, MmaEpilogueKind::kInPlace>(params, tiling, stream);
     case MmaEpilogueKind::kAny:
-      return launchMmaShape<Operands, kShape, MmaEpilogueKind::kAny>(params, stream);
+      return launchMmaShape<Operands, kShape, MmaEpilogueKind::kAny>(params, tiling, stream);
     case MmaEpilogueKind::kPairs:
-      return launchMmaShape<Operands, kShape, MmaEpilogueKind::kPairs>(params, stream);
+      return launchMmaShape<Operands, kShape, MmaEpilogueKind::kPairs>(params, tiling, stream);
   }
   return cudaErrorInvalidValue;
 }
 
 template <typename Operands, int... kShapes>
-cudaError_t launchMma(const LinearParams& params, int shape, cudaStream_t stream,
+cudaError_t launchMma(const LinearParams& params, const MmaTiling& tiling, cudaStream_t stream,
                       std::integer_sequence<int, kShapes...>) {
   cudaError_t status = cudaErrorInvalidValue;
-  ((shape == kShapes ? void(status = launchMmaShape<Operands, kShapes>(params, stream)) : void()), ...);
+  ((tiling.shape == kShapes ? void(status = launchMmaShape<Operands, kShapes>(params, tiling, stream)) : void()), ...);
   return status;
 }
 
-// With the shape of this number.
 template <typename Operands>
-cudaError_t launchMma(const LinearParams& params, int shape, cudaStream_t stream) {
-  return launchMma<Operands>(params, shape, stream, std::make_integer_sequence<int, kMmaShapeCount>());
+cudaError_t launchMma(const LinearParams& params, const MmaTiling& tiling, cudaStream_t stream) {
+  return launchMma<Operands>(params, tiling, stream, std::make_integer_sequence<int, kMmaShapeCount>());
 }
 
 }  // namespace padfree

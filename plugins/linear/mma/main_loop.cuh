@@ -5,6 +5,7 @@
 
 #include "common/perturb.cuh"
 #include "linear/mma/operands.cuh"
+#include "linear/mma/parts.cuh"
 #include "linear/mma/work.cuh"
 
 namespace padfree {
@@ -52,15 +53,21 @@ class MmaFragments {
   unsigned input_[Tile::kTokenBlocks][4], weight_[Tile::kFeaturePairs][4];
 };
 
-// Adds a warp's products of the tile that begins at `token` and `feature` to its sums, and calls meanwhile() while the
-// first stages are fetched. All copies have arrived when it returns, but warps may still read the stages.
-template <typename Operands, typename Tile, typename Meanwhile>
+// Adds a warp's products of the tile that begins at `token` and `feature`, of a part of the reduction, to its sums, and
+// calls meanwhile() while the first stages are fetched. All copies have arrived when it returns, but warps may still
+// read the stages.
+template <typename Operands, typename Tile, typename Parts, typename Meanwhile>
 __device__ void addMmaProducts(MmaSums<Operands, Tile>& sums, const MmaWork& work, const MmaWarp<Tile>& warp, int token,
-                               int feature, unsigned char* shared, Meanwhile meanwhile) {
+                               int feature, const Parts& parts, unsigned char* shared, Meanwhile meanwhile) {
   const int64_t row_bytes = int64_t{work.K} * Operands::kElementBytes;
-  const int stages = static_cast<int>(ceilDiv<int64_t>(row_bytes, Tile::kDepthBytes));
-  MmaRowCopies<Tile, Tile::kTokens> input(work.x, work.T, token, row_bytes);
-  auto weight = Operands::template weightCopies<Tile>(work, feature);
+  int stages = static_cast<int>(ceilDiv<int64_t>(row_bytes, Tile::kDepthBytes)), first = 0;
+  if constexpr (std::is_same_v<Parts, MmaParts<Tile>>) {
+    const int of_part = ceilDiv(stages, work.parts);
+    first = parts.part() * of_part;
+    stages = min(of_part, stages - first);
+  }
+  MmaRowCopies<Tile, Tile::kTokens> input(work.x, work.T, token, row_bytes, first);
+  auto weight = Operands::template weightCopies<Tile>(work, feature, first);
   const auto fetch = [&](int stage, unsigned char* memory) {
     if (stage < stages) {
       input.run(memory);
@@ -68,18 +75,21 @@ __device__ void addMmaProducts(MmaSums<Operands, Tile>& sums, const MmaWork& wor
     }
     commitCopies();  // an empty group if nothing is left: waitCopies counts groups
   };
-  const int ring = Tile::kDeepStages > 0 ? work.stages : Tile::kStages;
+  constexpr bool kManyRings = Tile::kMostStages > Tile::kStages;
+  const int ring = kManyRings ? work.stages : Tile::kStages;
   const auto waitForStage = [ring] {
-    if (Tile::kDeepStages == 0 || ring == Tile::kStages) {
+    if (!kManyRings || ring == Tile::kStages) {
       waitCopies<Tile::kStages - 2>();
+    } else if (Tile::kMoreStages < Tile::kMostStages && ring == Tile::kMoreStages) {
+      waitCopies<Tile::kMoreStages - 2>();
     } else {
-      waitCopies<(Tile::kDeepStages > 0 ? Tile::kDeepStages - 2 : 0)>();
+      waitCopies<Tile::kMostStages - 2>();
     }
     perturb();
     __syncthreads();  // all threads' copies have arrived, and all warps have left the stage that is fetched next
   };
 
-#pragma unroll(Tile::kDeepStages > 0 ? 1 : Tile::kStages)
+#pragma unroll(kManyRings ? 1 : Tile::kStages)
   for (int stage = 0; stage < ring - 1; ++stage) fetch(stage, shared + stage * Tile::kStageBytes);
   const auto offsets = MmaFragments<Operands, Tile>::offsetsOf(warp);
   MmaFragments<Operands, Tile> fragments[2];

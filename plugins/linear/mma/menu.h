@@ -25,10 +25,10 @@ constexpr int kMmaWarpFeatures = kMomentFeatures;  // a warp takes the moments o
 // the same numbers, each over its own part of every stage: in GEMMs of so few tokens that the time of one warp counts.
 struct MmaShape {
   int tokens, features, warp_tokens, slices;
-  int stages, depth_bytes;  // in shared memory, and what each has of a row
-  int deep_stages;          // instead of `stages` where blocks have a multiprocessor of their own with room, or 0
-  int bound;                // blocks of a multiprocessor that the compiler leaves registers for
-  int blocks;               // and how many they turn out to have room for
+  int depth_bytes;                       // that a stage has of a row
+  int stages, more_stages, most_stages;  // of the ring in shared memory: mmaStages() chooses
+  int bound;                             // blocks of a multiprocessor that the compiler leaves registers for
+  int blocks;                            // and how many they turn out to have room for
   // Fitted to 36 GEMMs on an H200 (menu.cpp).
   int rate;     // products per cycle of a multiprocessor
   float alone;  // the part of their time that each missing block adds, where a multiprocessor has fewer
@@ -36,22 +36,34 @@ struct MmaShape {
 };
 
 constexpr MmaShape kMmaShapes[] = {
-    {128, 256, 64, 1, 4, 64, 0, 1, 1, 1133, 0.00f, 10813, -1322},  //
-    {128, 128, 64, 1, 3, 128, 0, 2, 2, 1035, 0.00f, 7400, 888},    // two blocks where there are 195 KB
-    {128, 128, 64, 1, 3, 64, 0, 2, 2, 943, 0.40f, 10298, -4464},   // two blocks in 100 KB
-    {64, 128, 32, 1, 4, 64, 0, 3, 3, 763, 0.15f, 5158, 506},       //
-    {128, 64, 32, 1, 4, 64, 0, 3, 3, 774, 0.15f, 6182, -809},      //
-    {64, 64, 32, 2, 3, 128, 9, 3, 3, 693, 0.35f, 3763, 56},        //
-    {32, 64, 32, 4, 4, 256, 6, 3, 3, 573, 0.10f, 2820, 1297},      //
-    {16, 64, 16, 4, 4, 256, 8, 1, 4, 380, 0.30f, 1929, 1590},      //
+    {128, 256, 64, 1, 64, 4, 4, 4, 1, 1, 1133, 0.00f, 10813, -1322},  //
+    {128, 128, 64, 1, 128, 3, 3, 3, 2, 2, 1035, 0.00f, 7400, 888},    // two blocks where there are 195 KB
+    {128, 128, 64, 1, 64, 3, 3, 3, 2, 2, 943, 0.40f, 10298, -4464},   // two blocks in 100 KB
+    {64, 128, 32, 1, 64, 4, 6, 12, 3, 3, 763, 0.15f, 5158, 506},      //
+    {128, 64, 32, 1, 64, 4, 6, 12, 3, 3, 774, 0.15f, 6182, -809},     //
+    {64, 64, 32, 2, 128, 3, 5, 9, 3, 3, 693, 0.35f, 3763, 56},        //
+    {32, 64, 32, 4, 256, 4, 6, 6, 3, 3, 573, 0.10f, 2820, 1297},      //
+    {16, 64, 16, 4, 256, 4, 8, 8, 1, 4, 380, 0.30f, 1929, 1590},      //
 };
 constexpr int kMmaShapeCount = static_cast<int>(sizeof(kMmaShapes) / sizeof(kMmaShapes[0]));
+
+// A tile's number, and how many blocks share the reduction of each tile (parts.cuh).
+struct MmaTiling {
+  int shape, parts;
+};
+constexpr int kMmaMaxParts = 8, kMmaMaxSharingBlocks = 256;  // without those of the last part
+constexpr int kMmaSharedTileFloats = 16 * 64;
+static_assert(kLinearScratchBytes == kMmaMaxSharingBlocks * (8 + kMmaSharedTileFloats * 4));  // a mark, and sums
 
 // Bytes of shared memory: a scale and a shift of each row, and the stages.
 constexpr int mmaSharedBytes(const MmaShape& shape, int stages) {
   return shape.tokens * 2 * static_cast<int>(sizeof(float)) +
          stages * (shape.tokens + shape.features) * shape.depth_bytes;
 }
+
+// As many stages as leave room for the blocks that a multiprocessor has at a time. To fetch more ahead does not pay
+// where the reduction, of rows of `row_bytes`, is short.
+int mmaStages(const MmaShape& shape, int64_t blocks, int64_t row_bytes, const LinearDevice& device);
 
 // Whether there is a kernel with this tile. Rare epilogues have few tiles, and those of many features no tile that was
 // fastest for few features alone: kernels take most of the time of a build. int8 has three tiles.
@@ -74,25 +86,35 @@ constexpr bool hasMmaShape(MmaEpilogueKind kind, int shape, bool int8 = false) {
   return false;
 }
 
-// A tile as engines keep it, which are built where there is no Hopper: a number that is no tiling's of Hopper
+// Whether blocks may share such tiles: the smallest, where little becomes of the sums. These are kernels of their own.
+constexpr bool maySplitMma(MmaEpilogueKind kind, int shape) {
+  return kMmaShapes[shape].tokens == 16 && kind != MmaEpilogueKind::kGelu && kind != MmaEpilogueKind::kPairs;
+}
+
+// Whether there is a kernel for a GEMM of T tokens with this tiling, and scratch memory where blocks share tiles.
+bool hasMmaTiling(const LinearParams& params, int T, const MmaTiling& tiling);
+
+// A tiling as engines keep it, which are built where there is no Hopper: a number that is no tiling's of Hopper
 // (linear/tiling.h) and names what no two tiles have in common.
-constexpr LinearChoice choiceOfMma(int shape) {
-  const MmaShape& tile = kMmaShapes[shape];
-  return 1 << 28 | tile.tokens | tile.features / 64 << 16 | tile.slices << 20 | tile.depth_bytes / 64 << 24;
+constexpr LinearChoice choiceOfMma(const MmaTiling& tiling) {
+  const MmaShape& tile = kMmaShapes[tiling.shape];
+  return 1 << 28 | tile.tokens | (tiling.parts - 1) << 8 | tile.features / 64 << 16 | tile.slices << 20 |
+         tile.depth_bytes / 64 << 24;
 }
 
-// The number of a choice's tile, -1 where it has none.
-constexpr int mmaShapeOf(LinearChoice choice) {
-  int shape = kMmaShapeCount - 1;
-  while (shape >= 0 && choiceOfMma(shape) != choice) --shape;
-  return shape;
+// The tiling of a choice, with shape -1 where there is none.
+constexpr MmaTiling mmaTilingOf(LinearChoice choice) {
+  MmaTiling tiling{kMmaShapeCount - 1, (choice >> 8 & 0xff) + 1};
+  while (tiling.shape >= 0 && choiceOfMma(tiling) != choice) --tiling.shape;
+  return tiling.parts <= kMmaMaxParts ? tiling : MmaTiling{-1, 1};
 }
 
-// The numbers of the tiles that there are for a GEMM of T tokens, those first that take the least time.
-std::vector<int> rankMmaShapes(const LinearParams& params, int T, const LinearDevice& device);
+// The tilings that there are for a GEMM of T tokens, those first that take the least time: each tile alone, and shared
+// as it is best shared.
+std::vector<MmaTiling> rankMmaTilings(const LinearParams& params, int T, const LinearDevice& device);
 
-// The most tokens for which a tile takes as long as for T: as many blocks on a multiprocessor, or, where each has one
+// The most tokens for which a tiling takes as long as for T: as many blocks on a multiprocessor, or, where each has one
 // at most, as many blocks.
-int64_t mmaTokensOfSameTime(int shape, int T, int N, const LinearDevice& device);
+int64_t mmaTokensOfSameTime(const MmaTiling& tiling, int T, int N, const LinearDevice& device);
 
 }  // namespace padfree

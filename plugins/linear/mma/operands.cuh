@@ -20,8 +20,8 @@ struct MmaHalf {
   static constexpr bool kScaled = false, kE4m3 = false, kInt8 = false;
 
   template <typename Tile>
-  static __device__ auto weightCopies(const LinearParams& p, int feature) {
-    return MmaWeightCopies<Tile>(p.weight, p.K, p.N, feature);
+  static __device__ auto weightCopies(const LinearParams& p, int feature, int stage) {
+    return MmaWeightCopies<Tile>(p.weight, p.K, p.N, feature, stage);
   }
   template <typename Tile>
   static __device__ int weightOffset(const MmaWarp<Tile>& warp) {
@@ -49,8 +49,8 @@ struct MmaBytes {
   static constexpr bool kScaled = true, kE4m3 = std::is_same_v<Sum, float>, kInt8 = !kE4m3;
 
   template <typename Tile>
-  static __device__ auto weightCopies(const LinearParams& p, int feature) {
-    return MmaRowCopies<Tile, Tile::kFeatures>(p.weight, p.N, feature, p.K);
+  static __device__ auto weightCopies(const LinearParams& p, int feature, int stage) {
+    return MmaRowCopies<Tile, Tile::kFeatures>(p.weight, p.N, feature, p.K, stage);
   }
   template <typename Tile>
   static __device__ int weightOffset(const MmaWarp<Tile>& warp) {

@@ -12,12 +12,13 @@ namespace padfree {
 constexpr int kMmaStepBytes = 32;  // that mma.sync takes of a row
 
 // A tile of the menu, as constants.
-template <int kIndex>
+template <int kNumber>
 struct MmaTile {
+  static constexpr int kIndex = kNumber;
   static constexpr MmaShape kShape = kMmaShapes[kIndex];
   static constexpr int kTokens = kShape.tokens, kFeatures = kShape.features, kWarpTokens = kShape.warp_tokens;
-  static constexpr int kSlices = kShape.slices, kStages = kShape.stages, kDepthBytes = kShape.depth_bytes;
-  static constexpr int kDeepStages = kShape.deep_stages;
+  static constexpr int kSlices = kShape.slices, kDepthBytes = kShape.depth_bytes;
+  static constexpr int kStages = kShape.stages, kMoreStages = kShape.more_stages, kMostStages = kShape.most_stages;
   static constexpr int kBound = kShape.bound;
   static constexpr int kWarpColumns = kFeatures / kMmaWarpFeatures, kWarpRows = kTokens / kWarpTokens;
   static constexpr int kWarps = kWarpColumns * kWarpRows * kSlices, kThreads = kWarps * kWarpSize;
@@ -29,7 +30,7 @@ struct MmaTile {
   static_assert(kTokens % kWarpTokens == 0 && kFeatures % kMmaWarpFeatures == 0);
   static_assert(kSteps >= 2 && kSteps % 2 == 0);                     // two sets of fragments take turns
   static_assert(mmaSharedBytes(kShape, kStages) <= 99 * 1024);       // of a block on sm_86, sm_89 and sm_120
-  static_assert(mmaSharedBytes(kShape, kDeepStages) <= 163 * 1024);  // on sm_80
+  static_assert(mmaSharedBytes(kShape, kMostStages) <= 163 * 1024);  // on sm_80
   static_assert(kScaleBytes % 128 == 0);                             // the stages' banks
 
   // Rows of a stage's kDepthBytes bytes, whose chunks of 16 bytes are permuted so that eight rows are in banks of their

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/integers.h"
-#include "linear/launch.h"
+#include "linear/mma/menu.h"
 #include "linear/row_scale.cuh"
 
 namespace padfree {
@@ -10,16 +10,18 @@ namespace padfree {
 // What a kernel is launched with.
 struct MmaWork : LinearParams {
   const float2* moments_in;  // of what is normed, or null
-  int groups_in, token_tiles, feature_tiles, stages;
+  int groups_in, token_tiles, feature_tiles, stages, parts;
   float per_group, epsilon, per_y_scale;
 };
 
-inline MmaWork makeMmaWork(const LinearParams& params, int tile_tokens, int tile_features) {
+inline MmaWork makeMmaWork(const LinearParams& params, const MmaTiling& tiling) {
+  const MmaShape& tile = kMmaShapes[tiling.shape];
   MmaWork work{};
   static_cast<LinearParams&>(work) = params;
   setNorm(work, params);
-  work.token_tiles = ceilDiv(params.T, tile_tokens);
-  work.feature_tiles = ceilDiv(params.N, tile_features);
+  work.token_tiles = ceilDiv(params.T, tile.tokens);
+  work.feature_tiles = ceilDiv(params.N, tile.features);
+  work.parts = tiling.parts;
   work.per_y_scale = params.y_e4m3 ? 1.f / params.y_scale : 1.f;
   return work;
 }
