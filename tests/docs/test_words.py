@@ -8,6 +8,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,12 @@ SLACK = 12
 """How far these numbers may be too high: files that change together need not agree on them."""
 
 
+@cache
+def definitions_of(folder: str) -> tuple[Definition, ...]:
+    """What the files below a folder define: they are read once."""
+    return tuple(definitions_in(folder))
+
+
 def is_participle(item: Definition) -> bool:
     """Whether the whole name is a participle that only says what was done to the value."""
     is_one = item.word in IRREGULAR or (re.fullmatch("[a-z]+ed", item.word) and item.word not in OTHERS)
@@ -43,7 +50,7 @@ def is_checked(item: Definition) -> bool:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_names_that_are_participles_get_fewer(folder: str) -> None:
-    names = [item for item in definitions_in(folder) if is_participle(item) and is_checked(item)]
+    names = [item for item in definitions_of(folder) if is_participle(item) and is_checked(item)]
     shown = "\n".join(f"{item.kind} {item.name} ({item.owner})" for item in names)
     most = REMAINING.get(folder, 0)
     assert len(names) <= most, f"a noun for the value, a verb for the function (CONTRIBUTING.md, Rename):\n{shown}"
@@ -51,7 +58,7 @@ def test_names_that_are_participles_get_fewer(folder: str) -> None:
 
 
 def test_participles_are_found() -> None:
-    words = {item.word for item in definitions_in("onnx_tools") if item.word in RESULTS}
+    words = {item.word for item in definitions_of("onnx_tools") if item.word in RESULTS}
     assert {"scaled", "packed"} <= words, "values that operations make may have these names"
     assert is_participle(Definition("_found", VALUE, "a.py"))
     assert is_participle(Definition("scaled", "function", "a.py"))
@@ -90,11 +97,17 @@ def test_a_word_has_one_sense_in_a_package(word: str) -> None:
     senses: dict[str, dict[str, Any]] = WORDS.get("senses", {})[word]
     wrong = []
     for package in PACKAGES:
-        names = {item.name for item in definitions_in(package) if word in parts_of(item.name)}
+        names = {name for name, parts in parts_in(package).items() if word in parts}
         known = set(senses.get(package, {}).get("names", "").split())
         wrong += [f"{package}: {name} is new" for name in sorted(names - known)]
         wrong += [f"{package}: {name} is gone" for name in sorted(known - names)]
     assert wrong == [], f"'{word}' has a sense per package in words.toml; take another word, or add the name there"
+
+
+@cache
+def parts_in(package: str) -> dict[str, set[str]]:
+    """The names that a package defines, with their words."""
+    return {name: parts_of(name) for name in {item.name for item in definitions_of(package)}}
 
 
 def parts_of(name: str) -> set[str]:
@@ -104,5 +117,5 @@ def parts_of(name: str) -> set[str]:
 
 
 def test_files_are_looked_at() -> None:
-    assert Definition("test_words", FILE, "tests/docs/test_words.py") in set(definitions_in("tests"))
-    assert Definition("Definition", CLASS, "tests/support/definitions.py") in set(definitions_in("tests"))
+    assert Definition("test_words", FILE, "tests/docs/test_words.py") in definitions_of("tests")
+    assert Definition("Definition", CLASS, "tests/support/definitions.py") in definitions_of("tests")
