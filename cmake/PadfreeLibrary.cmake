@@ -125,7 +125,7 @@ function(padfree_longest_first variable)
   foreach(pattern "/linear/sm90/e4m3/(chunks|in_place)_"
                   "/linear/(sm90/half/(pairs|(any_)?chunks|heads|in_place)_|mma/(half|e4m3))" "/linear/sm90/e4m3/rare_"
                   "/attention/sm90/(short|ring)_" "/linear/sm90/(e4m3/|resident/e4m3)" "/linear/sm90/half/"
-                  "/attention/mma_prefix_" "/attention/mma_|/(embedding|index|layer_norm)/" "/linear/(sm90/resident|mma)/" "")
+                  "/attention/(mma|sm90/(wide|prefix))_|/(embedding|index|layer_norm)/" "/linear/(sm90/resident|mma)/" "")
     set(matches "${${variable}}")
     list(FILTER matches INCLUDE REGEX "(${pattern}).*\\.cu$")
     list(APPEND sorted ${matches})
