@@ -13,7 +13,7 @@ import numpy as np
 from padfree.contract.names import FP8, INT8
 
 from . import int8_cases
-from .graphs import CONTINUED, LENGTHS, MAX_SEQ_LEN, MAX_SHORT, SHORT_LENGTHS, VOCABULARY, CaseGraph
+from .graphs import LENGTHS, MAX_SEQ_LEN, MAX_SHORT, PARENTS, SHORT_LENGTHS, VOCABULARY, CaseGraph
 
 HEADS, SIZE = 12, 64
 WIDTH = HEADS * SIZE
@@ -231,7 +231,7 @@ def attention(
     lengths: Sequence[int] = LENGTHS,
     continues: bool = False,
 ) -> CaseGraph:
-    """Scores with a standard deviation of about 1, and biases. `continues`: causal, after tokens of CONTINUED."""
+    """Scores with a standard deviation of about 1, and biases. `continues`: causal, after the tokens of PARENTS."""
     graph = CaseGraph(kind, lengths)
     has_tasks = int(max(lengths) > MAX_SHORT)  # kernels for short sequences read no list
     flags: dict[str, Any] = {"num_heads": heads, "has_tasks": has_tasks}
@@ -255,7 +255,7 @@ def attention(
         attributes |= {"qkv_layout": "3HD", "has_qkv_bias": 1}
     inputs |= _positions(graph, attributes, heads, width)
     if continues:
-        inputs["prefix"] = graph.prefix(CONTINUED)
+        inputs["prefix"] = graph.prefix(PARENTS)
         attributes |= {"has_prefix": 1, "window_right": 0}
     attributes |= {"quantized": 1, "y_scale": Y_SCALE} if kind == FP8 else {}
     outputs = graph.node("PadfreeAttention", inputs, **attributes)

@@ -21,7 +21,7 @@ OPSET = 19
 """The first opset with e4m3."""
 LENGTHS = (1, 0, 300, 77, 128, 200, 64, 65, 0, 33, 129, 16, 5)
 SHORT_LENGTHS = (1, 0, 128, 77, 127, 64, 65, 0, 33, 16, 5)
-CONTINUED = tuple(-1 if number in (0, 4, 5) else 5 for number in range(len(LENGTHS)))
+PARENTS = tuple(-1 if number in (0, 4, 5) else 5 for number in range(len(LENGTHS)))
 """The sequence of LENGTHS that each continues, or -1."""
 FILLER = 29
 MAX_SEQ_LEN, MAX_SHORT = 512, 128
