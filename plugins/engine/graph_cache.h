@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <list>
 #include <map>
 #include <memory>
 #include <utility>
+
+#include "engine/sizes.h"
 
 namespace padfree::engine {
 
@@ -18,7 +21,8 @@ class GraphCache {
   static constexpr size_t kMostGraphs = 256;
   static constexpr size_t kMostSeen = 8 * kMostGraphs;             // remembered sizes without a graph
   static constexpr int64_t kIdleRuns = 32 * int64_t{kMostGraphs};  // a graph is idle after this many runs without it
-  static constexpr int kComes = 2;                                 // a size is worth a graph when it comes this often
+  static constexpr int kComes = 2;                                 // a size is worth a graph when it comes this often,
+  static constexpr int kComesBesideOne = 16;  // or this often where a graph of slightly larger sizes serves it
 
   // The graph for these sizes, or null. Called once for every run.
   Kept* get(const Key& key) {
@@ -30,11 +34,23 @@ class GraphCache {
     return found->second.graph.get();
   }
 
-  // Whether these sizes are worth a capture: they came before, and there is room.
-  bool isWorth(const Key& key) {
+  // The smallest graph that serves these sizes, too, at little cost, or null. A key begins with tokens and sequences.
+  Kept* getLarger(const Key& key) {
+    const int64_t most = key[0] + largestFiller(key[0]);
+    for (auto found = graphs_.lower_bound(key); found != graphs_.end() && found->first[0] <= most; ++found) {
+      if (!holds(found->first, key)) continue;
+      order_.splice(order_.end(), order_, found->second.place);
+      found->second.used = runs_;
+      return found->second.graph.get();
+    }
+    return nullptr;
+  }
+
+  // Whether these sizes are worth a capture: they came before, and there is room. `is_served`: by a larger graph.
+  bool isWorth(const Key& key, bool is_served) {
     if (graphs_.size() >= kMostGraphs && runs_ - graphs_.at(order_.front()).used <= kIdleRuns) return false;
     if (seen_.size() >= kMostSeen && seen_.count(key) == 0) seen_.clear();
-    return ++seen_[key] >= kComes;
+    return ++seen_[key] >= (is_served ? kComesBesideOne : kComes);
   }
 
   void put(const Key& key, std::unique_ptr<Kept> graph) {
@@ -53,6 +69,11 @@ class GraphCache {
   }
 
  private:
+  // Whether a graph has at least as many sequences, and the rest of the key.
+  static bool holds(const Key& graph, const Key& key) {
+    return graph[1] >= key[1] && std::equal(graph.begin() + 2, graph.end(), key.begin() + 2);
+  }
+
   struct Entry {
     std::unique_ptr<Kept> graph;
     int64_t used;

@@ -68,18 +68,21 @@ void PadfreeLane::choose(const PadfreeSizes& sizes) {
     const bool has_slots = std::any_of(owner_.inputs.begin(), owner_.inputs.end(),
                                        [](const Tensor& input) { return input.rows == kPadfreeSlots; });
     if (!has_slots) bucket.slots = 0;  // no shape depends on it
-    replayed_ = graphs_.get(keyOf(bucket));
-    if (replayed_ != nullptr) {
-      current_ = &replayed_->arranged;
-      return;
-    }
-    if (graphs_.isWorth(keyOf(bucket))) {
+    const SizesKey key = keyOf(bucket);
+    replayed_ = graphs_.get(key);
+    Captured* larger = replayed_ == nullptr ? graphs_.getLarger(key) : nullptr;
+    if (replayed_ == nullptr && graphs_.isWorth(key, larger != nullptr)) {
       auto arranged = std::make_unique<Arranged>();
       arranged->context = owner_.engine->newContext();
       set(*arranged, bucket);
       bind(*arranged);
       first_ = std::move(arranged);
       current_ = first_.get();
+      return;
+    }
+    if (replayed_ == nullptr) replayed_ = larger;
+    if (replayed_ != nullptr) {
+      current_ = &replayed_->arranged;
       return;
     }
   }

@@ -39,6 +39,12 @@ inline int64_t sequenceBucket(int64_t sequences, int64_t most) {
   return std::min(octave(sequences), most);
 }
 
+// Filler tokens that cost less than a run without a graph, for which TensorRT needs milliseconds: those of a larger
+// graph, if there is none of these sizes.
+inline int64_t largestFiller(int64_t tokens) {
+  return 128 + tokens / 16;
+}
+
 inline int64_t rowsOf(const PadfreeSizes& sizes, PadfreeRows rows) {
   return rows == kPadfreeTokens      ? sizes.tokens
          : rows == kPadfreeSequences ? sizes.sequences

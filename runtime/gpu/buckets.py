@@ -20,6 +20,8 @@ STEPS_AN_OCTAVE = 32
 LEAST_STEP = 16
 """Tokens between two sizes of short runs: a GEMM's smallest tile has 64 rows, so these cost it nothing."""
 
+LARGEST_FILLER = 128
+
 
 @lru_cache(SIZES_REMEMBERED)
 def token_bucket(tokens: int, max_tokens: int) -> int:
@@ -54,6 +56,19 @@ class Sizes(NamedTuple):
     sequences: int
     slots: int = 0
     prefixes: int = 0
+
+
+def serves(graph: Sizes, sizes: Sizes) -> bool:
+    """Whether a graph of these sizes takes a run of smaller ones at little cost.
+
+    A run without a graph costs TensorRT milliseconds where sizes change, and filler less: some 128 tokens, or 1/16.
+    """
+    return (
+        0 <= graph.tokens - sizes.tokens <= LARGEST_FILLER + sizes.tokens // 16
+        and graph.sequences >= sizes.sequences
+        and graph.slots == sizes.slots
+        and (graph.prefixes > 1) == (sizes.prefixes > 1)
+    )
 
 
 class Buckets:

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, Protocol, TypeVar
 
 SEEN_A_GRAPH = 8  # remembered keys without a graph, for every graph that may be kept
 IDLE_RUNS_A_GRAPH = 32
 """A full cache gives a graph up when it was not used for this many runs, for every graph that may be kept. A capture
 costs as much as hundreds of runs save: where more sizes come than graphs are kept, replacing them would cost more."""
+
+USES_BESIDE_ONE = 16
+"""Sizes used this often get a graph although one of slightly larger sizes serves them."""
 
 
 class Entry(Protocol):
@@ -66,15 +69,27 @@ class GraphCache(Generic[KeyT, KeptT]):
             self._last_use[key] = self._runs
         return graph
 
-    def returns(self, key: KeyT) -> bool:
-        """Whether a graph for this key is worth a capture: it was asked for before, and there is room for it."""
+    def get_first(self, serves: Callable[[KeyT], bool], order: Callable[[KeyT], Any]) -> tuple[KeyT, KeptT] | None:
+        """The graph whose key comes first in an order among those that serve, which becomes the most recently used."""
+        key = min(filter(serves, self._graphs), key=order, default=None)
+        if key is None:
+            return None
+        self._graphs.move_to_end(key)
+        self._last_use[key] = self._runs
+        return key, self._graphs[key]
+
+    def returns(self, key: KeyT, min_uses: int = 0) -> bool:
+        """Whether a graph for this key is worth a capture: it was asked for before, and there is room for it.
+
+        `min_uses`: instead of the cache's own, where that is less.
+        """
         if self._full and self._runs - self._last_use[next(iter(self._graphs))] <= IDLE_RUNS_A_GRAPH * self._max_graphs:
             return False  # the least recently used graph is still in use
         self._seen[key] = count = self._seen.get(key, 0) + 1
         self._seen.move_to_end(key)
         if len(self._seen) > SEEN_A_GRAPH * self._max_graphs:
             self._seen.popitem(last=False)
-        return count >= self._min_uses
+        return count >= max(self._min_uses, min_uses)
 
     def put(self, key: KeyT, graph: KeptT) -> None:
         """Keeps a graph, and closes the least recently used ones until number and memory are in bounds again."""

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from ..backend import RunOptions
 from ..errors import SessionError
 from .arena import Arena
-from .buckets import Buckets, Shape, Sizes
+from .buckets import Buckets, Shape, Sizes, serves
 from .cuda import Graph, free_bytes
 from .engine import Context, Engine, Placement
-from .graph_cache import GraphCache
+from .graph_cache import USES_BESIDE_ONE, GraphCache
 from .hand_out import Trim, View, views_of, whole
 from .staging import DeviceFeeds, DeviceInputs, StagingBuffers, in_place
 
@@ -101,14 +101,17 @@ class GraphRuns:
         sizes = buckets.sizes(shapes)
         rounded = buckets.round_up(sizes)
         entry = self._graphs.get(rounded)
-        if entry is not None:
-            ready = self._replay(entry, rounded, feeds, on_device, is_async)
-        elif self._graphs.returns(rounded):
+        larger = None if entry is not None else self._graphs.get_first(lambda graph: serves(graph, rounded), tuple)
+        if entry is None and self._graphs.returns(rounded, 0 if larger is None else USES_BESIDE_ONE):
             ready, entry = self._run_and_capture(buckets.input_shapes(rounded), feeds, {})
             if entry is not None:
                 self._graphs.put(rounded, entry)
         else:
-            return None
+            if larger is not None:
+                rounded, entry = larger
+            if entry is None:
+                return None
+            ready = self._replay(entry, rounded, feeds, on_device, is_async)
         return ready, whole if sizes == rounded else lambda output, shape: buckets.trim(output, shape, sizes)
 
     def close(self) -> None:

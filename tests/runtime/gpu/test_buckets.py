@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from padfree.contract.metadata import OutputInfo
 from padfree.runtime import SessionError
-from padfree.runtime.gpu.buckets import Buckets, Sizes, batch_bucket, slot_bucket, token_bucket
+from padfree.runtime.gpu.buckets import Buckets, Sizes, batch_bucket, serves, slot_bucket, token_bucket
 from padfree.runtime.plan_files import parse_metadata
 
 NO_LIMIT = 1 << 20
@@ -39,6 +39,14 @@ def test_buckets_are_few(bucket: Callable[[int, int], int], few: int) -> None:
 )
 def test_token_bucket(tokens: int, limit: int, bucket: int) -> None:
     assert token_bucket(tokens, limit) == bucket
+
+
+def test_graphs_that_serve_smaller_sizes() -> None:
+    sizes = Sizes(400, 3, 0, 0)
+    served = [Sizes(400, 3), Sizes(400, 4), Sizes(400 + 128 + 25, 12)]
+    assert all(serves(graph, sizes) for graph in served)
+    refused = [Sizes(399, 3), Sizes(400, 2), Sizes(400 + 128 + 26, 3), Sizes(400, 3, 8), Sizes(400, 3, 0, 4)]
+    assert not any(serves(graph, sizes) for graph in refused)
 
 
 def test_buckets_stay_in_the_profile() -> None:

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from padfree.runtime import SessionError
 from padfree.runtime.arrays.device_arrays import CallerStream
-from padfree.runtime.gpu.graph_cache import IDLE_RUNS_A_GRAPH
+from padfree.runtime.gpu.buckets import Sizes
+from padfree.runtime.gpu.graph_cache import IDLE_RUNS_A_GRAPH, USES_BESIDE_ONE
 
 from . import fake_gpu
 
@@ -69,10 +70,27 @@ def test_graphs_are_bounded_in_number(setup: Any) -> None:
     machine.launches = 0
     check(backend.run(feeds([5] * 48, [48])), [5] * 48, [48])
     assert machine.launches == 1
-    backend.run(feeds([5], [1]))
-    assert machine.launches == 1, "the least recently used one is gone"
+    assert backend._lanes[0]._graph_runs._graphs.get(Sizes(16, 1)) is None, "the least recently used one is gone"
     backend.close()
     assert machine.open_graphs == 0
+
+
+def test_a_slightly_larger_graph_serves_rare_sizes(setup: Any) -> None:
+    """Filler takes less than a run without a graph; sizes that come often get a graph of their own."""
+    backend = setup.open()
+    machine = setup.machine
+    for _ in range(2):
+        backend.run(feeds([7] * 80, [80, 0, 0]))
+    assert (machine.captures, machine.launches) == (1, 0)
+    for at, size in enumerate((3, 20, 40, 60)):
+        ids = list(range(size))
+        check(backend.run(feeds(ids, [size - 1, 1])), ids, [size - 1, 1])
+        assert (machine.captures, machine.launches) == (1, at + 1)
+    backend.run(feeds([7] * 20, [4] * 5))
+    assert machine.launches == 4, "no graph has so many sequences"
+    for _ in range(USES_BESIDE_ONE):
+        check(backend.run(feeds([5, 6], [1, 1])), [5, 6], [1, 1])
+    assert machine.captures == 2
 
 
 def test_graphs_are_bounded_in_memory(setup: Any) -> None:
