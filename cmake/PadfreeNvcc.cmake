@@ -6,7 +6,7 @@
 include_guard()
 
 set(PADFREE_NVCC_MINIMUM 12.4)
-set(PADFREE_NVCC_BLACKWELL 12.8)  # the first that compiles for sm_100 and sm_120
+set(PADFREE_NVCC_HOPPER 12.8)  # the first that knows sm_100 and sm_120; Hopper's kernels of 12.4 do not run
 
 macro(padfree_find_nvcc)
   padfree_choose_nvcc()
@@ -75,17 +75,17 @@ macro(padfree_check_nvcc)
                         "${PADFREE_NVCC_MINIMUM}; name a newer one by CUDACXX, or unset CUDACXX and CUDA_HOME to use "
                         "the one from the Python packages")
   endif()
-  if(PADFREE_NVCC_VERSION VERSION_LESS PADFREE_NVCC_BLACKWELL)
+  if(PADFREE_NVCC_VERSION VERSION_LESS PADFREE_NVCC_HOPPER)
     set(padfree_wanted "${PADFREE_ARCHITECTURES}")
-    list(FILTER PADFREE_ARCHITECTURES EXCLUDE REGEX "^1[0-9][0-9]")
+    list(FILTER PADFREE_ARCHITECTURES EXCLUDE REGEX "^(90|1[0-9][0-9])")
     if(NOT PADFREE_ARCHITECTURES)
       message(FATAL_ERROR "nvcc ${PADFREE_NVCC_VERSION} ('${PADFREE_NVCC}', from ${PADFREE_NVCC_SOURCE}) does not "
-                          "compile for Blackwell (${padfree_wanted}); name one >= ${PADFREE_NVCC_BLACKWELL} by CUDACXX, "
+                          "compile for Hopper and Blackwell (${padfree_wanted}); name one >= ${PADFREE_NVCC_HOPPER} by CUDACXX, "
                           "or unset CUDACXX and CUDA_HOME to use the one from the Python packages")
     elseif(NOT PADFREE_ARCHITECTURES STREQUAL padfree_wanted)
-      message(WARNING "nvcc ${PADFREE_NVCC_VERSION} does not compile for Blackwell: the library is built for "
+      message(WARNING "nvcc ${PADFREE_NVCC_VERSION} does not compile for Hopper and Blackwell: the library is built for "
                       "${PADFREE_ARCHITECTURES} and not for ${padfree_wanted}; "
-                      "nvcc >= ${PADFREE_NVCC_BLACKWELL} builds for all")
+                      "nvcc >= ${PADFREE_NVCC_HOPPER} builds for all")
     endif()
   endif()
 endmacro()

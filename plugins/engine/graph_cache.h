@@ -22,7 +22,8 @@ class GraphCache {
   static constexpr size_t kMostSeen = 8 * kMostGraphs;             // remembered sizes without a graph
   static constexpr int64_t kIdleRuns = 32 * int64_t{kMostGraphs};  // a graph is idle after this many runs without it
   static constexpr int kComes = 2;                                 // a size is worth a graph when it comes this often,
-  static constexpr int kComesBesideOne = 16;  // or this often where a graph of slightly larger sizes serves it
+  // and where a slightly larger graph serves it, so many runs after the last capture, which stops the lane.
+  static constexpr int64_t kRunsACapture = 512;
 
   // The graph for these sizes, or null. Called once for every run.
   Kept* get(const Key& key) {
@@ -50,7 +51,7 @@ class GraphCache {
   bool isWorth(const Key& key, bool is_served) {
     if (graphs_.size() >= kMostGraphs && runs_ - graphs_.at(order_.front()).used <= kIdleRuns) return false;
     if (seen_.size() >= kMostSeen && seen_.count(key) == 0) seen_.clear();
-    return ++seen_[key] >= (is_served ? kComesBesideOne : kComes);
+    return ++seen_[key] >= kComes && !(is_served && runs_ - last_put_ < kRunsACapture);
   }
 
   void put(const Key& key, std::unique_ptr<Kept> graph) {
@@ -58,6 +59,7 @@ class GraphCache {
       graphs_.erase(order_.front());
       order_.pop_front();
     }
+    last_put_ = runs_;
     order_.push_back(key);
     graphs_[key] = {std::move(graph), runs_, std::prev(order_.end())};
     seen_.erase(key);
@@ -83,7 +85,7 @@ class GraphCache {
   std::map<Key, Entry> graphs_;
   std::list<Key> order_;  // least recently used first
   std::map<Key, int> seen_;
-  int64_t runs_ = 0;
+  int64_t runs_ = 0, last_put_ = 0;
 };
 
 }  // namespace padfree::engine

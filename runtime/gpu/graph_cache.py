@@ -12,8 +12,9 @@ IDLE_RUNS_A_GRAPH = 32
 """A full cache gives a graph up when it was not used for this many runs, for every graph that may be kept. A capture
 costs as much as hundreds of runs save: where more sizes come than graphs are kept, replacing them would cost more."""
 
-USES_BESIDE_ONE = 16
-"""Sizes used this often get a graph although one of slightly larger sizes serves them."""
+RUNS_A_CAPTURE = 512
+"""Sizes that a slightly larger graph serves get one of their own only so many runs after the last capture: it stops a
+lane for as long as 10 to 30 runs take."""
 
 
 class Entry(Protocol):
@@ -50,6 +51,7 @@ class GraphCache(Generic[KeyT, KeptT]):
         self._seen: OrderedDict[KeyT, int] = OrderedDict()  # how often they came; the most recent ones
         self._runs = 0
         self._last_use: dict[KeyT, int] = {}  # the run that used a graph last
+        self._last_put = 0
         self._full = False
 
     def __len__(self) -> int:
@@ -78,10 +80,10 @@ class GraphCache(Generic[KeyT, KeptT]):
         self._last_use[key] = self._runs
         return key, self._graphs[key]
 
-    def returns(self, key: KeyT, min_uses: int = 0) -> bool:
+    def returns(self, key: KeyT, *, is_served: bool = False) -> bool:
         """Whether a graph for this key is worth a capture: it was asked for before, and there is room for it.
 
-        `min_uses`: instead of the cache's own, where that is less.
+        `is_served`: by a larger graph, so that there is time.
         """
         if self._full and self._runs - self._last_use[next(iter(self._graphs))] <= IDLE_RUNS_A_GRAPH * self._max_graphs:
             return False  # the least recently used graph is still in use
@@ -89,12 +91,12 @@ class GraphCache(Generic[KeyT, KeptT]):
         self._seen.move_to_end(key)
         if len(self._seen) > SEEN_A_GRAPH * self._max_graphs:
             self._seen.popitem(last=False)
-        return count >= max(self._min_uses, min_uses)
+        return count >= self._min_uses and not (is_served and self._runs - self._last_put < RUNS_A_CAPTURE)
 
     def put(self, key: KeyT, graph: KeptT) -> None:
         """Keeps a graph, and closes the least recently used ones until number and memory are in bounds again."""
         self._graphs[key] = graph
-        self._last_use[key] = self._runs
+        self._last_use[key] = self._last_put = self._runs
         self._seen.pop(key, None)
         while len(self._graphs) > 1 and (len(self._graphs) > self._max_graphs or self.size_bytes > self._max_bytes):
             oldest, idle = self._graphs.popitem(last=False)

@@ -18,7 +18,7 @@ from .arena import Arena
 from .buckets import Buckets, Shape, Sizes, serves
 from .cuda import Graph, free_bytes
 from .engine import Context, Engine, Placement
-from .graph_cache import USES_BESIDE_ONE, GraphCache
+from .graph_cache import GraphCache
 from .hand_out import Trim, View, views_of, whole
 from .staging import DeviceFeeds, DeviceInputs, StagingBuffers, in_place
 
@@ -102,7 +102,7 @@ class GraphRuns:
         rounded = buckets.round_up(sizes)
         entry = self._graphs.get(rounded)
         larger = None if entry is not None else self._graphs.get_first(lambda graph: serves(graph, rounded), tuple)
-        if entry is None and self._graphs.returns(rounded, 0 if larger is None else USES_BESIDE_ONE):
+        if entry is None and self._graphs.returns(rounded, is_served=larger is not None):
             ready, entry = self._run_and_capture(buckets.input_shapes(rounded), feeds, {})
             if entry is not None:
                 self._graphs.put(rounded, entry)

@@ -143,22 +143,23 @@ def test_cudacxx_goes_before_cuda_home(configure: Configure, tmp_path: Path, bar
 
 
 @pytest.mark.parametrize(("version", "warned"), [("12.4.131", True), ("12.8.93", False)])
-def test_an_nvcc_before_12_8_drops_blackwell_with_a_warning(
+def test_an_nvcc_before_12_8_drops_hopper_and_blackwell_with_a_warning(
     configure: Configure, tmp_path: Path, bare: dict[str, str], version: str, warned: bool
 ) -> None:
     compiler = nvcc(tmp_path / "cuda" / "bin" / "nvcc", version)
     result = configure({**bare, "CUDACXX": str(compiler)})
     assert result.status == 0, result.output
-    assert ("is built for 80;90a and not for 80;90a;100;120" in result.output) is warned
+    assert ("is built for 80 and not for 80;90a;100;120" in result.output) is warned
 
 
-def test_an_nvcc_before_12_8_is_an_error_where_blackwell_alone_is_wanted(
-    configure: Configure, tmp_path: Path, bare: dict[str, str]
+@pytest.mark.parametrize("wanted", ["90a", "120"])
+def test_an_nvcc_before_12_8_is_an_error_where_they_alone_are_wanted(
+    configure: Configure, tmp_path: Path, bare: dict[str, str], wanted: str
 ) -> None:
     compiler = nvcc(tmp_path / "cuda" / "bin" / "nvcc", "12.4.131")
-    result = configure({**bare, "CUDACXX": str(compiler)}, "PADFREE_CUDA_ARCHITECTURES=120")
+    result = configure({**bare, "CUDACXX": str(compiler)}, f"PADFREE_CUDA_ARCHITECTURES={wanted}")
     assert result.status != 0
-    assert "does not compile for Blackwell (120); name one >= 12.8 by CUDACXX" in result.output
+    assert f"does not compile for Hopper and Blackwell ({wanted}); name one >= 12.8 by CUDACXX" in result.output
 
 
 def test_headers_of_an_installed_tensorrt_go_first(configure: Configure, bare: dict[str, str], headers: Path) -> None:

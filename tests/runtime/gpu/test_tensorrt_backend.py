@@ -14,7 +14,7 @@ import pytest
 from padfree.runtime import SessionError
 from padfree.runtime.arrays.device_arrays import CallerStream
 from padfree.runtime.gpu.buckets import Sizes
-from padfree.runtime.gpu.graph_cache import IDLE_RUNS_A_GRAPH, USES_BESIDE_ONE
+from padfree.runtime.gpu.graph_cache import IDLE_RUNS_A_GRAPH, RUNS_A_CAPTURE
 
 from . import fake_gpu
 
@@ -88,7 +88,7 @@ def test_a_slightly_larger_graph_serves_rare_sizes(setup: Any) -> None:
         assert (machine.captures, machine.launches) == (1, at + 1)
     backend.run(feeds([7] * 20, [4] * 5))
     assert machine.launches == 4, "no graph has so many sequences"
-    for _ in range(USES_BESIDE_ONE):
+    for _ in range(RUNS_A_CAPTURE):
         check(backend.run(feeds([5, 6], [1, 1])), [5, 6], [1, 1])
     assert machine.captures == 2
 
