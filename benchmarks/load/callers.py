@@ -30,10 +30,9 @@ from benchmarks.command import json_parser
 
 from .client import Array, Outcome, judge
 from .contest import CONTENDERS, MAX_SEQ_LEN, MODEL, OUTPUT, serve
-from .http2 import Order, Seen, in_processes
+from .http2 import MODEL_INFER, Order, Seen, in_processes
 from .traffic import Traffic
 
-METHOD = "/inference.GRPCInferenceService/ModelInfer"
 STRIDE = 17
 """Between the first texts of two callers."""
 WARM_UP_S = 3.0
@@ -67,7 +66,7 @@ def ask_server(url: str, requests: Sequence[bytes], callers: int, seconds: float
     """What `callers` processes saw."""
     begin = time.perf_counter() + WARM_UP_S
     return in_processes(
-        [Order(url, METHOD, requests, number * STRIDE, begin, begin + seconds) for number in range(callers)]
+        [Order(url, MODEL_INFER, requests, number * STRIDE, begin, begin + seconds) for number in range(callers)]
     )
 
 

@@ -218,8 +218,8 @@ def test_graphs_are_for_batches_with_prefixes_or_without() -> None:
     }  # fmt: skip
     buckets = Buckets(parse_metadata({**RAW, "engine": engine}, "test"))
     shapes = {"input_ids": (70,), "seq_lens": (3,), "prefix": (1,)}
-    assert buckets.round_up(buckets.sizes(shapes)) == Sizes(70, 4, 0, 1)
-    assert buckets.round_up(buckets.sizes({**shapes, "prefix": (3,)})) == Sizes(70, 4, 0, 4)
+    assert buckets.round_up(buckets.sizes(shapes)) == Sizes(80, 4, 0, 1)
+    assert buckets.round_up(buckets.sizes({**shapes, "prefix": (3,)})) == Sizes(80, 4, 0, 4)
     assert buckets.input_shapes(Sizes(70, 4, 0, 4)) == {"input_ids": (70,), "seq_lens": (4,), "prefix": (4,)}
 
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.load.callers import METHOD
-from benchmarks.load.http2 import Order, Seen, in_processes
+from benchmarks.load.http2 import MODEL_INFER, Order, Seen, in_processes
 from tests.support.native_triton import MAX_POSITIONS, write_model
 from tests.support.triton_server import TritonServer
 
@@ -67,7 +66,7 @@ def rounds(server: TritonServer, requests: list[Sequences]) -> Iterator[list[See
         begin = time.perf_counter()
         numbers = range(0, len(messages), len(messages) // CALLERS)
         yield in_processes(
-            [Order(server.url("grpc"), METHOD, messages, first, begin, begin + ROUND_S) for first in numbers]
+            [Order(server.url("grpc"), MODEL_INFER, messages, first, begin, begin + ROUND_S) for first in numbers]
         )
 
 

@@ -80,6 +80,8 @@ convolution over tokens, has one on each side of that sum. Qwen3 and EmbeddingGe
 kernel a layer does both, and the table counts it among the rotations.
 EmbeddingGemma normalises the results of its layers before they are added, which no linear layer can do.
 
+Builds on Hopper also let the linear layer normalise Q and K before RoPE where heads have 128 columns, as in Qwen3.
+
 `pytest tests/onnx_tools/exports/test_folded_layers.py` compares all answers, in float32 and fp16, and every third
 family's in bf16.
 """
