@@ -68,6 +68,13 @@ int runTile(int tile, const Operands& p, cudaStream_t stream) {
   return -1;
 }
 
+#define MULTIPLY_WITH_SUMS_IN_FP32(type)                                              \
+  auto& f = reinterpret_cast<float (&)[4]>(sum);                                      \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type                 \
+               ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+               : "+f"(f[0]), "+f"(f[1]), "+f"(f[2]), "+f"(f[3])                       \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+
 // One instruction 16 times, with sums of their own.
 template <int kKind>
 __global__ void multiply(float* nowhere, int loops) {
@@ -78,19 +85,9 @@ __global__ void multiply(float* nowhere, int loops) {
 #pragma unroll
     for (auto& sum : c) {
       if constexpr (kKind == 0) {
-        auto& f = reinterpret_cast<float (&)[4]>(sum);
-        asm volatile(
-            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-            "{%0, %1, %2, %3};"
-            : "+f"(f[0]), "+f"(f[1]), "+f"(f[2]), "+f"(f[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+        MULTIPLY_WITH_SUMS_IN_FP32("f16");
       } else if constexpr (kKind == 3) {
-        auto& f = reinterpret_cast<float (&)[4]>(sum);
-        asm volatile(
-            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-            "{%0, %1, %2, %3};"
-            : "+f"(f[0]), "+f"(f[1]), "+f"(f[2]), "+f"(f[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+        MULTIPLY_WITH_SUMS_IN_FP32("bf16");
       } else if constexpr (kKind == 1) {
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3, %4, %5}, {%6, %7}, {%0, %1};"
                      : "+r"(sum[0]), "+r"(sum[1])

@@ -72,7 +72,7 @@ def choose_layers(graph: gs.Graph, options: QuantizationOptions) -> Layers:
 
 def sizes(graph: gs.Graph) -> dict[str, int]:
     """How many numbers the weights of GEMMs of tokens have, by the GEMMs' names: multiplications per token."""
-    gemms = [node for node in graph.nodes if is_padfree(node, HALF_OPERATOR) and not is_of_first_tokens(node)]
+    gemms = [node for node in find_padfree(graph, HALF_OPERATOR) if not is_of_first_tokens(node)]
     weights = {node_name(node): padfree_inputs(node)["weight"] for node in gemms}
     return {name: math.prod(weight.shape) for name, weight in weights.items() if isinstance(weight, gs.Constant)}
 

@@ -8,8 +8,8 @@ from tests.support.launchers import MMA, Moments, NoKernel, Rotation, linear
 
 from .cases import assert_accurate, assert_guards, if_compiled, needs_tilings, poisoned_output
 from .test_linear import AUTO, TYPES, inside_poison
-from .test_linear_norms import divide, floats, moments_of
-from .test_linear_pairs import TILINGS, frequencies, normal, positions_of, rotate
+from .test_linear_norms import floats, moments_of
+from .test_linear_pairs import TILINGS, frequencies, gemm_of, normal, positions_of, rotate
 
 pytestmark = needs_tilings
 
@@ -50,11 +50,7 @@ def check(
     assert_guards(buffer)
 
     def compute(dtype: torch.dtype) -> torch.Tensor:
-        rows = divide(x, dtype, norm == "rms") if norm else x.to(dtype)
-        gemm = rows @ weight.to(dtype)
-        if bias is not None:
-            gemm = gemm + bias.to(dtype)
-        return rotate(norm_heads(gemm, scale), rotation)
+        return rotate(norm_heads(gemm_of(x, weight, bias, norm, dtype), scale), rotation)
 
     assert_accurate(y, compute(dtype), compute(torch.float64))
     return y

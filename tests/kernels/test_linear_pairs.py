@@ -59,6 +59,15 @@ def rotate(columns: torch.Tensor, rotation: Rotation) -> torch.Tensor:
     return torch.cat([result, columns[:, rotation.features :]], 1)
 
 
+def gemm_of(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, norm: str, dtype: torch.dtype
+) -> torch.Tensor:
+    """A GEMM in a type; norm of x: "", "layer" or "rms"."""
+    rows = divide(x, dtype, norm == "rms") if norm else x.to(dtype)
+    gemm = rows @ weight.to(dtype)
+    return gemm if bias is None else gemm + bias.to(dtype)
+
+
 def check(
     tokens: int,
     depth: int,
@@ -89,10 +98,7 @@ def check(
     assert_guards(buffer)
 
     def compute(dtype: torch.dtype) -> torch.Tensor:
-        rows = divide(x, dtype, norm == "rms") if norm else x.to(dtype)
-        gemm = rows @ weight.to(dtype)
-        if bias is not None:
-            gemm = gemm + bias.to(dtype)
+        gemm = gemm_of(x, weight, bias, norm, dtype)
         if rotation is not None:
             return rotate(gemm, rotation)
         return gate(gemm, str(activation))

@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import (
     Editor,
+    find_padfree,
     is_output,
     is_padfree,
     node_name,
@@ -18,9 +19,9 @@ from ...analysis.graph import (
     set_padfree_inputs,
     used_once,
 )
-from ...match import Miss, NoMatch
+from ...match import NoMatch
 from ...operators import NORMED_HEAD
-from ..base import PassResult
+from ..base import PassResult, replace_each
 from .columns import ColumnPart, Columns
 from .rotations import order_of_pairs
 
@@ -49,16 +50,12 @@ def head_norms(graph: gs.Graph, precision: str) -> PassResult:
     """
     editor = Editor(graph)
     columns = Columns(editor, precision)
-    replaced_count, misses = 0, list[Miss]()
-    for node in [item for item in graph.nodes if is_padfree(item, "PadfreeQkNormRotary")]:
-        try:
-            match = _match(graph, node)
-        except NoMatch as reason:
-            misses.append(Miss(node_name(node), str(reason)))
-            continue
-        _replace(editor, columns, match)
-        replaced_count += 1
-    return PassResult(NAME, replaced_count, tuple(misses))
+
+    def replace(node: gs.Node) -> bool:
+        _replace(editor, columns, _match(graph, node))
+        return True
+
+    return replace_each(NAME, find_padfree(graph, "PadfreeQkNormRotary"), replace)
 
 
 def _match(graph: gs.Graph, node: gs.Node) -> _HeadNorms:
