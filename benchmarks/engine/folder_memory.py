@@ -149,9 +149,9 @@ class Watch:
     """Looks at a process and its descendants until it is stopped."""
 
     def __init__(self, pid: int) -> None:
-        self.held = self.mapped = 0
-        self.held_after: dict[str, int] = {}
+        self.mapped = 0
         self.told = ""
+        self.held_after = {self.told: 0}
         self._pid, self._ends = pid, threading.Event()
         self._thread = threading.Thread(target=self._look)
 
@@ -163,12 +163,16 @@ class Watch:
         self._ends.set()
         self._thread.join()
 
+    @property
+    def held(self) -> int:
+        """The most memory of their own."""
+        return max(self.held_after.values())
+
     def _look(self) -> None:
         while not self._ends.wait(EVERY_S):
             pids = list(family(self._pid))
             held, mapped = (sum(sizes) for sizes in zip(*map(resident, pids), strict=True)) if pids else (0, 0)
             held += files_in_memory(pids)
-            self.held = max(self.held, held)
             self.held_after[self.told] = max(self.held_after.get(self.told, 0), held)
             self.mapped = max(self.mapped, mapped)
 

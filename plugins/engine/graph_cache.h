@@ -29,20 +29,14 @@ class GraphCache {
   Kept* get(const Key& key) {
     ++runs_;
     const auto found = graphs_.find(key);
-    if (found == graphs_.end()) return nullptr;
-    order_.splice(order_.end(), order_, found->second.place);
-    found->second.used = runs_;
-    return found->second.graph.get();
+    return found == graphs_.end() ? nullptr : use(found->second);
   }
 
   // The smallest graph that serves these sizes, too, at little cost, or null. A key begins with tokens and sequences.
   Kept* getLarger(const Key& key) {
     const int64_t most = key[0] + largestFiller(key[0]);
     for (auto found = graphs_.lower_bound(key); found != graphs_.end() && found->first[0] <= most; ++found) {
-      if (!holds(found->first, key)) continue;
-      order_.splice(order_.end(), order_, found->second.place);
-      found->second.used = runs_;
-      return found->second.graph.get();
+      if (holds(found->first, key)) return use(found->second);
     }
     return nullptr;
   }
@@ -81,6 +75,12 @@ class GraphCache {
     int64_t used;
     typename std::list<Key>::iterator place;
   };
+
+  Kept* use(Entry& entry) {
+    order_.splice(order_.end(), order_, entry.place);
+    entry.used = runs_;
+    return entry.graph.get();
+  }
 
   std::map<Key, Entry> graphs_;
   std::list<Key> order_;  // least recently used first

@@ -19,8 +19,8 @@ STEPS_AN_OCTAVE = 32
 """Sizes between a power of two and the next: rounding up wastes less than 1/32 of the tokens, 3.2 %."""
 LEAST_STEP = 16
 """Tokens between two sizes of short runs: a GEMM's smallest tile has 64 rows, so these cost it nothing."""
-
 LARGEST_FILLER = 128
+"""Tokens, beside 1/16 of a run's own, by which the graph that serves it may be larger."""
 
 
 @lru_cache(SIZES_REMEMBERED)
@@ -61,7 +61,7 @@ class Sizes(NamedTuple):
 def serves(graph: Sizes, sizes: Sizes) -> bool:
     """Whether a graph of these sizes takes a run of smaller ones at little cost.
 
-    A run without a graph costs TensorRT milliseconds where sizes change, and filler less: some 128 tokens, or 1/16.
+    A run without a graph costs TensorRT milliseconds where sizes change, and so much filler less.
     """
     return (
         0 <= graph.tokens - sizes.tokens <= LARGEST_FILLER + sizes.tokens // 16

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 SEEN_A_GRAPH = 8  # remembered keys without a graph, for every graph that may be kept
@@ -28,7 +28,7 @@ class Entry(Protocol):
         """Frees it."""
 
 
-KeyT = TypeVar("KeyT", bound=Hashable)
+KeyT = TypeVar("KeyT", bound=tuple[Any, ...])
 KeptT = TypeVar("KeptT", bound=Entry)
 
 
@@ -71,9 +71,9 @@ class GraphCache(Generic[KeyT, KeptT]):
             self._last_use[key] = self._runs
         return graph
 
-    def get_first(self, serves: Callable[[KeyT], bool], order: Callable[[KeyT], Any]) -> tuple[KeyT, KeptT] | None:
-        """The graph whose key comes first in an order among those that serve, which becomes the most recently used."""
-        key = min(filter(serves, self._graphs), key=order, default=None)
+    def get_smallest(self, serves: Callable[[KeyT], bool]) -> tuple[KeyT, KeptT] | None:
+        """The graph with the smallest key among those that serve, which becomes the most recently used."""
+        key = min(filter(serves, self._graphs), default=None)
         if key is None:
             return None
         self._graphs.move_to_end(key)

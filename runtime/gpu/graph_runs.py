@@ -101,7 +101,7 @@ class GraphRuns:
         sizes = buckets.sizes(shapes)
         rounded = buckets.round_up(sizes)
         entry = self._graphs.get(rounded)
-        larger = None if entry is not None else self._graphs.get_first(lambda graph: serves(graph, rounded), tuple)
+        larger = None if entry is not None else self._graphs.get_smallest(lambda graph: serves(graph, rounded))
         if entry is None and self._graphs.returns(rounded, is_served=larger is not None):
             ready, entry = self._run_and_capture(buckets.input_shapes(rounded), feeds, {})
             if entry is not None:
