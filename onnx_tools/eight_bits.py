@@ -27,8 +27,8 @@ from .quantization.layers import Layer, Layers, choose_layers, folds_norm, reads
 from .quantization.losses import measure_losses
 from .quantization.narrowing import narrow_gemms
 from .quantization.options import AS_MEASURED, LARGEST_NORM_LOSS, LARGEST_STREAM_LOSS, QuantizationOptions
-from .quantization.plan import Plan, check_effects, describe
 from .quantization.scales import TensorScale
+from .quantization.selection import Selection, check_effects, describe
 from .quantization.smoothing import choose_scales
 from .quantization.target import fewest_kept
 from .quantization.weights import QuantizedWeights
@@ -95,10 +95,10 @@ def quantize_gemms(
     folded = rewritten.copy()
     add_linear(folded, fold_norms=fold_norms and not stored_gemms)
     measurements = _measure(folded, batches, options, begin, stored_gemms)
-    if measurements.plan.stream_loss > LARGEST_STREAM_LOSS:
+    if measurements.selection.stream_loss > LARGEST_STREAM_LOSS:
         add_linear(rewritten, fold_streams=False)
         measurements = _measure(rewritten, batches, options, begin)
-    elif options.number_format.smooths and measurements.plan.norm_loss > LARGEST_NORM_LOSS:
+    elif options.number_format.smooths and measurements.selection.norm_loss > LARGEST_NORM_LOSS:
         add_linear(rewritten, fold_norms=False)
         measurements = _measure(rewritten, batches, options, begin)
     return _quantize(measurements, batches, options, verify=verify)
@@ -106,12 +106,12 @@ def quantize_gemms(
 
 @dataclass(frozen=True)
 class _Measurements:
-    """A model in half precision, the same as onnxruntime ran it, and the plan for quantising it."""
+    """A model in half precision, the same as onnxruntime ran it, and the GEMMs selected for 8 bits."""
 
     rewritten: GraphModel
     plain: Model
     weights: QuantizedWeights
-    plan: Plan
+    selection: Selection
 
 
 def _measure(
@@ -125,30 +125,30 @@ def _measure(
     plain, weights = rewritten.export(), QuantizedWeights(options.number_format)
     check_nodes(plain.proto)
     done = begin(len(batches)) if batches else _unseen(0)
-    plan = _plan(rewritten, plain, batches, options, weights, stored_gemms, done)
-    return _Measurements(rewritten, plain, weights, plan)
+    selection = _select(rewritten, plain, batches, options, weights, stored_gemms, done)
+    return _Measurements(rewritten, plain, weights, selection)
 
 
 def _quantize(
     measurements: _Measurements, batches: Sequence[Feeds], options: QuantizationOptions, *, verify: bool
 ) -> Model:
-    rewritten, plain, plan = measurements.rewritten, measurements.plain, measurements.plan
-    metadata, losses = rewritten.metadata, plan.losses
-    if not plan.layers.chosen_layers:
+    rewritten, plain, selection = measurements.rewritten, measurements.plain, measurements.selection
+    metadata, losses = rewritten.metadata, selection.losses
+    if not selection.layers.chosen_layers:
         name = max(losses, key=lambda name: losses[name].whole)
         raise RewriteError(
             f"every GEMM loses too much in {options.number_format.precision}, '{name}' most: "
-            f"{plan.layers.kept_layers[name]}; choose precision fp16, or allow more with --largest-loss"
+            f"{selection.layers.kept_layers[name]}; choose precision fp16, or allow more with --largest-loss"
         )
     effects = dict[str, Effect]()
     if options.least_cosine is not None:
-        plan, effects = _keep_gemms(measurements, batches[:1], options, options.least_cosine)
+        selection, effects = _keep_gemms(measurements, batches[:1], options, options.least_cosine)
     gemm_sizes = sizes(rewritten.graph)
-    exported = _narrow(rewritten, plan, measurements.weights, options.number_format)
+    exported = _narrow(rewritten, selection, measurements.weights, options.number_format)
     if verify and not effects:
         before, after = (outputs_of(model, metadata["precision"], metadata, batches[:1]) for model in (plain, exported))
         effects = measure_effect(before, after, metadata, batches[:1])
-    metadata[QUANTIZATION] = describe(plan, metadata, options, batches, effects, gemm_sizes)
+    metadata[QUANTIZATION] = describe(selection, metadata, options, batches, effects, gemm_sizes)
     write_metadata(exported.proto, metadata)
     check_effects(effects, losses, options.number_format)
     return exported
@@ -156,20 +156,22 @@ def _quantize(
 
 def _keep_gemms(
     measurements: _Measurements, batches: Sequence[Feeds], options: QuantizationOptions, least: float
-) -> tuple[Plan, dict[str, Effect]]:
-    """The plan with the fewest GEMMs in half precision, of those that lose most per token, that keeps a cosine."""
+) -> tuple[Selection, dict[str, Effect]]:
+    """The selection with the fewest GEMMs in half precision, of those that lose most per token, that keeps a cosine."""
     if not batches:
         raise RewriteError("there are no calibration data to measure a cosine on; pass them, or no least cosine")
-    plan, metadata = measurements.plan, measurements.rewritten.metadata
-    names = sorted((layer.name for layer in plan.layers.chosen_layers), key=lambda name: -plan.losses[name].per_token)
+    selection, metadata = measurements.selection, measurements.rewritten.metadata
+    names = sorted(
+        (layer.name for layer in selection.layers.chosen_layers), key=lambda name: -selection.losses[name].per_token
+    )
     before = outputs_of(measurements.plain, metadata["precision"], metadata, batches)
     effects = dict[int, dict[str, Effect]]()
 
     def cosine_of(count: int) -> float:
         trial = measurements.rewritten.copy()
         layers = [item for item in choose_layers(trial.graph, options).chosen_layers if item.name in names[count:]]
-        trial_plan = replace(plan, layers=Layers(tuple(layers), {}))
-        exported = _narrow(trial, trial_plan, measurements.weights, options.number_format)
+        trial_selection = replace(selection, layers=Layers(tuple(layers), {}))
+        exported = _narrow(trial, trial_selection, measurements.weights, options.number_format)
         after = outputs_of(exported, metadata["precision"], metadata, batches)
         effects[count] = measure_effect(before, after, metadata, batches)
         result = min((effect.mean_cosine for effect in effects[count].values()), default=1.0)
@@ -183,19 +185,19 @@ def _keep_gemms(
             "data; choose precision fp16, or allow less with --least-cosine"
         )
     reasons = {
-        name: f"loses {plan.losses[name].per_token:.3f} per token; kept for a cosine of {least:g}"
+        name: f"loses {selection.losses[name].per_token:.3f} per token; kept for a cosine of {least:g}"
         for name in names[:count]
     }
-    chosen_layers = tuple(layer for layer in plan.layers.chosen_layers if layer.name not in reasons)
-    layers = Layers(chosen_layers, {**plan.layers.kept_layers, **reasons})
-    return replace(plan, layers=layers), effects[count]
+    chosen_layers = tuple(layer for layer in selection.layers.chosen_layers if layer.name not in reasons)
+    layers = Layers(chosen_layers, {**selection.layers.kept_layers, **reasons})
+    return replace(selection, layers=layers), effects[count]
 
 
-def _narrow(rewritten: GraphModel, plan: Plan, weights: QuantizedWeights, number_format: Format) -> Model:
-    """Puts a plan's GEMMs in 8 bits into a graph, in place, and exports it."""
+def _narrow(rewritten: GraphModel, selection: Selection, weights: QuantizedWeights, number_format: Format) -> Model:
+    """Puts the selected GEMMs in 8 bits into a graph, in place, and exports it."""
     graph, metadata = rewritten.graph, rewritten.metadata
     precision = metadata["precision"]
-    result = narrow_gemms(graph, precision, plan.layers.chosen_layers, plan.scales, weights, number_format)
+    result = narrow_gemms(graph, precision, selection.layers.chosen_layers, selection.scales, weights, number_format)
     tidy(graph)
     check_graph(graph, result.name)
     metadata["coverage"]["passes"].append({"name": result.name, "replaced": result.replaced, "missed": []})
@@ -227,7 +229,7 @@ def _graph_of(model: Model | GraphModel) -> GraphModel:
     return rewritten
 
 
-def _plan(
+def _select(
     rewritten: GraphModel,
     model: Model,
     batches: Sequence[Feeds],
@@ -235,14 +237,14 @@ def _plan(
     weights: QuantizedWeights,
     stored_gemms: Sequence[StoredGemm],
     done: Step,
-) -> Plan:
+) -> Selection:
     """Chooses GEMMs and scales; GEMMs that lose too much, or read only zeros, stay in half precision."""
     layers, precision = choose_layers(rewritten.graph, options), rewritten.metadata["precision"]
     scales: Mapping[str, TensorScale] = {}
     if stored_gemms:
         layers, scales = keep_scales(layers, stored_gemms, weights)
         if not batches:
-            return Plan(layers, {}, scales, {}, keeps_scales=True)
+            return Selection(layers, {}, scales, {}, keeps_scales=True)
     tensors = list(dict.fromkeys(layer.x for layer in layers.chosen_layers))
     number_format = options.number_format
     columns = largest_numbers(model, precision, tensors, batches, done, by_column=number_format.smooths)
@@ -262,6 +264,6 @@ def _plan(
         max((losses[layer.name].whole for layer in layers.chosen_layers if reads(layer)), default=0.0)
         for reads in (reads_stream, folds_norm)
     )
-    return Plan(
+    return Selection(
         Layers(tuple(chosen_layers), reasons), largest, scales, losses, of_streams, of_norms, bool(stored_gemms)
     )

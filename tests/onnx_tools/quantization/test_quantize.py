@@ -23,8 +23,8 @@ from padfree.onnx_tools.quantization.e4m3 import LARGEST
 from padfree.onnx_tools.quantization.effect import Effect
 from padfree.onnx_tools.quantization.formats import E4M3, FORMATS
 from padfree.onnx_tools.quantization.options import LARGEST_LOSS, LARGEST_STREAM_LOSS, QuantizationOptions
-from padfree.onnx_tools.quantization.plan import LEAST_COSINE
 from padfree.onnx_tools.quantization.scales import check_scales
+from padfree.onnx_tools.quantization.selection import LEAST_COSINE
 from padfree.onnx_tools.rewrite import finish
 from padfree.onnx_tools.synthetic import bert_model
 from padfree.onnx_tools.verification.sample_batches import sample_of

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a quantisation is going to do, what the metadata say of it, and whether the whole model loses too much."""
+"""Which GEMMs a quantisation puts in 8 bits, what the metadata say of it, and whether a model loses too much."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Plan:
+class Selection:
     """Which GEMMs go to 8 bits, their tensors' scales, and what was measured.
 
     stream_loss: the largest loss of a GEMM that reads a stream, whether it goes to 8 bits or not.
@@ -43,7 +43,7 @@ class Plan:
 
 
 def describe(
-    plan: Plan,
+    selection: Selection,
     metadata: Mapping[str, Any],
     options: QuantizationOptions,
     batches: Sequence[Feeds],
@@ -52,27 +52,27 @@ def describe(
 ) -> dict[str, Any]:
     """The entry `quantization` of the metadata."""
     tokens = next(item["name"] for item in metadata["inputs"] if item["role"] == "tokens")
-    room = {"kept_scales": True} if plan.keeps_scales else {"margin": options.room}
+    room = {"kept_scales": True} if selection.keeps_scales else {"margin": options.room}
     target = {} if options.least_cosine is None else {"least_cosine": options.least_cosine}
     return {
         "type": options.number_format.name,
         **room,
         "largest_loss": options.largest_loss,
         **target,
-        "share": sum(gemm_sizes[layer.name] for layer in plan.layers.chosen_layers) / sum(gemm_sizes.values()),
+        "share": sum(gemm_sizes[layer.name] for layer in selection.layers.chosen_layers) / sum(gemm_sizes.values()),
         "calibration": {"batches": len(batches), "tokens": sum(int(feeds[tokens].size) for feeds in batches)},
-        "layers": [_layer_json(layer, plan) for layer in plan.layers.chosen_layers],
-        "kept": dict(plan.layers.kept_layers),
+        "layers": [_layer_json(layer, selection) for layer in selection.layers.chosen_layers],
+        "kept": dict(selection.layers.kept_layers),
         "outputs": {name: effect.to_dict() for name, effect in effects.items()},
     }
 
 
-def _layer_json(layer: Layer, plan: Plan) -> dict[str, Any]:
+def _layer_json(layer: Layer, selection: Selection) -> dict[str, Any]:
     """A layer's entry, without what was not measured."""
-    scale, losses = plan.scales[layer.x], plan.losses
+    scale, losses = selection.scales[layer.x], selection.losses
     result: dict[str, Any] = {"name": layer.name, "x": layer.x, "scale": scale.value}
     if losses:
-        result |= {"largest": plan.largest[layer.x], "loss": losses[layer.name].whole}
+        result |= {"largest": selection.largest[layer.x], "loss": losses[layer.name].whole}
         result["loss_per_token"] = losses[layer.name].per_token
     return result if scale.strength is None else result | {"smoothing": scale.strength}
 
