@@ -114,7 +114,6 @@ def parts(results: Path, timing_cache: str) -> list[Part]:
         "timeline": (measured_part("engine.timeline", *recorded_part("timeline"), *cache), 3),
         "memory": (measured_part("engine.memory", *recorded_part("memory"), *cache), 4),
         "session": (measured_part("engine.session", *recorded_part("session"), *cache), 4),
-        "device inputs": (measured_part("engine.device_inputs", *recorded_part("device_inputs"), *cache), 4),
         "end to end": (measured_part("sweep", "--sets", "targets", *recorded_part("end_to_end"), *cache), 8),
         "attention with positions": (
             measured_part("attention", "--positions", *recorded_part("attention_positions")),

@@ -29,10 +29,9 @@ from padfree.runtime.pool import DevicePool, machine_devices
 
 from benchmarks.command import json_parser
 
-from .measurement import VOCABULARY, one_vector
-
 MAX_BATCH, MAX_SEQ_LEN, MAX_TOKENS = 128, 512, 16384
 TEXTS, GROUP, CALLERS = 10_000, 32, 16
+VOCABULARY = 30_000
 
 Ids = list[npt.NDArray[np.int32]]
 
@@ -42,6 +41,13 @@ def read_lengths(path: Path | None) -> npt.NDArray[np.int64]:
     if path is None:
         return np.clip(np.random.default_rng(0).lognormal(np.log(150), 0.5, TEXTS), 8, MAX_SEQ_LEN).astype(np.int64)
     return np.asarray(np.load(path), dtype=np.int64)
+
+
+def one_vector(model: Any) -> Any:
+    """The model without its output of one row per token, as servers of embeddings and scores use it."""
+    for output in [output for output in model.graph.output if output.name == "last_hidden_state"]:
+        model.graph.output.remove(output)
+    return model
 
 
 def best_s(work: Callable[[], Any], rounds: int) -> float:

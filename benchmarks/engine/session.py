@@ -9,14 +9,12 @@ inputs' copy, the launch, and the results' copy to the host (`round_trip`); wall
 arrays of int32, results on the host or on the GPU, and with PyTorch's tensors on the GPU (`..._gpu`). `second_run` is
 one call, which captures a graph. `host_...` is what a call takes when nothing waits for the GPU (results on the GPU, on
 the caller's stream); `..._4_threads` is wall time over the runs that four threads finish in it. `steps_us` takes a run
-from lists apart; `--profile` prints cProfile's account of calls.
+from lists apart.
 """
 
 from __future__ import annotations
 
-import cProfile
 import importlib.util
-import pstats
 import statistics
 import tempfile
 import threading
@@ -117,7 +115,7 @@ def calls_on_gpu(session: Session, rows: list[np.ndarray]) -> Iterator[tuple[str
     yield "run_packed_gpu_to_device", lambda: session.run_packed(inputs, lens, outputs="device")
 
 
-def measure(session: Session, batch: int, seq_len: int, *, profile: bool) -> dict[str, Any]:
+def measure(session: Session, batch: int, seq_len: int) -> dict[str, Any]:
     """Measures one case."""
     rows = draw_sequences(batch, seq_len)
     request = {"input_ids": rows, "token_type_ids": [np.zeros_like(row) for row in rows]}
@@ -162,16 +160,10 @@ def measure(session: Session, batch: int, seq_len: int, *, profile: bool) -> dic
         record[f"{name}_us"] = round(call_us(work), 1)
         if name in ("run_lists", "run_packed_gpu"):
             record[f"{name}_4_threads_us"] = round(threads_us(work), 1)
-    if hasattr(backend, "start"):  # older versions of Session have no steps
-        record["steps_us"] = steps_us(session, lists)
+    record["steps_us"] = steps_us(session, lists)
     for name, work in enqueue.items():
         call_us(work, between=stream.synchronize)
         record[f"{name}_us"] = round(call_us(work, between=stream.synchronize), 1)
-    if profile:
-        with cProfile.Profile() as profiler:
-            call_us(calls["run_lists"])
-            call_us(enqueue["host_run"], between=stream.synchronize)
-        pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
     stream.synchronize()
     return record
 
@@ -182,9 +174,7 @@ def main() -> None:
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     parser.add_argument("--plan", type=Path, help="a packed BERT's plan for 16 x 512, instead of building one")
     parser.add_argument("--cases", help="such as 1x32,16x128: sequences x longest")
-    parser.add_argument("--label", default="", help="is added to the case, for another version of the runtime")
     parser.add_argument("--graphs-only", action="store_true", help="no plain runs")
-    parser.add_argument("--profile", action="store_true", help="print where the host's time goes")
     arguments = parser.parse_args()
     cases = [case.split("x") for case in arguments.cases.split(",")] if arguments.cases else CASES
     with tempfile.TemporaryDirectory(prefix="padfree-bench-") as name:
@@ -194,8 +184,8 @@ def main() -> None:
         for graphs in (True,) if arguments.graphs_only else (True, False):
             with Session(plan, cuda_graphs=graphs) as session:
                 for batch, seq_len in cases:
-                    record = measure(session, int(batch), int(seq_len), profile=arguments.profile and graphs)
-                    record["case"] += (", graphs" if graphs else ", plain") + arguments.label
+                    record = measure(session, int(batch), int(seq_len))
+                    record["case"] += ", graphs" if graphs else ", plain"
                     print(record, flush=True)
                     if arguments.json:
                         append_record(arguments.json, {**record, **environment()})
