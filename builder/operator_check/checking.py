@@ -95,7 +95,7 @@ def _prepare(case: Case) -> tuple[CaseGraph, onnx.ModelProto, ReferenceResults]:
 
 def _judge(case: Case, graph: CaseGraph, reference: ReferenceResults, ran: Ran, peaks: Peaks) -> CaseResult:
     comparison = difference(graph, reference.outputs, ran.outputs)
-    floor_us, floor_by = peaks.floor_us(case.operator, case.kind, reference.moved_bytes, case.flops)
+    floor_us, floor_by = peaks.floor_us(case.operator, case.kind, reference.moved_bytes, graph.flops)
     return CaseResult(
         case.operator,
         case.variant,

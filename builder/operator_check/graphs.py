@@ -3,19 +3,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper
 from padfree.contract.names import EIGHT_BITS, FORMAT
-from padfree.onnx_tools.operators import ACT_TYPES, DOMAIN, DOMAIN_VERSION, OPERATORS, AttributeValue, make_node
+from padfree.onnx_tools.operators import (
+    ACT_TYPES,
+    DOMAIN,
+    DOMAIN_VERSION,
+    OPERATORS,
+    AttributeValue,
+    TensorSpec,
+    make_node,
+)
 
 Array = npt.NDArray[Any]
+Attributes = Mapping[str, AttributeValue]
 
 OPSET = 19
 """The first opset with e4m3."""
@@ -25,9 +36,63 @@ PARENTS = tuple(-1 if number in (0, 4, 5) else 5 for number in range(len(LENGTHS
 """The sequence of LENGTHS that each continues, or -1."""
 FILLER = 29
 MAX_SEQ_LEN, MAX_SHORT = 512, 128
+HEADS, SIZE = 12, 64
+WIDTH = HEADS * SIZE
+FEATURES = 1536
 VOCABULARY = 1000
-EPSILON = 1e-5
+STEP = 2.0**-5
+"""The scale of normally distributed numbers in 8 bits."""
+_PLAIN: Attributes = {
+    "num_heads": HEADS,
+    "num_kv_heads": HEADS,
+    "head_size": SIZE,
+    "window_left": -1,
+    "window_right": -1,
+    "epsilon": 1e-5,
+    "x_epsilon": 1e-5,
+    "y_scale": STEP,
+}
+_SIZES = {"E": WIDTH, "K": WIDTH, "N": FEATURES, "W": 3 * WIDTH, "V": VOCABULARY, "P": 512}
+_OTHER_SIZES = {
+    "PadfreeEmbedding": {"N": 2},
+    "PadfreeLayerNorm": {"N": WIDTH},
+    "PadfreePostNorm": {"N": WIDTH},
+    "PadfreePack": {"...": WIDTH},
+}
+"""What the letters of shapes stand for, and where they stand for something else."""
+_SCHEDULED = {"cu_seqlens", "tasks", "positions"}
+_NARROW: Mapping[str, tuple[int, Any]] = {
+    "fp8": (TensorProto.FLOAT8E4M3FN, ml_dtypes.float8_e4m3fn),
+    "int8": (TensorProto.INT8, np.int8),
+}
+_TYPICAL = 42.0
+"""The standard deviation of weights in 8 bits."""
 _HALVES: Mapping[str, Any] = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16}
+
+
+def plain_attributes(operator: str, changes: Attributes) -> dict[str, AttributeValue]:
+    """A node's attributes: those that are not changed do as little as possible."""
+    plain = dict[str, AttributeValue]()
+    for item in OPERATORS[operator].attributes:
+        plain[item.name] = _PLAIN.get(item.name, item.allowed[0] if item.allowed else item.minimum or 0)
+        if item.type == "int":
+            plain[item.name] = int(plain[item.name])
+    return {**plain, **changes}
+
+
+def _frequencies(shape: Sequence[int]) -> Array:
+    """As rotary embeddings have them; those beyond heads of SIZE repeat."""
+    one = 10000.0 ** (-np.arange(0, SIZE, 2) / SIZE)
+    return np.resize(one, shape)
+
+
+_CONSTANTS: Mapping[str, Callable[[Sequence[int]], Array]] = {
+    "frequencies": _frequencies,
+    "slopes": lambda shape: 2.0 ** -np.arange(1, shape[0] + 1),
+    "y_factors": lambda shape: np.linspace(20, 40, shape[0]),
+    "distance_bias": lambda shape: np.random.default_rng(1).standard_normal(shape),
+}
+"""Inputs in float32 whose numbers mean something."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +110,7 @@ class CaseGraph:
     All numbers are exact in the type, so that a reference in float32 computes from the same ones.
 
     Args:
-        kind: "fp32", "fp16", "bf16", or "fp8" and "int8" for fp16 with rows of 8 bits.
+        kind: "fp32", "fp16", "bf16", "int32" where there are none, or "fp8" and "int8" for fp16 with rows of 8 bits.
         lengths: of the sequences, with FILLER tokens after them.
         interface: of the metadata, "packed" or "padded".
     """
@@ -56,13 +121,15 @@ class CaseGraph:
     feeds: dict[str, Array] = field(default_factory=dict)
     outputs: list[CheckedOutput] = field(default_factory=list)
     checked_nodes: list[str] = field(default_factory=list)
+    flops: float = 0.0
 
     def __post_init__(self) -> None:
-        self.precision = "fp16" if self.kind in EIGHT_BITS else self.kind
+        self.precision = {**dict.fromkeys(EIGHT_BITS, "fp16"), "int32": "fp32"}.get(self.kind, self.kind)
         self.act = ACT_TYPES[self.precision]
         self._rng = np.random.default_rng(0)
         self._nodes: list[NodeProto] = []
-        self._weights: list[TensorProto] = []
+        self._made: dict[str, tuple[TensorSpec, Mapping[str, int]]] = {}
+        self._weights: dict[str, TensorProto] = {}
         self._inputs: list[dict[str, Any]] = []
         self._values: list[onnx.ValueInfoProto] = []
         self._results: list[onnx.ValueInfoProto] = []
@@ -72,109 +139,63 @@ class CaseGraph:
         """T, with filler."""
         return sum(self.lengths) + FILLER
 
-    def random(self, *shape: int, size: float = 1.0) -> Array:
-        """Normally distributed numbers that the type holds, as float32."""
-        values = (self._rng.standard_normal(shape) * size).astype(np.float32)
-        return values.astype(_HALVES[self.precision]).astype(np.float32) if self.precision in _HALVES else values
-
-    def rows(self, name: str, width: int, *, size: float = 1.0) -> str:
-        """Tokens [T, width] in the type of the activations."""
-        self._add_input(name, self.random(self.tokens, width, size=size), ["T", width], role="tokens", width=width)
-        return self._as_act(name)
-
-    def grid(self, name: str, width: int) -> str:
-        """Padded tokens [B, S, width] in the type of the activations."""
-        values = self.random(len(self.lengths), max(self.lengths), width)
-        self._add_input(name, values, ["B", "S", width], role="tokens", width=width)
-        return self._as_act(name)
-
-    def mask(self, name: str = "mask") -> str:
-        """A mask [B, S] with padding between tokens."""
-        is_token = np.arange(max(self.lengths)) < np.asarray(self.lengths)[:, None]
-        is_token &= self._rng.random(is_token.shape) < 0.7
-        self._add_input(name, is_token.astype(np.int32), ["B", "S"], role="mask")
-        return name
-
-    def ids(self, name: str, limit: int) -> str:
-        """Whole numbers [T] below `limit`."""
-        values = self._rng.integers(0, limit, self.tokens).astype(np.int32)
-        self._add_input(name, values, ["T"], role="tokens", limit=limit)
-        return name
-
-    def schedule(self, *, subject: bool = False, **attributes: AttributeValue) -> dict[str, str]:
-        """A PadfreeSchedule of the lengths; its outputs by name."""
-        self._add_input("seq_lens", np.asarray(self.lengths, np.int32), ["B"], role="seq_lens")
-        inputs = {"seq_lens": "seq_lens", "tokens": self.ids("ids", VOCABULARY)}
-        if attributes.get("has_extent"):
-            self._add_input("max_seqlen", np.zeros(max(self.lengths), np.int32), ["S"], role="max_seqlen")
-            inputs["extent"] = "max_seqlen"
-        return self.node("PadfreeSchedule", inputs, subject=subject, **attributes)
-
-    def prefix(self, numbers: Sequence[int]) -> str:
-        """The sequence that each continues, [B]."""
-        self._add_input("prefix", np.asarray(numbers, np.int32), ["F"], role="prefix")
-        return "prefix"
-
-    def weight(self, name: str, *shape: int, size: float = 1.0, mean: float = 0.0) -> str:
-        """A constant in the type of the activations."""
-        values = self.random(*shape, size=size) + np.float32(mean)
-        if self.precision in _HALVES:
-            values = values.astype(_HALVES[self.precision])
-        self._weights.append(helper.make_tensor(name, self.act, values.shape, values.tobytes(), raw=True))
-        return name
-
-    def constant(self, name: str, values: Array) -> str:
-        """A constant of its own type; float32 numbers of e4m3 become that where the type is ml_dtypes'."""
-        if values.dtype == ml_dtypes.float8_e4m3fn:
-            kind = TensorProto.FLOAT8E4M3FN
-            self._weights.append(helper.make_tensor(name, kind, values.shape, values.tobytes(), raw=True))
-        else:
-            self._weights.append(numpy_helper.from_array(values, name))
-        return name
-
-    def node(
-        self, operator: str, inputs: Mapping[str, str], *, subject: bool = True, **attributes: AttributeValue
+    def operator(
+        self,
+        operator: str,
+        given: Mapping[str, str] = MappingProxyType({}),
+        *,
+        sizes: Mapping[str, int] = MappingProxyType({}),
+        subject: bool = True,
+        **attributes: AttributeValue,
     ) -> dict[str, str]:
         """A node of the domain padfree; its outputs by their names in the description.
 
-        Attributes that are not given are plain ones: flags are 0, choices the first that is allowed.
+        Args:
+            operator: its description says which inputs it has, and their shapes.
+            given: tensors for inputs, by name; for all others there are random numbers.
+            sizes: for letters in shapes, where the usual ones do not fit what is given.
+            subject: whether the node is checked.
+            attributes: those that differ from plain ones.
         """
-        spec = OPERATORS[operator]
-        values = {item.name: attributes.get(item.name, _plain(item)) for item in spec.attributes}
+        spec, values = OPERATORS[operator], plain_attributes(operator, attributes)
+        letters = {**_SIZES, "B": len(self.lengths), "S": max(self.lengths), "T": self.tokens, "...": self.tokens}
+        letters |= {item.letter: int(values[item.name]) for item in spec.attributes if item.letter}
+        letters |= {**_OTHER_SIZES.get(operator, {}), **sizes}
+        items = spec.inputs_for(values)
+        if not _SCHEDULED.isdisjoint(item.name for item in items):
+            flags = {"has_positions": int(any(item.name == "positions" for item in items))}
+            flags |= {name: values[name] for name in ("num_heads", "has_tasks") if name in values}
+            given = {**self.operator("PadfreeSchedule", subject=False, **flags), **given}
+        inputs = [given.get(item.name) or self._input(item, letters) for item in items]
         name = f"{operator}_{len(self._nodes)}"
         outputs = {item.name: f"{name}_{item.name}" for item in spec.outputs_for(values)}
-        names = [inputs[item.name] for item in spec.inputs_for(values)]
-        self._nodes.append(make_node(operator, names, list(outputs.values()), name=name, **values))
+        self._nodes.append(make_node(operator, inputs, list(outputs.values()), name=name, **values))
+        self._made |= {outputs[item.name]: (item, letters) for item in spec.outputs_for(values)}
         if subject:
             self.checked_nodes.append(name)
+            self.flops += sum(
+                2.0 * self.tokens * letters["K"] * letters["N"] for item in items if item.name == "weight"
+            )
+            if operator == "PadfreeAttention":
+                self.flops += self._attention_flops(values)
         return outputs
 
-    def standard(self, operator: str, *inputs: str) -> str:
-        """A node of a standard operator with one output."""
-        name = f"{operator}_{len(self._nodes)}"
-        self._nodes.append(helper.make_node(operator, inputs, [f"{name}_y"], name=name))
-        return f"{name}_y"
-
-    def output(self, tensor: str, *, tokens: int | None = 0, kind: str = "act") -> None:
-        """Makes a tensor an output of the graph; activations come as float32. `kind`: act, float32 or int32."""
-        name = f"out_{len(self.outputs)}"
-        wide = TensorProto.INT32 if kind == "int32" else TensorProto.FLOAT
-        if kind == "act" and self.act != TensorProto.FLOAT:
-            self._nodes.append(helper.make_node("Cast", [tensor], [name], name=f"{name}_cast", to=TensorProto.FLOAT))
-        else:
-            for node in self._nodes:
-                for index, output_name in enumerate(node.output):
-                    if output_name == tensor:
-                        node.output[index] = name
-                for index, tensor_name in enumerate(node.input):
-                    if tensor_name == tensor:
-                        node.input[index] = name
-        self._results.append(helper.make_tensor_value_info(name, wide, None))
-        self.outputs.append(CheckedOutput(name, tokens))
+    def give(self, *tensors: str) -> CaseGraph:
+        """Makes results of nodes outputs of the graph: activations in float32, e4m3 through a GEMM with 1."""
+        for tensor in tensors:
+            item, letters = self._made[tensor]
+            axis = item.axes.index("T") if "T" in item.axes else 0 if item.axes[0] == "..." else None
+            kind = item.type
+            if kind == "fp8":
+                tensor, kind = self._widen(tensor, item.sizes(letters)[-1]), "act"
+            self._output(tensor, kind, axis)
+        if self.interface == "packed" and "seq_lens" not in self.feeds:  # sessions want lengths of every packed model
+            self.give(self.operator("PadfreeSchedule", subject=False)["cu_seqlens"])
+        return self
 
     def model(self) -> onnx.ModelProto:
         """The graph, without bodies."""
-        graph = helper.make_graph(self._nodes, "check", self._values, self._results, self._weights)
+        graph = helper.make_graph(self._nodes, "check", self._values, self._results, list(self._weights.values()))
         imports = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, DOMAIN_VERSION)]
         return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
@@ -199,13 +220,112 @@ class CaseGraph:
             "plugins": {name: plugins.count(name) for name in plugins},
         }
 
-    def _add_input(self, name: str, values: Array, shape: Sequence[int | str], **tensor_attributes: Any) -> None:
+    def _attention_flops(self, values: Attributes) -> float:
+        """Of an attention node, without those for keys outside of a window."""
+        left, right = int(values["window_left"]), int(values["window_right"])
+        most = math.inf if left < 0 else 1 + left + right
+        keys = sum(min(length, most) * length for length in self.lengths)
+        return 4.0 * int(values["num_heads"]) * int(values["head_size"]) * keys
+
+    def _input(self, item: TensorSpec, letters: Mapping[str, int]) -> str:
+        """What an operator reads: an input of the graph, or a constant."""
+        if item.type == "int32":
+            return self._integers(item)
+        shape = item.sizes(letters)
+        if item.type in _NARROW:
+            return self._narrow_rows(item.type, shape) if "T" in item.axes else self._narrow_weight(item, shape)
+        if item.type == "float32":
+            values = np.full(shape, STEP / _TYPICAL * letters["K"] ** -0.5)  # the scale of a product
+            make = _CONSTANTS.get(item.name)
+            return self._constant(item.name, TensorProto.FLOAT, (make(shape) if make else values).astype(np.float32))
+        if item.axes[0] in ("T", "B", "..."):
+            axes = ["T" if axis == "..." else axis for axis in item.axes[:-1]]
+            self._add_input(item.name, self._random(shape), [*axes, shape[-1]], role="tokens", width=shape[-1])
+            return self._as_act(item.name)
+        scale = 0.1 if item.name.endswith(("gamma", "beta")) else 1.0
+        scale = shape[0] ** -0.5 if item.name.endswith("weight") else scale
+        return self._weight(item.name, self._random(shape, scale) + np.float32(item.name.endswith("gamma")))
+
+    def _integers(self, item: TensorSpec) -> str:
+        """An input of whole numbers."""
+        name = role = {"tokens": "ids", "extent": "max_seqlen"}.get(item.name, item.name)
+        lengths, limit = np.asarray(self.lengths), None
+        if name == "mask":
+            is_token = np.arange(lengths.max()) < lengths[:, None]
+            values = is_token & (self._rng.random(is_token.shape) < 0.7)  # with padding between tokens
+        elif name in ("seq_lens", "prefix"):
+            values = lengths if name == "seq_lens" else np.asarray(PARENTS)
+        elif name == "max_seqlen":
+            values = np.zeros(lengths.max())
+        else:
+            role, limit = "tokens", 2 if name == "token_types" else VOCABULARY
+            values = self._rng.integers(0, limit, self.tokens)
+        self._add_input(name, values.astype(np.int32), item.axes, role=role, limit=limit)
+        return name
+
+    def _narrow_rows(self, kind: str, shape: Sequence[int]) -> str:
+        """Rows in 8 bits: e4m3 by a norm, int8 by QuantizeLinear."""
+        if kind == "fp8":
+            sizes = {"E": shape[-1]}
+            rows = self.operator("PadfreeLayerNorm", sizes=sizes, subject=False, has_beta=1, results="e4m3")
+            return rows["y_e4m3"]
+        self._add_input("x", self._random(shape), ["T", shape[-1]], role="tokens", width=shape[-1])
+        inputs = [
+            self._as_act("x"),
+            self._constant("step", TensorProto.FLOAT16, np.asarray(STEP, np.float16)),
+            self._constant("zero", TensorProto.INT8, np.zeros((), np.int8)),
+        ]
+        self._nodes.append(helper.make_node("QuantizeLinear", inputs, ["x_int8"], name="x_int8"))
+        return "x_int8"
+
+    def _narrow_weight(self, item: TensorSpec, shape: Sequence[int]) -> str:
+        kind, dtype = _NARROW[item.type]
+        values = np.clip(self._rng.standard_normal(shape) * _TYPICAL, -127, 127)
+        return self._constant(item.name, kind, values.astype(np.float32).astype(dtype))
+
+    def _widen(self, rows: str, width: int) -> str:
+        """Rows in e4m3 in the type of the activations: engines have no outputs in e4m3."""
+        kind, dtype = _NARROW["fp8"]
+        inputs = {
+            "x": rows,
+            "weight": self._constant("one", kind, np.eye(width, dtype=np.float32).astype(dtype)),
+            "scale": self._constant("one_scale", TensorProto.FLOAT, np.full(width, STEP, np.float32)),
+            "bias": self._weight("no_bias", np.zeros(width, np.float32)),
+        }
+        return self.operator("PadfreeLinearFp8", inputs, subject=False)["y"]
+
+    def _output(self, tensor: str, kind: str, tokens: int | None) -> None:
+        name = f"out_{len(self.outputs)}"
+        if kind.startswith("act") and self.act != TensorProto.FLOAT:
+            self._nodes.append(helper.make_node("Cast", [tensor], [name], name=f"{name}_cast", to=TensorProto.FLOAT))
+        else:
+            for names in (names for node in self._nodes for names in (node.input, node.output)):
+                names[:] = [name if own == tensor else own for own in names]
+        wide = TensorProto.INT32 if kind == "int32" else TensorProto.FLOAT
+        self._results.append(helper.make_tensor_value_info(name, wide, None))
+        self.outputs.append(CheckedOutput(name, tokens))
+
+    def _random(self, shape: Sequence[int], size: float = 1.0) -> Array:
+        """Normally distributed numbers that the type holds, as float32."""
+        values = (self._rng.standard_normal(shape) * size).astype(np.float32)
+        return values.astype(_HALVES.get(self.precision, np.float32)).astype(np.float32)
+
+    def _weight(self, name: str, values: Array) -> str:
+        """A constant in the type of the activations."""
+        return self._constant(name, self.act, values.astype(_HALVES.get(self.precision, np.float32)))
+
+    def _constant(self, name: str, kind: int, values: Array) -> str:
+        own = name if name not in self._weights else f"{name}_{len(self._nodes)}"
+        self._weights[own] = helper.make_tensor(own, kind, values.shape, values.tobytes(), raw=True)
+        return own
+
+    def _add_input(self, name: str, values: Array, shape: Sequence[int | str], **facts: Any) -> None:
         if name in self.feeds:
             return
         self.feeds[name] = values
         kind = helper.np_dtype_to_tensor_dtype(values.dtype)
         self._values.append(helper.make_tensor_value_info(name, kind, list(shape)))
-        self._inputs.append({"name": name, "limit": None, "dtype": str(values.dtype), **tensor_attributes})
+        self._inputs.append({"name": name, "limit": None, "dtype": str(values.dtype), **facts})
 
     def _as_act(self, name: str) -> str:
         if self.act == TensorProto.FLOAT:
@@ -213,14 +333,3 @@ class CaseGraph:
         cast = f"{name}_{self.precision}"
         self._nodes.append(helper.make_node("Cast", [name], [cast], name=cast, to=self.act))
         return cast
-
-
-def _plain(item: Any) -> AttributeValue:
-    """An attribute's value in a plain node."""
-    if item.type == "string":
-        return str(item.allowed[0])
-    if item.name == "epsilon":
-        return EPSILON
-    if item.type == "float":
-        return max(1.0 if item.name == "y_scale" else 0.0, item.minimum or 0.0)
-    return {"window_left": -1, "window_right": -1}.get(item.name, int(item.minimum or 0))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -63,9 +64,19 @@ class TensorSpec:
         """The sizes in the shape as they are written, one for each axis."""
         return tuple(axis for axis in self.shape.strip("[]").split(",") if axis)
 
+    def sizes(self, letters: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape, with numbers for what is written: sums of products of letters and numbers, each over a number."""
+        return tuple(sum(_product(term, letters) for term in axis.split("+")) for axis in self.axes)
+
     def is_there(self, attributes: Mapping[str, AttributeValue]) -> bool:
         """Whether a node with these attributes has the tensor."""
         return all(condition.holds(attributes) for condition in self.conditions)
+
+
+def _product(term: str, letters: Mapping[str, int]) -> int:
+    product, _, divisor = term.partition("/")
+    factors = (int(factor) if factor.isdigit() else letters[factor] for factor in product.split("*"))
+    return math.prod(factors) // int(divisor or 1)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from padfree.onnx_tools.operators import OPERATORS
 from padfree.onnx_tools.operators.spec import AttributeSpec, AttributeValue, TensorSpec
@@ -75,21 +76,10 @@ def all_variants() -> list[tuple[str, dict[str, AttributeValue]]]:
 
 def concrete_shape(tensor: TensorSpec, letters: Mapping[str, int] = LETTERS) -> tuple[int, ...]:
     """The tensor's shape, with numbers for the letters in its description."""
-    shape: list[int] = []
-    for axis in tensor.shape.strip("[]").split(","):
-        if axis in ("...", "*"):
-            shape += GROUP
-        elif axis:
-            shape.append(_size(axis, letters))
-    return tuple(shape)
-
-
-def _size(axis: str, letters: Mapping[str, int]) -> int:
-    total = 0
-    for term in axis.split("+"):
-        term, _, divisor = term.partition("/")
-        product = 1
-        for factor in term.split("*"):
-            product *= int(factor) if factor.isdigit() else letters[factor]
-        total += product // int(divisor or 1)
-    return total
+    groups = [axis for axis in tensor.axes if axis in ("...", "*")]
+    if not groups:
+        return tensor.sizes(letters)
+    at = tensor.axes.index(groups[0])
+    plain = replace(tensor, shape=f"[{','.join(axis for axis in tensor.axes if axis not in groups)}]")
+    sizes = plain.sizes(letters)
+    return (*sizes[:at], *GROUP, *sizes[at:])
