@@ -13,6 +13,7 @@ from .gpu import plugin_library  # which remembers where Python was started
 from .masks import kept_slots, mask_values
 from .plan_files import check_no_folder, file_digest, open_plan, parse_metadata, read_sidecar, sidecar_path
 from .prefixes import order_of_runs
+from .random_batches import random_batch, random_rows, random_values
 from .sequence_values import read_values, sample_values
 from .session import Session, budget_of
 from .shared_values import groups_of_shared
@@ -43,6 +44,9 @@ __all__ = [
     "padded_feeds",
     "parse_metadata",
     "plugin_library",
+    "random_batch",
+    "random_rows",
+    "random_values",
     "read_sidecar",
     "read_values",
     "run_chunks",

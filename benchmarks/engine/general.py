@@ -30,7 +30,7 @@ from padfree.builder.bench.measure import MAX_ERRORS, best, time_in_turns, truth
 from padfree.builder.engine.engine_builder import EngineBuilder, TacticOptions
 from padfree.builder.engine.linear import PADFREE, TENSORRT
 from padfree.builder.lengths import choose_lengths
-from padfree.builder.peers.batch import draw_lengths, random_batch
+from padfree.builder.peers.batch import draw_batch, draw_lengths
 from padfree.builder.peers.contender import Contender, relative_error
 from padfree.builder.peers.engines import contender_of
 from padfree.builder.peers.padded_engine import build_padded_engine
@@ -91,7 +91,7 @@ def setup_of(case: Case, arguments: argparse.Namespace) -> Setup:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several processes want the model: one of them exports it
         model = model_reader(arguments.models)(case.model, case.precision)
     lengths = choose_lengths(model.metadata.max_positions, case.batch, case.mean, case.seq_len)
-    batch = random_batch(model.metadata, draw_lengths(lengths, 0), case.seq_len, 0)
+    batch = draw_batch(model.metadata, draw_lengths(lengths, 0), case.seq_len, 0)
     return Setup(model, batch, arguments.engines, timing_cache=None)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from padfree.builder import build_engine
 from padfree.builder.bench.environment import append_record, environment
-from padfree.builder.peers.batch import MeasuredBatch, draw_lengths, random_batch
+from padfree.builder.peers.batch import MeasuredBatch, draw_batch, draw_lengths
 from padfree.onnx_tools.cost import Lengths
 from padfree.runtime import Session
 
@@ -96,7 +96,7 @@ def main() -> int:
             verify=False,
         )
         with Session(plan) as session:
-            layers = layer_times_us(session, random_batch(session.metadata, seq_lens, arguments.seq_len))
+            layers = layer_times_us(session, draw_batch(session.metadata, seq_lens, arguments.seq_len))
     totals: dict[str, float] = defaultdict(float)
     counts: dict[str, int] = defaultdict(int)
     for layer, time_us in layers.items():

@@ -23,7 +23,7 @@ from padfree.builder import build_engine
 from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.folders.head import HeadOptions
 from padfree.builder.folders.source import opened
-from padfree.builder.peers.batch import draw_lengths, random_batch
+from padfree.builder.peers.batch import draw_batch, draw_lengths
 from padfree.builder.peers.setup import PeerModel, Setup
 from padfree.onnx_tools.cost import Lengths
 from padfree.runtime import Session
@@ -42,7 +42,7 @@ def record_replays(
 ) -> tuple[list[list[Kernel]], float]:
     """The kernels of REPLAYS replays, and the median time of one without the profiler in us."""
     backend: Any = session.backend
-    batch = random_batch(session.metadata, seq_lens, seq_len)
+    batch = draw_batch(session.metadata, seq_lens, seq_len)
     with backend.prepare(session.feeds(batch.ragged)) as prepared:
         graph = prepared.capture()
         plain_us = 1e3 * statistics.median(prepared.time_ms(10 * REPLAYS, graph=graph))
@@ -79,7 +79,7 @@ def main() -> int:
     ):
         plan = Path(name) / "model.plan"
         model = PeerModel(source.path, arguments.precision)
-        batch = random_batch(model.metadata, seq_lens, arguments.seq_len)
+        batch = draw_batch(model.metadata, seq_lens, arguments.seq_len)
         build_engine(
             Setup(model, batch, Path(name)).ours,
             plan,

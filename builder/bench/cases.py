@@ -14,7 +14,7 @@ from padfree.onnx_tools.cost import figures
 from ..engine.profile import ProfileOptions
 from ..errors import BuildError
 from ..lengths import LengthOptions, choose_lengths
-from ..peers.batch import draw_lengths, random_batch, read_lengths
+from ..peers.batch import draw_batch, draw_lengths, read_lengths
 from ..peers.catalog import CPU_PEERS, GPU_PEERS
 from ..peers.setup import PeerModel, Setup
 from .environment import environment
@@ -78,7 +78,7 @@ def measure(
             raise BuildError(f"--peers {name}: unknown on {where}, allowed: {', '.join(contenders)}; correct the list")
     model = model or PeerModel(case.model, case.precision, case.torch_folder, case.mask)
     seq_lens, seq_len = _lengths_of(case, model.metadata.max_positions)
-    batch = random_batch(model.metadata, seq_lens, seq_len, case.seed)
+    batch = draw_batch(model.metadata, seq_lens, seq_len, case.seed)
     setup = Setup(model, batch, folder, timing_cache, device, say, profile)
     start = time.monotonic()
     results = (measure_cpu if on_cpu else measure_gpu)(setup, list(contenders) if peers is None else peers)

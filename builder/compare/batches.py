@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from padfree.onnx_tools.analysis import IdRule, with_rules
-from padfree.runtime import kept_slots, mask_values
+from padfree.runtime import kept_slots, mask_values, random_values
 
 from ..errors import BuildError
 
@@ -205,22 +205,11 @@ def _prefix(lengths: list[int]) -> Mask:
 
 
 def _random(name: str, mask: Mask, original: Original, rng: np.random.Generator) -> ComparedBatch:
-    feeds = {item.name: _values(item, mask, original, rng).astype(item.dtype) for item in original.tokens}
-    for item in original.rows:
-        shape = item.shape(len(mask))
-        values = rng.standard_normal(shape) if item.holds_floats else rng.integers(0, item.limit, shape)
-        feeds[item.name] = np.asarray(values, item.dtype)
+    feeds, rule = dict[str, Array](), original.metadata.mask
+    for item in (*original.tokens, *original.rows):
+        refused_ids = (*item.excluded_ids, *(rule.masked if item.name == rule.input else ()))
+        shape = item.shape(*mask.shape)
+        values = random_values(shape, rng, limit=item.limit, refused_ids=refused_ids, are_floats=item.holds_floats)
+        feeds[item.name] = values.astype(item.dtype)
     rules = {key: IdRule.of(entry) for key, entry in original.metadata.raw.get("id_rules", {}).items()}
     return with_mask(name, with_rules(feeds, rules, mask), mask, original)
-
-
-def _values(item: Input, mask: Mask, original: Original, rng: np.random.Generator) -> Array:
-    """Those of tokens where the mask keeps a slot, and any in other slots."""
-    shape = (*mask.shape, *item.trailing_shape)
-    if item.holds_floats:
-        return rng.standard_normal(shape)
-    rule = original.metadata.mask
-    refused_ids = (*item.excluded_ids, *(rule.masked if item.name == rule.input else ()))
-    ids = np.setdiff1d(np.arange(item.limit), refused_ids)
-    wide = mask.reshape(*mask.shape, *[1] * len(item.trailing_shape))
-    return np.where(wide, rng.choice(ids, shape), rng.integers(0, item.limit, shape))

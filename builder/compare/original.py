@@ -28,7 +28,6 @@ from padfree.runtime import Metadata, parse_metadata
 from ..errors import BuildError
 from ..peers.padded_engine import padded_metadata
 
-UNKNOWN_LIMIT = 2  # ids are drawn below it where no table is known
 PER_SEQUENCE = "per_sequence"
 
 
@@ -42,7 +41,7 @@ class Input:
 
     name: str
     dtype: str
-    limit: int
+    limit: int | None
     excluded_ids: tuple[int, ...] = ()
     trailing_shape: tuple[int, ...] = ()
     holds_floats: bool = False
@@ -197,7 +196,7 @@ def _bindings(candidates: Sequence[Metadata]) -> Mapping[str, int | float]:
 def _mask(model: onnx.ModelProto, name: str, dtype: str, own_metadata: Metadata) -> Input:
     """The mask, or the input of lengths that stands for it."""
     trailing_shape = sequence_inputs_of(model)[name] if own_metadata.mask.lengths else ()
-    return Input(name, dtype, UNKNOWN_LIMIT, trailing_shape=trailing_shape, of_sequences=own_metadata.mask.lengths)
+    return Input(name, dtype, None, trailing_shape=trailing_shape, of_sequences=own_metadata.mask.lengths)
 
 
 def _unread_inputs(model: onnx.ModelProto, own_metadata: Metadata) -> tuple[Input, ...]:
@@ -211,9 +210,7 @@ def _unread_inputs(model: onnx.ModelProto, own_metadata: Metadata) -> tuple[Inpu
                 {**rows, **shared_names}[value.name] if value.name in {**rows, **shared_names} else numbers_of(value)
             )
             is_row, is_shared = value.name in rows, value.name in shared_names
-            item = Input(
-                value.name, dtype, UNKNOWN_LIMIT, trailing_shape=trailing_shape, of_sequences=is_row or is_shared
-            )
+            item = Input(value.name, dtype, None, trailing_shape=trailing_shape, of_sequences=is_row or is_shared)
             inputs.append(replace(item, shared=is_shared))
     return tuple(inputs)
 
@@ -225,7 +222,7 @@ def _inputs(types: Mapping[str, str], items: Iterable[InputInfo], *, of_sequence
         Input(
             name,
             dtype,
-            item.limit or UNKNOWN_LIMIT,
+            item.limit,
             item.excluded,
             item.trailing_shape,
             item.holds_floats,

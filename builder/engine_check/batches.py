@@ -12,7 +12,7 @@ import numpy.typing as npt
 from padfree.contract.metadata import InputInfo, Metadata, Profile
 from padfree.contract.names import PER_SEQUENCE, PREFIX
 from padfree.onnx_tools.analysis import IdRule, with_rules
-from padfree.runtime import mask_values, packed_feeds
+from padfree.runtime import mask_values, packed_feeds, random_rows, random_values
 from padfree.runtime.request import RaggedBatch
 
 from ..compare.batches import ComparedBatch
@@ -34,8 +34,6 @@ SHARED = 100
 """Tokens that sequences of one more packed batch continue, where the model takes shared prefixes."""
 AFTER_SHARED = (33, 1, 70)
 """Lengths of these sequences."""
-UNKNOWN_LIMIT = 2
-"""Ids are drawn below it where no table is known."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +153,7 @@ def _batch(name: str, mask: Mask, metadata: Metadata, rng: np.random.Generator, 
     items = metadata.token_inputs()
     rules = _rules(metadata)
     grids = {item.name: _values(item, mask, metadata, rng) for item in items}
-    rows = {item.name: _rows(item, len(mask), rng) for item in metadata.sequence_inputs()}
+    rows = random_rows(metadata, len(mask), rng)
     arrays = with_rules({**grids, **rows}, rules, mask)
     filler: dict[str, Array] = {}
     if filler_tokens:
@@ -166,33 +164,18 @@ def _batch(name: str, mask: Mask, metadata: Metadata, rng: np.random.Generator, 
     return CheckedBatch(name, feeds, mask, filler, {name: arrays[name] for name in rows})
 
 
-def _rows(item: InputInfo, count: int, rng: np.random.Generator) -> Array:
-    """A row of random values for each of `count` sequences."""
-    shape = (1 if item.shared else count, *item.trailing_shape)
-    if item.holds_floats:
-        values: Array = rng.standard_normal(shape).astype(np.float32)
-    else:
-        values = rng.integers(0, item.limit or UNKNOWN_LIMIT, shape).astype(np.int32)
-    return np.repeat(values, count, axis=0) if item.shared else values
-
-
 def _values(item: InputInfo, mask: Mask, metadata: Metadata, rng: np.random.Generator) -> Array:
     """Random values of one token input that the model takes, [B, S] or [B, S, N]; any in slots without a token."""
-    shape = (*mask.shape, *item.trailing_shape)
-    if item.holds_embeddings:
-        return rng.standard_normal(shape).astype(np.float32)
-    rule = metadata.mask
+    rule, shape = metadata.mask, (*mask.shape, *item.trailing_shape)
     own = item.name == rule.input
-    refused_ids = (*item.excluded, *(rule.masked if own else ()))
-    ids = np.setdiff1d(np.arange(item.limit or UNKNOWN_LIMIT), refused_ids)
     if own and item.limit is None:
-        ids = np.asarray(rule.kept)
-    values = rng.choice(ids, shape)
-    if (
-        item.limit is None and not item.trailing_shape and not own
-    ):  # positions may choose from a table as long as the sequence
-        values = np.minimum(values, np.arange(mask.shape[1]))
-    return values.astype(np.int32)
+        return rng.choice(np.asarray(rule.kept, np.int32), shape)
+    refused_ids = (*item.excluded, *(rule.masked if own else ()))
+    values = random_values(shape, rng, limit=item.limit, refused_ids=refused_ids, are_floats=item.holds_floats)
+    if item.limit is None and not item.trailing_shape and not item.holds_floats:
+        # Positions may choose from a table as long as the sequence.
+        values = np.minimum(values, np.arange(mask.shape[1], dtype=np.int32))
+    return values
 
 
 def _rules(metadata: Metadata) -> dict[str, IdRule]:

@@ -103,9 +103,9 @@ def _cases() -> Iterator[Case]:
             for kind in _kinds(operator, attributes, is_first=number == 0):
                 yield Case(operator, variant, kind, partial(_alone, operator, kind, attributes))
         if operator in _CHAINS:
-            variant, *nodes = _CHAINS[operator]
-            for kind in _kinds(operator, nodes[0]):
-                yield Case(operator, variant, kind, partial(_chain, operator, kind, *nodes))
+            variant, first, second, connections = _CHAINS[operator]
+            for kind in _kinds(operator, first):
+                yield Case(operator, variant, kind, partial(_chain, operator, kind, first, second, connections))
 
 
 def _kinds(operator: str, attributes: Attributes, *, is_first: bool = False) -> Sequence[str]:
@@ -124,25 +124,24 @@ def _kinds(operator: str, attributes: Attributes, *, is_first: bool = False) -> 
 def _there_and_back(kind: str) -> CaseGraph:
     graph = CaseGraph(kind, interface="padded")
     index = graph.operator("PadfreeIndex")
-    packed = graph.operator("PadfreePack", index)
-    outputs = graph.operator("PadfreeUnpack", {**index, **packed, "extent": "mask"})
+    packed = graph.operator("PadfreePack", tensors=index)
+    outputs = graph.operator("PadfreeUnpack", tensors={**index, **packed, "extent": "mask"})
     return graph.give(outputs["x"], index["seq_lens"])
 
 
 def _alone(operator: str, kind: str, attributes: Attributes) -> CaseGraph:
     is_short = attributes.get("max_seq_len") == MAX_SHORT
     graph = CaseGraph(kind, SHORT_LENGTHS if is_short else LENGTHS)
-    return graph.give(*graph.operator(operator, **_complete(operator, kind, attributes)).values())
+    return graph.give(*graph.operator(operator, _complete(operator, kind, attributes)).values())
 
 
 def _chain(
     operator: str, kind: str, first: Attributes, second: Attributes, connections: Mapping[str, str]
 ) -> CaseGraph:
     graph = CaseGraph(kind)
-    up = graph.operator(operator, **_complete(operator, kind, first))
+    up = graph.operator(operator, _complete(operator, kind, first))
     inputs = {name: up[result] for name, result in connections.items()}
-    sizes = {"K": FEATURES, "N": WIDTH}
-    down = graph.operator(operator, inputs, sizes=sizes, **_complete(operator, kind, second))
+    down = graph.operator(operator, _complete(operator, kind, second), inputs, sizes={"K": FEATURES, "N": WIDTH})
     return graph.give(*(tensor for name, tensor in up.items() if name == "moments"), *down.values())
 
 
@@ -157,12 +156,12 @@ def _complete(operator: str, kind: str, attributes: Attributes) -> Attributes:
 
 def _of_attention(attributes: Attributes) -> Attributes:
     """Scores have a standard deviation of about 1; kernels for short sequences read no list of tasks."""
-    given = {"qkv_layout": "3HD", "max_seq_len": MAX_SEQ_LEN, **attributes}
-    terms = 3 if given.get("bias") == "disentangled" else 1
+    own = {"qkv_layout": "3HD", "max_seq_len": MAX_SEQ_LEN, **attributes}
+    terms = 3 if own.get("bias") == "disentangled" else 1
     return {
-        "num_kv_heads": given.get("num_heads", HEADS),
-        "scale": (terms * int(given.get("head_size", SIZE))) ** -0.5,
-        "has_qkv_bias": int(given["qkv_layout"] == "3HD"),
-        "has_tasks": int(given["max_seq_len"] != MAX_SHORT),
-        **given,
+        "num_kv_heads": own.get("num_heads", HEADS),
+        "scale": (terms * int(own.get("head_size", SIZE))) ** -0.5,
+        "has_qkv_bias": int(own["qkv_layout"] == "3HD"),
+        "has_tasks": int(own["max_seq_len"] != MAX_SHORT),
+        **own,
     }

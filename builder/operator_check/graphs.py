@@ -60,7 +60,7 @@ _OTHER_SIZES = {
     "PadfreePack": {"...": WIDTH},
 }
 """What the letters of shapes stand for, and where they stand for something else."""
-_SCHEDULED = {"cu_seqlens", "tasks", "positions"}
+_OF_SCHEDULES = {"cu_seqlens", "tasks", "positions"}
 _NARROW: Mapping[str, tuple[int, Any]] = {
     "fp8": (TensorProto.FLOAT8E4M3FN, ml_dtypes.float8_e4m3fn),
     "int8": (TensorProto.INT8, np.int8),
@@ -128,7 +128,7 @@ class CaseGraph:
         self.act = ACT_TYPES[self.precision]
         self._rng = np.random.default_rng(0)
         self._nodes: list[NodeProto] = []
-        self._made: dict[str, tuple[TensorSpec, Mapping[str, int]]] = {}
+        self._outputs: dict[str, tuple[TensorSpec, Mapping[str, int]]] = {}
         self._weights: dict[str, TensorProto] = {}
         self._inputs: list[dict[str, Any]] = []
         self._values: list[onnx.ValueInfoProto] = []
@@ -142,35 +142,36 @@ class CaseGraph:
     def operator(
         self,
         operator: str,
-        given: Mapping[str, str] = MappingProxyType({}),
+        attributes: Attributes = MappingProxyType({}),
+        tensors: Mapping[str, str] = MappingProxyType({}),
         *,
         sizes: Mapping[str, int] = MappingProxyType({}),
         subject: bool = True,
-        **attributes: AttributeValue,
     ) -> dict[str, str]:
         """A node of the domain padfree; its outputs by their names in the description.
 
         Args:
             operator: its description says which inputs it has, and their shapes.
-            given: tensors for inputs, by name; for all others there are random numbers.
-            sizes: for letters in shapes, where the usual ones do not fit what is given.
-            subject: whether the node is checked.
             attributes: those that differ from plain ones.
+            tensors: inputs by name; all others are random numbers.
+            sizes: for letters in shapes, where the usual ones do not fit the tensors.
+            subject: whether the node is checked.
         """
         spec, values = OPERATORS[operator], plain_attributes(operator, attributes)
         letters = {**_SIZES, "B": len(self.lengths), "S": max(self.lengths), "T": self.tokens, "...": self.tokens}
         letters |= {item.letter: int(values[item.name]) for item in spec.attributes if item.letter}
         letters |= {**_OTHER_SIZES.get(operator, {}), **sizes}
         items = spec.inputs_for(values)
-        if not _SCHEDULED.isdisjoint(item.name for item in items):
+        if not _OF_SCHEDULES.isdisjoint(item.name for item in items):
+            flags: dict[str, AttributeValue]
             flags = {"has_positions": int(any(item.name == "positions" for item in items))}
             flags |= {name: values[name] for name in ("num_heads", "has_tasks") if name in values}
-            given = {**self.operator("PadfreeSchedule", subject=False, **flags), **given}
-        inputs = [given.get(item.name) or self._input(item, letters) for item in items]
+            tensors = {**self.operator("PadfreeSchedule", flags, subject=False), **tensors}
+        inputs = [tensors.get(item.name) or self._input(item, letters) for item in items]
         name = f"{operator}_{len(self._nodes)}"
         outputs = {item.name: f"{name}_{item.name}" for item in spec.outputs_for(values)}
         self._nodes.append(make_node(operator, inputs, list(outputs.values()), name=name, **values))
-        self._made |= {outputs[item.name]: (item, letters) for item in spec.outputs_for(values)}
+        self._outputs |= {outputs[item.name]: (item, letters) for item in spec.outputs_for(values)}
         if subject:
             self.checked_nodes.append(name)
             self.flops += sum(
@@ -183,7 +184,7 @@ class CaseGraph:
     def give(self, *tensors: str) -> CaseGraph:
         """Makes results of nodes outputs of the graph: activations in float32, e4m3 through a GEMM with 1."""
         for tensor in tensors:
-            item, letters = self._made[tensor]
+            item, letters = self._outputs[tensor]
             axis = item.axes.index("T") if "T" in item.axes else 0 if item.axes[0] == "..." else None
             kind = item.type
             if kind == "fp8":
@@ -250,14 +251,15 @@ class CaseGraph:
         """An input of whole numbers."""
         name = role = {"tokens": "ids", "extent": "max_seqlen"}.get(item.name, item.name)
         lengths, limit = np.asarray(self.lengths), None
+        values: Array = np.asarray(PARENTS)
         if name == "mask":
             is_token = np.arange(lengths.max()) < lengths[:, None]
-            values = is_token & (self._rng.random(is_token.shape) < 0.7)  # with padding between tokens
-        elif name in ("seq_lens", "prefix"):
-            values = lengths if name == "seq_lens" else np.asarray(PARENTS)
+            values = np.asarray(is_token & (self._rng.random(is_token.shape) < 0.7))  # with padding between tokens
+        elif name == "seq_lens":
+            values = lengths
         elif name == "max_seqlen":
             values = np.zeros(lengths.max())
-        else:
+        elif name != "prefix":
             role, limit = "tokens", 2 if name == "token_types" else VOCABULARY
             values = self._rng.integers(0, limit, self.tokens)
         self._add_input(name, values.astype(np.int32), item.axes, role=role, limit=limit)
@@ -267,7 +269,8 @@ class CaseGraph:
         """Rows in 8 bits: e4m3 by a norm, int8 by QuantizeLinear."""
         if kind == "fp8":
             sizes = {"E": shape[-1]}
-            rows = self.operator("PadfreeLayerNorm", sizes=sizes, subject=False, has_beta=1, results="e4m3")
+            flags: Attributes = {"has_beta": 1, "results": "e4m3"}
+            rows = self.operator("PadfreeLayerNorm", flags, sizes=sizes, subject=False)
             return rows["y_e4m3"]
         self._add_input("x", self._random(shape), ["T", shape[-1]], role="tokens", width=shape[-1])
         inputs = [
@@ -292,7 +295,7 @@ class CaseGraph:
             "scale": self._constant("one_scale", TensorProto.FLOAT, np.full(width, STEP, np.float32)),
             "bias": self._weight("no_bias", np.zeros(width, np.float32)),
         }
-        return self.operator("PadfreeLinearFp8", inputs, subject=False)["y"]
+        return self.operator("PadfreeLinearFp8", tensors=inputs, subject=False)["y"]
 
     def _output(self, tensor: str, kind: str, tokens: int | None) -> None:
         name = f"out_{len(self.outputs)}"

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from padfree.contract.metadata import InputInfo, Metadata
+from padfree.contract.metadata import Metadata
 from padfree.onnx_tools import Lengths
-from padfree.runtime import Array, padded_feeds
+from padfree.runtime import Array, padded_feeds, random_batch
 from padfree.runtime.request import RaggedBatch
 
 from ..errors import BuildError
-
-UNLIMITED_IDS = 1000  # allowed values of an input whose table is not known
 
 
 @dataclass(frozen=True)
@@ -73,19 +71,6 @@ def read_lengths(path: Path) -> list[int]:
     return lengths
 
 
-def random_batch(metadata: Metadata, seq_lens: list[int], seq_len: int, seed: int = 0) -> MeasuredBatch:
+def draw_batch(metadata: Metadata, seq_lens: list[int], seq_len: int, seed: int = 0) -> MeasuredBatch:
     """Random values that every token input of the model allows."""
-    generator = np.random.default_rng(seed)
-    total = sum(seq_lens)
-    tokens = {item.name: _values(item, total, generator) for item in metadata.token_inputs()}
-    counts = {item: 1 if item.shared else len(seq_lens) for item in metadata.sequence_inputs()}
-    row_values = {item.name: _values(item, count, generator) for item, count in counts.items()}
-    rows = {name: np.repeat(values, len(seq_lens) // len(values), axis=0) for name, values in row_values.items()}
-    return MeasuredBatch(RaggedBatch(tokens, np.asarray(seq_lens, dtype=np.int32), rows), seq_len)
-
-
-def _values(item: InputInfo, count: int, generator: np.random.Generator) -> Array:
-    if item.holds_floats:
-        return generator.standard_normal((count, *item.trailing_shape), dtype=np.float32)
-    ids = np.arange(item.limit or UNLIMITED_IDS, dtype=np.int32)
-    return generator.choice(np.setdiff1d(ids, item.excluded), (count, *item.trailing_shape))
+    return MeasuredBatch(random_batch(metadata, seq_lens, np.random.default_rng(seed)), seq_len)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from padfree.contract.metadata import InputInfo, Metadata
+from padfree.contract.metadata import Metadata
 from padfree.runtime.errors import SessionError
+from padfree.runtime.random_batches import random_batch
 from padfree.runtime.session import Session
 
 from .costs import CostTable
@@ -125,11 +125,9 @@ def _measure(
     requests = {}
     for batch in batches:
         if _is_one_run(session, length, batch):
-            inputs = session.metadata.token_inputs()
-            requests[batch] = {item.name: list(_values(item, (batch, length), rng)) for item in inputs}
-            for item in session.metadata.sequence_inputs():
-                rows = _values(item, (1 if item.shared else batch,), rng)  # others would need several runs
-                requests[batch][item.name] = list(np.repeat(rows, batch // len(rows), axis=0))
+            ragged = random_batch(session.metadata, [length] * batch, rng)
+            grids = {name: values.reshape(batch, length, *values.shape[1:]) for name, values in ragged.tokens.items()}
+            requests[batch] = {name: list(values) for name, values in {**grids, **ragged.of_sequences}.items()}
     times_ms: dict[int, list[float]] = {batch: [] for batch in requests}
     # Round after round: what disturbs the machine for a moment disturbs no batch in all of its runs.
     for _ in range(sum(runs)):
@@ -140,14 +138,6 @@ def _measure(
             on_run(batch * length)
     medians = {batch: round(statistics.median(times[runs.warm_up :]), 5) for batch, times in times_ms.items()}
     return tuple(medians.get(batch) for batch in batches)
-
-
-def _values(item: InputInfo, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
-    """Values that the input may have; which ones does not matter to the time."""
-    if item.holds_floats:
-        return rng.standard_normal((*shape, *item.trailing_shape), dtype=np.float32)
-    ids = np.setdiff1d(np.arange(item.limit or 2), item.excluded)
-    return rng.choice(ids, size=(*shape, *item.trailing_shape)).astype(np.int32)
 
 
 def _facts(metadata: Metadata) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.peers import engines, padded_engine
-from padfree.builder.peers.batch import random_batch
+from padfree.builder.peers.batch import draw_batch
 from padfree.builder.peers.setup import PeerModel, Setup
 
 from benchmarks.sweep import __main__ as command
@@ -83,7 +83,7 @@ def test_engines_are_built_where_the_sweep_looks_for_them(
     wanted: list[str] = []
     monkeypatch.setattr(engines, "_contender", lambda _, name, *__, **___: wanted.append(name))
     for seq_len in (128, 256):
-        engines.padded_contender(Setup(model, random_batch(model.metadata, [24], seq_len), tmp_path), "weak")
+        engines.padded_contender(Setup(model, draw_batch(model.metadata, [24], seq_len), tmp_path), "weak")
     assert sorted(path.stem for path in tmp_path.glob("*.plan")) == sorted(wanted)
 
 

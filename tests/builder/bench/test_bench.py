@@ -20,7 +20,7 @@ from padfree.builder.cli import main
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.engine.profile import ProfileOptions
 from padfree.builder.peers import engines
-from padfree.builder.peers.batch import MeasuredBatch, draw_lengths, random_batch, read_lengths
+from padfree.builder.peers.batch import MeasuredBatch, draw_batch, draw_lengths, read_lengths
 from padfree.builder.peers.catalog import CPU_PEERS, GPU_PEERS
 from padfree.builder.peers.contender import Contender, UnavailableError, relative_error
 from padfree.builder.peers.setup import PeerModel, Setup
@@ -41,7 +41,7 @@ def model() -> PeerModel:
 
 @pytest.fixture
 def setup(model: PeerModel, tmp_path: Path) -> Setup:
-    return Setup(model, random_batch(model.metadata, [3, 16, 9], 24), tmp_path, timing_cache=None)
+    return Setup(model, draw_batch(model.metadata, [3, 16, 9], 24), tmp_path, timing_cache=None)
 
 
 @pytest.mark.parametrize("mean", [9.6, 12.8, 32.0, 38.4, 60.0, 64.0])
@@ -60,7 +60,7 @@ def test_drawn_lengths_have_the_mean_and_stay_below_the_maximum(mean: float) -> 
 def test_random_tokens_are_what_the_model_takes() -> None:
     inputs = [InputInfo("input_ids", "tokens", 12, "int32", excluded=(0, 5)), InputInfo("types", "tokens", 2, "int32")]
     metadata: Any = SimpleNamespace(token_inputs=lambda: inputs, sequence_inputs=list)
-    batch = random_batch(metadata, [400, 0, 100], 512)
+    batch = draw_batch(metadata, [400, 0, 100], 512)
     assert set(batch.ragged.tokens["input_ids"]) == set(range(12)) - {0, 5}
     assert set(batch.ragged.tokens["types"]) == {0, 1}
     assert (batch.tokens, batch.slots, batch.seq_lens) == (500, 1536, [400, 0, 100])

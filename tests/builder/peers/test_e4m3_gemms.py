@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from padfree.builder import BuildError
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.peers import engines, onnxruntime_peers
-from padfree.builder.peers.batch import random_batch
+from padfree.builder.peers.batch import draw_batch
 from padfree.builder.peers.catalog import GPU_PEERS
 from padfree.builder.peers.contender import Answers, UnavailableError, relative_error, rows_of
 from padfree.builder.peers.e4m3_gemms import activation_scales, with_e4m3_gemms
@@ -35,7 +35,7 @@ X, OUT, SIZE = "x", "out", 32
 @pytest.fixture(scope="module")
 def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
     model = PeerModel(DEMO_DATA / "bert_tiny.onnx", "fp8")
-    batch = random_batch(model.metadata, [3, 24, 16, 9], 24)
+    batch = draw_batch(model.metadata, [3, 24, 16, 9], 24)
     return Setup(model, batch, tmp_path_factory.mktemp("peers"), timing_cache=None)
 
 
