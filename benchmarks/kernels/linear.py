@@ -5,18 +5,19 @@
 
 Every implementation runs in a CUDA graph. Weights rotate past the L2 cache, as those of a model's layers do; the
 input and the output stay where the GEMM before left them. ours: as measureLinear() chose while an engine would be
-built; model: as chosen by the cost model. --tilings: every tiling as well. The sum is of a layer's GEMMs; the chain
-is the four of them one after the other on each other's output, layer after layer, in one graph.
+built; model: as chosen by the cost model. The sum is of a layer's GEMMs; the chain is the four of them one after the
+other on each other's output, layer after layer, in one graph.
 Needs libpadfree_kernels.so named by PADFREE_KERNELS_LIBRARY (built with -DPADFREE_KERNEL_TESTS=ON).
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import statistics
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from padfree.builder.bench.environment import append_record, environment
@@ -38,11 +39,6 @@ SHAPES = {
     "large": ((1024, 3072, "none"), (1024, 1024, "none"), (1024, 4096, "gelu"), (4096, 1024, "none")),
     "small": ((384, 1152, "none"), (384, 384, "none"), (384, 1536, "gelu"), (1536, 384, "none")),
 }
-SIDES = (1, 2, 4)
-CLUSTERS = [(f, t, parts) for f in SIDES for t in SIDES for parts in SIDES if f * t * parts <= 8]
-TILINGS = [
-    (tokens, *cluster) for cluster in CLUSTERS for tokens in range(256, 0, -16) if tokens % (8 * cluster[0]) == 0
-]
 AUTO = (0, 0, 0, 0)
 CHAIN_LAYERS = 12
 
@@ -50,6 +46,8 @@ Tiling = tuple[int, int, int, int]
 
 Launch = Callable[[int], object]
 """Runs one GEMM with the weight of this number."""
+Result = dict[str, object]
+"""What is recorded of a GEMM, or of a layer's."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +65,10 @@ class Case:
         suffix = "" if self.activation == "none" else f" {self.activation}"
         return f"{self.tokens} x {self.depth} x {self.features}{suffix}"
 
+    def record(self) -> Result:
+        """What every record of the case has."""
+        return {"case": self.name, **asdict(self)}
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -81,7 +83,16 @@ class Problem:
 
     def truth(self) -> torch.Tensor:
         """The result in float64, with the first weight."""
-        y = torch.addmm(self.bias.double(), self.x.double(), self.weights[0].double())
+        return self._activated(torch.addmm(self.bias.double(), self.x.double(), self.weights[0].double()))
+
+    def check(self, name: str, truth: torch.Tensor) -> None:
+        """Ends the program unless y, made with the first weight, is about as near to the truth as cuBLAS's result."""
+        plain = self._activated(torch.addmm(self.bias, self.x, self.weights[0]))
+        result, allowed = error(self.y, truth), MAX_ERROR_RATIO * error(plain, truth)
+        if not result <= allowed:
+            raise SystemExit(f"{self.case.name}, {name}: error {result:.2e} > {allowed:.2e}")
+
+    def _activated(self, y: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.gelu(y) if self.case.activation == "gelu" else y
 
 
@@ -159,57 +170,45 @@ def error(result: torch.Tensor, truth: torch.Tensor) -> float:
     return float((result.double() - truth).norm() / truth.norm())
 
 
-def measure(case: Case, dtype: torch.dtype, *, every_tiling: bool) -> dict[str, object]:
+def measure(case: Case, dtype: torch.dtype) -> Result:
     """Checks and times everything for one case."""
     problem = make_problem(case, dtype)
     truth = problem.truth()
-    plain = torch.addmm(problem.bias, problem.x, problem.weights[0])
-    if case.activation == "gelu":
-        plain = torch.nn.functional.gelu(plain)
-    allowed = MAX_ERROR_RATIO * error(plain, truth)
-    calls = len(problem.weights)
+    chosen = choose(case, dtype)
+    launches = {**dict(peers(problem)), "padfree": ours(problem, chosen), "model": ours(problem, AUTO)}
     times: dict[str, float] = {}
     spreads: dict[str, float] = {}
-    for name, launch in peers(problem):
-        times[name], spreads[name] = time_us(launch, calls)
-    chosen = choose(case, dtype)
-    candidates = [("padfree", chosen), ("model", AUTO)]
-    if every_tiling:
-        candidates += [(f"padfree {tiling[0]} / {tiling[1]}x{tiling[2]}x{tiling[3]}", tiling) for tiling in TILINGS]
-    for name, tiling in candidates:
-        launch = ours(problem, tiling)
-        problem.y.fill_(float("nan"))
-        launch(0)
-        result = error(problem.y, truth)
-        if not result <= allowed:
-            raise SystemExit(f"{case.name}, tiling {tiling}: error {result:.2e} > {allowed:.2e}")
-        times[name], spreads[name] = time_us(launch, calls)
-    return {
-        "case": case.name,
-        "tokens": case.tokens,
-        "depth": case.depth,
-        "features": case.features,
-        "activation": case.activation,
-        "chosen": chosen,
-        "type": str(dtype).removeprefix("torch."),
-        "times_us": {name: round(time, 3) for name, time in times.items()},
-        "spreads_us": {name: round(spread, 3) for name, spread in spreads.items()},
-    }
+    for name, launch in launches.items():
+        if name in ("padfree", "model"):
+            problem.y.fill_(float("nan"))
+            launch(0)
+            problem.check(name, truth)
+        time, spread = time_us(launch, len(problem.weights))
+        times[name], spreads[name] = round(time, 3), round(spread, 3)
+    kind = str(dtype).removeprefix("torch.")
+    return {**case.record(), "chosen": chosen, "type": kind, "times_us": times, "spreads_us": spreads}
 
 
-def summary(record: dict[str, object]) -> str:
-    """One line: cuBLAS, ours, the best tilings."""
+def speed(record: Result, width: int) -> str:
+    """The beginning of a line about a GEMM: its name and our time."""
+    ours_us = times_of(record)["padfree"]
+    flops = 2.0 * float(str(record["tokens"])) * float(str(record["depth"])) * float(str(record["features"]))
+    return f"{record['case']:{width}s} ours {ours_us:8.2f} us ({flops / ours_us / 1e6:4.0f} TFLOP/s)"
+
+
+def times_of(record: Result) -> dict[str, float]:
+    """Microseconds by implementation."""
     times = record["times_us"]
     assert isinstance(times, dict)
-    cublas = {name: time for name, time in times.items() if name.startswith("cublas")}
-    tilings = sorted((time, name) for name, time in times.items() if name.startswith("padfree "))
-    flops = 2.0 * float(str(record["tokens"])) * float(str(record["depth"])) * float(str(record["features"]))
-    best = min(cublas.values())
-    line = f"{record['case']:32s} ours {times['padfree']:8.2f} us ({flops / times['padfree'] / 1e6:4.0f} TFLOP/s)"
-    line += (
-        f"  model {times['model']:8.2f}  cublas {best:8.2f} ({', '.join(f'{time:.2f}' for time in cublas.values())})"
-    )
-    return line + "".join(f"  {name.removeprefix('padfree ')}: {time:.2f}" for time, name in tilings[:4])
+    return times
+
+
+def summary(record: Result) -> str:
+    """One line: ours, and cuBLAS."""
+    times = times_of(record)
+    cublas = [time for name, time in times.items() if name.startswith("cublas")]
+    shown = ", ".join(f"{time:.2f}" for time in cublas)
+    return f"{speed(record, 32)}  model {times['model']:8.2f}  cublas {min(cublas):8.2f} ({shown})"
 
 
 def chain(cases: list[Case], dtype: torch.dtype) -> dict[str, float]:
@@ -241,50 +240,69 @@ def chain(cases: list[Case], dtype: torch.dtype) -> dict[str, float]:
     def padfree(x: torch.Tensor, weight: torch.Tensor, i: int) -> None:
         linear(x, weight, outputs[i], bias=biases[i], activation=cases[i].activation, tiling=tilings[i])
 
-    times = {}
-    for name, gemm in (("cublas", cublas), ("padfree", padfree)):
-        replay = capture(functools.partial(run, gemm))
-        replay()
-        times[name] = 1e3 * statistics.median(mean_ms(replay, 1) for _ in range(ROUNDS)) / CHAIN_LAYERS
-    return times
+    return {name: layer_us(functools.partial(run, gemm)) for name, gemm in (("cublas", cublas), ("padfree", padfree))}
 
 
-def sums(records: list[dict[str, object]]) -> dict[str, float]:
+def layer_us(run: Callable[[], object]) -> float:
+    """Microseconds of one of the CHAIN_LAYERS that `run` enqueues."""
+    replay = capture(run)
+    replay()
+    return 1e3 * statistics.median(mean_ms(replay, 1) for _ in range(ROUNDS)) / CHAIN_LAYERS
+
+
+def sums(records: list[Result]) -> dict[str, float]:
     """A layer's GEMMs, each at its fastest, without the time of an activation that cuBLAS leaves to another kernel."""
     total = {"cublas": 0.0, "padfree": 0.0}
-    for record in records:
-        times = record["times_us"]
-        assert isinstance(times, dict)
+    for times in map(times_of, records):
         total["cublas"] += min(time for name, time in times.items() if name.startswith("cublas addmm"))
         total["padfree"] += times["padfree"]
     return total
 
 
+def layer_record(model: str, tokens: int, kind: str, times: dict[str, float], dtype: str) -> Result:
+    """What is recorded of all GEMMs of a layer, which it prints."""
+    name = f"{model}, {tokens} tokens, {kind}"
+    print(f"{name:32s}", *(f"{what} {time:.2f}" for what, time in times.items()), flush=True)
+    return {"case": name, "tokens": tokens, "times_us": times, "type": dtype}
+
+
+MeasureLayer = Callable[[str, int, argparse.Namespace], Iterator[Result]]
+
+
+def run_command(
+    parser: argparse.ArgumentParser, models: list[str], usual: list[str], measure_layer: MeasureLayer
+) -> int:
+    """Measures the layers of models that the command line names, each with some numbers of tokens, and records them."""
+    parser.add_argument("--models", nargs="*", default=usual, choices=models, help="whose GEMMs")
+    parser.add_argument("--tokens", nargs="*", type=int, default=list(TOKENS), help="T")
+    arguments = parser.parse_args()
+    about = environment()
+    for model in arguments.models:
+        for tokens in arguments.tokens:
+            for record in measure_layer(model, tokens, arguments):
+                if arguments.json:
+                    append_record(arguments.json, {**record, **about})
+    return 0
+
+
+def measure_layer(model: str, tokens: int, arguments: argparse.Namespace) -> Iterator[Result]:
+    """Prints and gives the GEMMs of a layer, their sum and their chain."""
+    dtype = getattr(torch, arguments.type)
+    cases = [Case(tokens, *gemm) for gemm in SHAPES[model]]
+    records = []
+    for case in cases:
+        records.append(measure(case, dtype))
+        print(summary(records[-1]), flush=True)
+        yield records[-1]
+    for kind, times in (("sum", sums(records)), ("chain", chain(cases, dtype))):
+        yield layer_record(model, tokens, kind, times, arguments.type)
+
+
 def main() -> int:
     """Measures, prints and records."""
     parser = json_parser(__doc__)
-    parser.add_argument("--models", nargs="*", default=list(SHAPES), choices=list(SHAPES), help="whose GEMMs")
-    parser.add_argument("--tokens", nargs="*", type=int, default=list(TOKENS), help="T")
     parser.add_argument("--type", default="float16", choices=["float16", "bfloat16"], help="of every tensor")
-    parser.add_argument("--tilings", action="store_true", help="every tiling as well as the chosen one")
-    arguments = parser.parse_args()
-    about = environment()
-    dtype = getattr(torch, arguments.type)
-    for model in arguments.models:
-        for tokens in arguments.tokens:
-            cases = [Case(tokens, *gemm) for gemm in SHAPES[model]]
-            records = []
-            for case in cases:
-                records.append(measure(case, dtype, every_tiling=arguments.tilings))
-                print(summary(records[-1]), flush=True)
-            for kind, times in (("sum", sums(records)), ("chain", chain(cases, dtype))):
-                name = f"{model}, {tokens} tokens, {kind}"
-                print(f"{name:32s} ours {times['padfree']:8.2f} us  cublas {times['cublas']:8.2f}", flush=True)
-                records.append({"case": name, "tokens": tokens, "times_us": times, "type": arguments.type})
-            if arguments.json:
-                for record in records:
-                    append_record(arguments.json, {**record, **about})
-    return 0
+    return run_command(parser, list(SHAPES), list(SHAPES), measure_layer)
 
 
 if __name__ == "__main__":

@@ -16,31 +16,40 @@ PADFREE_KERNELS_LIBRARY.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
-import math
-import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-from padfree.builder.bench.environment import append_record, environment
-from padfree.builder.peers.timing import capture, mean_ms
 
 from benchmarks.command import json_parser
 from tests.support.launchers import E4m3, Moments, Rotation, linear, measured_tilings
 
-from .linear import AUTO, CACHE_MULTIPLE, CHAIN_LAYERS, DEVICE, MIN_CALLS, ROUNDS, TILINGS, Launch, Tiling, time_us
+from .linear import (
+    AUTO,
+    CACHE_MULTIPLE,
+    CHAIN_LAYERS,
+    DEVICE,
+    MIN_CALLS,
+    Launch,
+    Result,
+    Tiling,
+    layer_record,
+    layer_us,
+    run_command,
+    speed,
+    time_us,
+    times_of,
+)
 
 GROUP = HEAD_SIZE = 64
-RESIDENT = [(tokens, *cluster, 0) for cluster in ((2, 1), (1, 2), (1, 1)) for tokens in range(224, 127, -16)]
-"""Tilings for input that stays in shared memory."""
-E4M3 = torch.float8_e4m3fn
+E4M3, TYPE = torch.float8_e4m3fn, "float8_e4m3fn"
 HIDDEN = {"base": 768, "large": 1024, "small": 384}
 MODERNBERT = "modernbert"
 BOTH = ("y", "y_e4m3")
-TOKENS = (128, 1403, 4802, 7579)
 Y_SCALE = 2.0**-3
 
 
@@ -173,10 +182,9 @@ class Problem:
         )  # fmt: skip
 
 
-def measure(gemm: Gemm, tokens: int, *, every_tiling: bool) -> dict[str, object]:
+def measure(gemm: Gemm, tokens: int) -> Result:
     """The times of all implementations for one GEMM."""
     problem = Problem(gemm, tokens)
-    calls = len(problem.weights)
     chosen = problem.choose()
     launches: dict[str, Launch] = {
         "padfree": problem.ours(chosen),
@@ -184,19 +192,11 @@ def measure(gemm: Gemm, tokens: int, *, every_tiling: bool) -> dict[str, object]
         "cublaslt e4m3": problem.cublas,
         "padfree fp16": problem.in_half(problem.choose(in_half=True)),
     }
-    if every_tiling:
-        for tiling in (*TILINGS, *RESIDENT):
-            launches[f"padfree {tiling[0]} / {tiling[1]}x{tiling[2]}x{tiling[3]}"] = problem.ours(tiling)
     times: dict[str, float] = {}
     spreads: dict[str, float] = {}
     for name, launch in launches.items():
-        try:
-            launch(0)
-        except RuntimeError:
-            if not name.startswith("padfree "):
-                raise
-            continue  # there are no kernels for e4m3 with this tiling
-        time, spread = time_us(launch, calls)
+        launch(0)
+        time, spread = time_us(launch, len(problem.weights))
         times[name], spreads[name] = round(time, 3), round(spread, 3)
     return {
         "case": f"{tokens} x {gemm.depth} x {gemm.features} {gemm.name}",
@@ -204,7 +204,7 @@ def measure(gemm: Gemm, tokens: int, *, every_tiling: bool) -> dict[str, object]
         "depth": gemm.depth,
         "features": gemm.features,
         "chosen": chosen,
-        "type": "float8_e4m3fn",
+        "type": TYPE,
         "times_us": times,
         "spreads_us": spreads,
     }
@@ -250,53 +250,31 @@ def chain(hidden: int, tokens: int) -> dict[str, float]:
         "padfree fp16": functools.partial(padfree, in_half),
         "cublaslt e4m3": cublas,
     }
-    return {name: _time_of(run) / CHAIN_LAYERS for name, run in runs.items()}
+    return {name: layer_us(run) for name, run in runs.items()}
 
 
-def _time_of(run: Callable[[], None]) -> float:
-    replay = capture(run)
-    replay()
-    return 1e3 * statistics.median(mean_ms(replay, 1) for _ in range(ROUNDS))
+def summary(record: Result) -> str:
+    """One line: ours, cuBLASLt, and fp16."""
+    times = times_of(record)
+    line = f"{speed(record, 26)} {record['chosen']!s:16s} model {times['model']:7.2f}"
+    return line + f" cublaslt {times['cublaslt e4m3']:7.2f} fp16 {times['padfree fp16']:7.2f}"
 
 
-def summary(record: dict[str, object]) -> str:
-    """One line: ours, cuBLASLt, fp16, and the best tilings."""
-    times = record["times_us"]
-    assert isinstance(times, dict)
-    flops = 2.0 * float(str(record["tokens"])) * float(str(record["depth"])) * float(str(record["features"]))
-    line = f"{record['case']:26s} ours {times['padfree']:7.2f} us ({flops / times['padfree'] / 1e6:4.0f} TFLOP/s)"
-    line += f" {record['chosen']!s:16s} model {times['model']:7.2f} cublaslt {times['cublaslt e4m3']:7.2f}"
-    line += f" fp16 {times.get('padfree fp16', math.nan):7.2f}"
-    tilings = sorted((time, name) for name, time in times.items() if "/" in name)
-    return line + "".join(f"  {name.removeprefix('padfree ')}: {time:.2f}" for time, name in tilings[:5])
+def measure_layer(model: str, tokens: int, _arguments: argparse.Namespace) -> Iterator[Result]:
+    """Prints and gives the GEMMs of a layer, and their chain."""
+    gemms = (*layer(HIDDEN[model]), *ends(HIDDEN[model])) if model in HIDDEN else modernbert()
+    for gemm in gemms:
+        record = measure(gemm, tokens)
+        print(summary(record), flush=True)
+        yield record
+    if model in HIDDEN:
+        yield layer_record(model, tokens, "chain", chain(HIDDEN[model], tokens), TYPE)
 
 
 def main() -> int:
     """Measures, prints and records."""
-    parser = json_parser(__doc__)
-    models = [*HIDDEN, MODERNBERT]
-    parser.add_argument("--models", nargs="*", default=["base"], choices=models, help="whose GEMMs")
-    parser.add_argument("--tokens", nargs="*", type=int, default=list(TOKENS), help="T")
-    parser.add_argument("--tilings", action="store_true", help="every tiling as well as the chosen one")
-    arguments = parser.parse_args()
     torch.manual_seed(0)
-    about = environment()
-    for model in arguments.models:
-        for tokens in arguments.tokens:
-            records: list[dict[str, object]] = []
-            gemms = (*layer(HIDDEN[model]), *ends(HIDDEN[model])) if model in HIDDEN else modernbert()
-            for gemm in gemms:
-                records.append(measure(gemm, tokens, every_tiling=arguments.tilings))
-                print(summary(records[-1]), flush=True)
-            if model in HIDDEN:
-                times = chain(HIDDEN[model], tokens)
-                name = f"{model}, {tokens} tokens, chain"
-                print(f"{name:26s}", *(f"{what} {time:.2f}" for what, time in times.items()), flush=True)
-                records.append({"case": name, "tokens": tokens, "times_us": times, "type": "float8_e4m3fn"})
-            if arguments.json:
-                for record in records:
-                    append_record(arguments.json, {**record, **about})
-    return 0
+    return run_command(json_parser(__doc__), [*HIDDEN, MODERNBERT], ["base"], measure_layer)
 
 
 if __name__ == "__main__":

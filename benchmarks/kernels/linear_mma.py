@@ -16,7 +16,6 @@ library is compiled with CUTLASS's headers, which the wheel nvidia-cutlass has:
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import statistics
 import sys
@@ -26,9 +25,10 @@ import torch
 from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.peers.timing import capture, mean_ms
 
-from tests.support.launchers import MMA, MMA_TILES, NoKernel, linear
+from benchmarks.command import json_parser
+from tests.support.launchers import MMA, MMA_TILES, NoKernel
 
-from .linear import DEVICE, MAX_ERROR_RATIO, SHAPES, Case, Launch, Problem, error, make_problem, peers
+from .linear import DEVICE, SHAPES, Case, Launch, Problem, Result, make_problem, ours, peers, times_of
 
 TOKENS = (128, 1403, 4802)
 ROUNDS = 5
@@ -58,17 +58,6 @@ def peak(library: ctypes.CDLL, kind: int, depth: int) -> float:
     replay()
     ms = statistics.median(mean_ms(replay, 1) for _ in range(ROUNDS))
     return 2e-9 * float(blocks) * PEAK_WARPS * PEAK_LOOPS * PEAK_PRODUCTS * 16 * 8 * depth / ms
-
-
-def ours(problem: Problem, tiling: tuple[int, int, int, int]) -> Launch:
-    """PadfreeLinear on mma.sync, with one tile or as it chooses."""
-    case = problem.case
-
-    def launch(i: int) -> object:
-        linear(problem.x, problem.weights[i], problem.y, bias=problem.bias, activation=case.activation, tiling=tiling)
-        return problem.y
-
-    return launch
 
 
 def cutlass(library: ctypes.CDLL, problem: Problem, tile: int, gelu: bool) -> Launch:
@@ -104,13 +93,10 @@ def launches(problem: Problem, library: ctypes.CDLL | None) -> dict[str, Launch]
     return result | dict(peers(problem))
 
 
-def measure(case: Case, library: ctypes.CDLL | None) -> dict[str, object]:
+def measure(case: Case, library: ctypes.CDLL | None) -> Result:
     """Checks and times everything for one case."""
     problem = make_problem(case, torch.float16)
     truth = problem.truth()
-    plain = torch.addmm(problem.bias, problem.x, problem.weights[0])
-    activated = torch.nn.functional.gelu(plain) if case.activation == "gelu" else plain
-    allowed = MAX_ERROR_RATIO * error(activated, truth)
     calls = len(problem.weights)
     replays = {}
     for name, launch in launches(problem, library).items():
@@ -120,9 +106,7 @@ def measure(case: Case, library: ctypes.CDLL | None) -> dict[str, object]:
         except NoKernel:
             continue
         if name.startswith(("chosen", "tile", "cutlass")):
-            result = error(problem.y, truth)
-            if not result <= allowed:
-                raise SystemExit(f"{case.name}, {name}: error {result:.2e} > {allowed:.2e}")
+            problem.check(name, truth)
 
         def all_calls(launch: Launch = launch) -> None:
             for i in range(calls):
@@ -135,19 +119,14 @@ def measure(case: Case, library: ctypes.CDLL | None) -> dict[str, object]:
         for name, replay in replays.items():
             times[name].append(1e3 * mean_ms(replay, 1) / calls)
     return {
-        "case": case.name,
-        "tokens": case.tokens,
-        "depth": case.depth,
-        "features": case.features,
-        "activation": case.activation,
+        **case.record(),
         "times_us": {name: round(statistics.median(each), 3) for name, each in times.items()},
     }
 
 
-def summary(record: dict[str, object]) -> str:
+def summary(record: Result) -> str:
     """One line: the chosen tile, the best of ours, of CUTLASS's and of cuBLAS."""
-    times = record["times_us"]
-    assert isinstance(times, dict)
+    times = times_of(record)
 
     def best(prefix: str) -> str:
         found = sorted((time, name) for name, time in times.items() if name.startswith(prefix))
@@ -158,16 +137,15 @@ def summary(record: dict[str, object]) -> str:
 
 def main() -> int:
     """Measures, prints and records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     parser.add_argument("--models", nargs="*", default=list(SHAPES), choices=list(SHAPES), help="whose GEMMs")
     parser.add_argument("--tokens", nargs="*", type=int, default=list(TOKENS), help="T")
     parser.add_argument("--cutlass", type=Path, help="the library of cutlass_sm80.cu")
-    parser.add_argument("--json", type=Path, help="append one line per case to this file")
     arguments = parser.parse_args()
     about = environment()
     library = ctypes.CDLL(str(arguments.cutlass.resolve())) if arguments.cutlass else None
 
-    def keep(record: dict[str, object]) -> None:
+    def keep(record: Result) -> None:
         if arguments.json:
             append_record(arguments.json, {**record, **about})
 
