@@ -37,13 +37,12 @@ from padfree.runtime.plan_files import open_plan
 from tests.support.native_triton import installed_backends, tensorrt_environment
 from tests.support.triton_server import TritonServer
 
-from .__main__ import line
 from .client import Target
 from .fleet import Fleet
-from .limit import find_limit
 from .reference import references
 from .session_rate import session_rate
 from .soak import soak
+from .steps import Step, Tell, load_parser, tell_limit, telling
 from .traffic import Request, Traffic
 
 MODEL, OUTPUT = "bert", "pooler_output"
@@ -162,69 +161,56 @@ def serve(repository: Path) -> Iterator[TritonServer]:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Finds every contender's limit, and prints its ratio to the best padded one's."""
-    traffic = Traffic(longest=MAX_SEQ_LEN, texts=arguments.texts)
-    requests = traffic.requests(arguments.pool)
+    """Finds every contender's limit; benchmarks.load.report compares them."""
+    traffic, requests = offered(arguments)
     expected: list[np.ndarray[Any, Any]] | None = None
-    setting = {"mode": "contest", "protocol": arguments.protocol, **vars(traffic), **environment()}
-    limits: dict[str, float] = {}
+    setting = {"protocol": arguments.protocol, **vars(traffic)}
     names = arguments.only or tuple(CONTENDERS)
     if any(CONTENDERS[name].plan == "packed.plan" for name in names):
-        limits[SESSION] = run_session(arguments, requests, setting)
+        run_session(arguments, requests, setting)
     for name in names:
+        kept = {**setting, "mode": "contest", "label": name, "p99_limit_ms": arguments.p99_ms}
+        tell = telling(arguments.json, kept, f"{name}: ")
         with serve(arguments.folder / name) as server:
-            target = Target(arguments.protocol, server.url(arguments.protocol), MODEL, OUTPUT, arguments.connections)
+            target = target_of(server, arguments)
             expected = expected or references(target, requests)
             with Fleet(target, requests, workers=arguments.workers, expected=expected) as fleet:
 
-                def offer(rate: float, name: str = name, fleet: Fleet = fleet) -> dict[str, Any]:
-                    record = {"label": name, "p99_limit_ms": arguments.p99_ms, **fleet.step(rate, arguments.seconds)}
-                    print(f"{name}: {line(record)}", flush=True)
-                    if arguments.json:
-                        append_record(arguments.json, {**setting, **record})
-                    return record
+                def offer(rate: float, fleet: Fleet = fleet, tell: Tell = tell) -> Step:
+                    return tell(fleet.step(rate, arguments.seconds))
 
-                best = find_limit(offer, arguments.p99_ms, arguments.start)
-        limits[name] = best["tokens_per_s"] if best else 0.0
-        print(f"{name}: within {arguments.p99_ms:g} ms p99: {line(best) if best else 'nothing'}", flush=True)
-    peers = [tokens for name, tokens in limits.items() if name.startswith("padded")]
-    for name in ("packed", "native"):
-        if name in limits and peers and max(peers):
-            print(f"{name} over the better padded server: {limits[name] / max(peers):.2f}", flush=True)
-        if name in limits:
-            print(f"{name} over a Session without a server: {limits[name] / limits[SESSION]:.2f}", flush=True)
+                tell_limit(offer, arguments.p99_ms, arguments.start, f"{name}: ")
 
 
-def run_session(arguments: argparse.Namespace, requests: Sequence[Request], setting: Mapping[str, Any]) -> float:
-    """Measures the packed engine's Session on the same texts; returns tokens per second."""
+def offered(arguments: argparse.Namespace) -> tuple[Traffic, list[Request]]:
+    """What the command line says is sent."""
+    traffic = Traffic(longest=MAX_SEQ_LEN, texts=arguments.texts)
+    return traffic, traffic.requests(arguments.pool)
+
+
+def target_of(server: TritonServer, arguments: argparse.Namespace) -> Target:
+    """The model of a server, by the protocol that the command line names."""
+    return Target(arguments.protocol, server.url(arguments.protocol), MODEL, OUTPUT, arguments.connections)
+
+
+def run_session(arguments: argparse.Namespace, requests: Sequence[Request], setting: Mapping[str, Any]) -> None:
+    """Measures the packed engine's Session on the same texts."""
     sizes = {"max_tokens": PACKED["opt_tokens"], "max_sequences": PACKED["max_batch"]}
     plan = arguments.folder / "packed.plan"
     found = session_rate(plan, requests, OUTPUT, seconds=2 * arguments.seconds, **sizes)
     print(f"{SESSION}: " + " ".join(f"{name} {value:,}" for name, value in found.items()), flush=True)
     if arguments.json:
-        append_record(arguments.json, {**setting, "mode": "session rate", "label": SESSION, **sizes, **found})
-    return float(found["tokens_per_s"])
+        kept = {**setting, "mode": "session rate", "label": SESSION, **sizes}
+        append_record(arguments.json, {**kept, **environment(), **found})
 
 
 def soak_packed(arguments: argparse.Namespace) -> None:
     """Keeps a steady load on the packed server, or on the native one."""
-    traffic = Traffic(longest=MAX_SEQ_LEN, texts=arguments.texts)
-    requests = traffic.requests(arguments.pool)
-    setting = {
-        "mode": "soak",
-        "label": arguments.server,
-        "protocol": arguments.protocol,
-        **vars(traffic),
-        **environment(),
-    }
-
-    def tell(record: dict[str, Any]) -> None:
-        print(line(record), flush=True)
-        if arguments.json:
-            append_record(arguments.json, {**setting, **record})
-
+    traffic, requests = offered(arguments)
+    setting = {"mode": "soak", "label": arguments.server, "protocol": arguments.protocol}
+    tell = telling(arguments.json, {**setting, **vars(traffic)})
     with serve(arguments.folder / arguments.server) as server:
-        target = Target(arguments.protocol, server.url(arguments.protocol), MODEL, OUTPUT, arguments.connections)
+        target = target_of(server, arguments)
         with Fleet(target, requests, workers=arguments.workers, expected=references(target, requests)) as fleet:
             pid = server.process.pid
             print(soak(fleet, arguments.rate, arguments.minutes, pid, step_s=arguments.seconds, tell=tell), flush=True)
@@ -234,14 +220,9 @@ def main() -> None:
     """Runs the command line."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--folder", type=Path, required=True, help="engines and repositories")
-    load = argparse.ArgumentParser(add_help=False, parents=[common])
+    load = load_parser(common)
     load.add_argument("--protocol", choices=("http", "grpc"), default="http")
     load.add_argument("--texts", type=int, default=8, help="texts of a request")
-    load.add_argument("--pool", type=int, default=300, help="different requests")
-    load.add_argument("--workers", type=int, default=4, help="processes that send")
-    load.add_argument("--connections", type=int, default=128, help="connections of each worker")
-    load.add_argument("--seconds", type=float, default=3.0, help="length of a step")
-    load.add_argument("--json", type=Path, help="append one line per step to this file")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     modes = parser.add_subparsers(dest="mode", required=True)
     result = modes.add_parser("build", parents=[common], help="engines, costs, repositories")

@@ -17,25 +17,20 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.demo.demo import DEMO_DATA
 
 from tests.support.served_models import Server
 
-from .__main__ import line
 from .client import Target
 from .contest import MAX_SEQ_LEN, OUTPUT, build_packed, encoder
 from .fleet import Fleet
-from .limit import find_limit
 from .reference import references
+from .steps import Step, load_parser, tell_limit, telling
 from .texts import TextTraffic
 from .traffic import Traffic
 
 TOKENIZER = DEMO_DATA / "tokenizer.json"
-TRITON_TOKENS_PER_S = 2_253_013
-"""The packed engine's limit in Triton with 8 texts per request on an H200, sent as tokens (docs/internals/load.md)."""
 STARTS = {1: 4000.0, 8: 1000.0, 32: 250.0}
 """First rates in requests per second, by texts per request; others start with as many texts as with 8."""
 
@@ -53,32 +48,21 @@ def measure(server: Server, texts: int, arguments: argparse.Namespace) -> None:
     """Finds the limit for one number of texts per request."""
     traffic = Traffic(longest=MAX_SEQ_LEN, texts=texts)
     requests = TextTraffic(traffic, TOKENIZER).requests(arguments.pool)
-    setting = {"mode": "http", "processes": arguments.processes, **vars(traffic), **environment()}
+    setting = {"mode": "http", "processes": arguments.processes, "label": "serve", "p99_limit_ms": arguments.p99_ms}
+    title = f"{texts} texts: "
+    tell = telling(arguments.json, {**setting, **vars(traffic)}, title)
     target = Target("openai", "{}:{}".format(*server.address), "any", OUTPUT, arguments.connections)
     expected = references(target, requests)
     with Fleet(target, requests, workers=arguments.workers, expected=expected) as fleet:
 
-        def offer(rate: float) -> dict[str, Any]:
+        def offer(rate: float) -> Step:
             with cores_taken(server) as cpu:
                 step = fleet.step(rate, arguments.seconds)
-            record = {
-                "case": f"{texts} texts, {rate:.1f}/s",
-                "label": "serve",
-                "p99_limit_ms": arguments.p99_ms,
-                **step,
-                **cpu,
-            }
-            print(f"{texts} texts: {line(record)}, cores {cpu}", flush=True)
-            if arguments.json:
-                append_record(arguments.json, {**setting, **record})
-            return record
+            return tell({"case": f"{texts} texts, {rate:.1f}/s", **step, **cpu})
 
         start = STARTS.get(texts, 8000.0 / texts)
         fleet.step(start, arguments.seconds)  # sizes that are new have no CUDA graph yet
-        best = find_limit(offer, arguments.p99_ms, start)
-    print(f"{texts} texts: within {arguments.p99_ms:g} ms p99: {line(best) if best else 'nothing'}", flush=True)
-    if best and texts == 8:
-        print(f"of Triton's tokens a second on an H200: {best['tokens_per_s'] / TRITON_TOKENS_PER_S:.3f}", flush=True)
+        tell_limit(offer, arguments.p99_ms, start, title)
 
 
 @contextmanager
@@ -105,17 +89,12 @@ def main() -> None:
     result = modes.add_parser("build", help="the engine alone; contest's build makes the same")
     result.add_argument("--folder", type=Path, required=True)
     result.add_argument("--timing-cache", default="default", help="TensorRT's timing cache")
-    contest = modes.add_parser("run", help="the limits")
+    contest = modes.add_parser("run", parents=[load_parser()], help="the limits")
     contest.add_argument("--model", type=Path, required=True, help="packed.plan of either build")
     contest.add_argument("--texts", type=int, nargs="+", default=[8, 1, 32], help="texts of a request")
     contest.add_argument("--processes", type=int, default=8, help="front-end processes")
     contest.add_argument("--contexts", type=int, default=2, help="runs under way at once")
-    contest.add_argument("--pool", type=int, default=300, help="different requests")
-    contest.add_argument("--workers", type=int, default=4, help="processes that send")
-    contest.add_argument("--connections", type=int, default=128, help="connections of each worker")
-    contest.add_argument("--seconds", type=float, default=3.0, help="length of a step")
     contest.add_argument("--p99-ms", type=float, default=50.0)
-    contest.add_argument("--json", type=Path, help="append one line per step to this file")
     arguments = parser.parse_args()
     if arguments.mode == "build":
         build_packed(encoder(), arguments.folder, arguments.timing_cache)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.records import Record
 
-from .limit import holds
+from .steps import holds
 
 OWN = ("packed", "native")
 HEAD = ("server", "requests/s", "texts/s", "tokens/s", "p50 ms", "p99 ms")

@@ -18,7 +18,7 @@ SETTLED = 0.3
 
 
 def soak(
-    fleet: Fleet, rate: float, minutes: float, pid: int, *, step_s: float, tell: Callable[[dict[str, Any]], None]
+    fleet: Fleet, rate: float, minutes: float, pid: int, *, step_s: float, tell: Callable[[dict[str, Any]], object]
 ) -> dict[str, Any]:
     """Offers `rate` requests per second in steps without pauses, and measures memory after each.
 

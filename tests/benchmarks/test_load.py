@@ -26,11 +26,11 @@ from padfree.builder.demo.demo import DEMO_DATA
 from benchmarks.load import openai_client, report
 from benchmarks.load.client import Answer, Outcome, Target, judge, judge_request
 from benchmarks.load.fleet import Fleet, percentiles, summary
-from benchmarks.load.limit import find_limit
 from benchmarks.load.memory import family, host_mib
 from benchmarks.load.reference import check_apart
 from benchmarks.load.session_rate import batches
 from benchmarks.load.soak import total
+from benchmarks.load.steps import find_limit
 from benchmarks.load.texts import TextTraffic
 from benchmarks.load.traffic import SHORTEST, Request, Traffic, arrivals
 from benchmarks.load.worker import Notes, Order, perform
