@@ -11,7 +11,7 @@ from .client import Target
 from .fleet import Fleet
 from .reference import references
 from .soak import soak
-from .steps import Step, load_parser, tell_limit, telling
+from .steps import Step, load_parser, make_tell, tell_limit
 from .traffic import SHAPES, Traffic
 
 
@@ -24,7 +24,7 @@ def main() -> None:
     )
     traffic = Traffic(arguments.shape, arguments.longest, arguments.texts)
     setting = {"mode": arguments.mode, "label": arguments.label or arguments.model, "protocol": protocol}
-    tell = telling(arguments.json, {**setting, **vars(traffic)})
+    tell = make_tell(arguments.json, {**setting, **vars(traffic)})
     requests = traffic.requests(arguments.pool)
     expected = None if arguments.no_compare else references(target, requests)
     with Fleet(target, requests, workers=arguments.workers, expected=expected) as fleet:

@@ -42,7 +42,7 @@ from .fleet import Fleet
 from .reference import references
 from .session_rate import session_rate
 from .soak import soak
-from .steps import Step, Tell, load_parser, tell_limit, telling
+from .steps import Step, Tell, load_parser, make_tell, tell_limit
 from .traffic import Request, Traffic
 
 MODEL, OUTPUT = "bert", "pooler_output"
@@ -162,7 +162,7 @@ def serve(repository: Path) -> Iterator[TritonServer]:
 
 def run(arguments: argparse.Namespace) -> None:
     """Finds every contender's limit; benchmarks.load.report compares them."""
-    traffic, requests = offered(arguments)
+    traffic, requests = traffic_of(arguments)
     expected: list[np.ndarray[Any, Any]] | None = None
     setting = {"protocol": arguments.protocol, **vars(traffic)}
     names = arguments.only or tuple(CONTENDERS)
@@ -170,7 +170,7 @@ def run(arguments: argparse.Namespace) -> None:
         run_session(arguments, requests, setting)
     for name in names:
         kept = {**setting, "mode": "contest", "label": name, "p99_limit_ms": arguments.p99_ms}
-        tell = telling(arguments.json, kept, f"{name}: ")
+        tell = make_tell(arguments.json, kept, f"{name}: ")
         with serve(arguments.folder / name) as server:
             target = target_of(server, arguments)
             expected = expected or references(target, requests)
@@ -182,7 +182,7 @@ def run(arguments: argparse.Namespace) -> None:
                 tell_limit(offer, arguments.p99_ms, arguments.start, f"{name}: ")
 
 
-def offered(arguments: argparse.Namespace) -> tuple[Traffic, list[Request]]:
+def traffic_of(arguments: argparse.Namespace) -> tuple[Traffic, list[Request]]:
     """What the command line says is sent."""
     traffic = Traffic(longest=MAX_SEQ_LEN, texts=arguments.texts)
     return traffic, traffic.requests(arguments.pool)
@@ -206,9 +206,9 @@ def run_session(arguments: argparse.Namespace, requests: Sequence[Request], sett
 
 def soak_packed(arguments: argparse.Namespace) -> None:
     """Keeps a steady load on the packed server, or on the native one."""
-    traffic, requests = offered(arguments)
+    traffic, requests = traffic_of(arguments)
     setting = {"mode": "soak", "label": arguments.server, "protocol": arguments.protocol}
-    tell = telling(arguments.json, {**setting, **vars(traffic)})
+    tell = make_tell(arguments.json, {**setting, **vars(traffic)})
     with serve(arguments.folder / arguments.server) as server:
         target = target_of(server, arguments)
         with Fleet(target, requests, workers=arguments.workers, expected=references(target, requests)) as fleet:

@@ -26,7 +26,7 @@ from .client import Target
 from .contest import MAX_SEQ_LEN, OUTPUT, build_packed, encoder
 from .fleet import Fleet
 from .reference import references
-from .steps import Step, load_parser, tell_limit, telling
+from .steps import Step, load_parser, make_tell, tell_limit
 from .texts import TextTraffic
 from .traffic import Traffic
 
@@ -50,7 +50,7 @@ def measure(server: Server, texts: int, arguments: argparse.Namespace) -> None:
     requests = TextTraffic(traffic, TOKENIZER).requests(arguments.pool)
     setting = {"mode": "http", "processes": arguments.processes, "label": "serve", "p99_limit_ms": arguments.p99_ms}
     title = f"{texts} texts: "
-    tell = telling(arguments.json, {**setting, **vars(traffic)}, title)
+    tell = make_tell(arguments.json, {**setting, **vars(traffic)}, title)
     target = Target("openai", "{}:{}".format(*server.address), "any", OUTPUT, arguments.connections)
     expected = references(target, requests)
     with Fleet(target, requests, workers=arguments.workers, expected=expected) as fleet:

@@ -33,7 +33,7 @@ def load_parser(*parents: argparse.ArgumentParser, pool: int = 300, workers: int
     return parser
 
 
-def telling(path: Path | None, setting: Mapping[str, Any], title: str = "") -> Tell:
+def make_tell(path: Path | None, setting: Mapping[str, Any], title: str = "") -> Tell:
     """A function that prints a step after the title, appends it to a file with the setting, and returns it."""
     shared = {**setting, **environment()}
 
