@@ -132,8 +132,9 @@ def find_driver() -> Finding:
     if major > newest // 1000:
         own = newest // 1000
         step = (
-            f"install driver {needed_driver}; or a toolkit of CUDA {own} (12.4 or newer), and padfree with its nvcc: "
-            f"CUDACXX=/usr/local/cuda-{own}/bin/nvcc pip install ."
+            f"install driver {needed_driver}; or a toolkit of CUDA {own} (12.8 or newer; from 12.4 on for GPUs that "
+            f"are neither Hopper nor Blackwell), and padfree with its nvcc: CUDACXX=/usr/local/cuda-{own}/bin/nvcc "
+            "pip install ."
         )
         return Finding("driver", "problem", detail, step)
     return Finding("driver", "ok", detail)

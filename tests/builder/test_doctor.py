@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,8 @@ from padfree.runtime import SessionError
 from padfree.runtime.gpu.device import Device
 
 from tests.support.libraries import write_library
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -90,6 +93,9 @@ def test_the_driver_has_to_know_the_librarys_cuda(monkeypatch: pytest.MonkeyPatc
     if state == "problem":
         assert "built with CUDA 13.0, which needs driver 580 or newer" in finding.detail
         assert "CUDACXX=/usr/local/cuda-12/bin/nvcc pip install ." in finding.next_step
+        cmake = (ROOT / "cmake" / "PadfreeNvcc.cmake").read_text("utf-8")
+        oldest = dict(re.findall(r"^set\(PADFREE_NVCC_(MINIMUM|HOPPER) ([\d.]+)\)", cmake, re.MULTILINE))
+        assert f"({oldest['HOPPER']} or newer; from {oldest['MINIMUM']} on for GPUs" in finding.next_step
     elif built:
         assert "built with CUDA 12.4, which needs driver 525 or newer" in finding.detail
 

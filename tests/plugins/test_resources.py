@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers, stack and shared memory of the kernels, in the library for all GPUs and compiled for 8.6 alone.
+"""Registers, stack, shared memory and size of the kernels, in the library for all GPUs and compiled for 8.6 alone.
 
 GEMMs leave registers for as many blocks as menu.h says; few kernels have a stack, and none has static shared memory
 beyond what a launch may ask for. What a launch adds is checked when it is compiled (`static_assert` in plugins/).
@@ -31,6 +31,8 @@ E4M3 = re.compile(r"MmaBytesI(6__half|13__nv_bfloat16)fE")
 SHARES_TILES = re.compile(r"MmaEpilogueKindE\d+ELb1E")
 FEWER_SHARING_BLOCKS = ("sm_100", "sm_120")
 """Blocks that share a tile take 2 to 6 registers too many there, so that a multiprocessor has one of them less."""
+LIBRARY_BYTES = 80 * 10**6
+"""The most that the library for all GPUs may have: 19 MB in November 2026."""
 STATIC_SHARED_BYTES = 48 * 1024
 STACK_BYTES = 40
 STACKS = (("attentionDisentangledKernel", ("sm_100", "sm_120"), 168), ("MmaBytes", NO_E4M3, 160))
@@ -156,6 +158,11 @@ def test_few_kernels_have_a_stack(compiled: list[Kernel]) -> None:
 
 def test_static_shared_memory_is_what_every_block_may_have(compiled: list[Kernel]) -> None:
     assert [kernel for kernel in compiled if kernel.shared > STATIC_SHARED_BYTES] == []
+
+
+@pytest.mark.usefixtures("compiled")
+def test_the_library_for_all_gpus_is_small(library_path: Path) -> None:
+    assert library_path.stat().st_size < LIBRARY_BYTES
 
 
 @pytest.mark.slow
