@@ -5,6 +5,7 @@
     python -m benchmarks.engine.folder_memory qwen3-4b --layers 8 --verify none
     python -m benchmarks.engine.folder_memory qwen3-0.6b --build     # on a machine with a GPU
     python -m benchmarks.engine.folder_memory qwen3-8b --layers 4 --prepare     # all of a build but TensorRT
+    python -m benchmarks.engine.folder_memory qwen3-0.6b --prepare --cores 16   # as many threads as on 16 cores
 
 Folders have random weights at the shapes of known models, in the type that those have. All processes of the command are
 looked at twenty times a second: `held` is the most memory that was theirs alone, files in memory included, which a
@@ -33,9 +34,11 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 from padfree.builder.bench.environment import append_record, environment
+from padfree.contract.machine import cores
 
 from benchmarks.command import json_parser
 from benchmarks.definitions import CONFIGS, shapes_of
+from tests.support.cores import environment_with
 from tests.support.safetensors_files import write_drawn
 
 EVERY_S = 0.05
@@ -209,12 +212,15 @@ def files_in_memory(pids: Sequence[int]) -> int:
     return sum(sizes.values())
 
 
-def watch_command(arguments: Sequence[str]) -> tuple[Watch, float]:
-    """Watches a Python command: the most memory, and seconds."""
+def watch_command(arguments: Sequence[str], cores: int | None = None) -> tuple[Watch, float]:
+    """Watches a Python command, which may be made to believe in other `cores`: the most memory, and seconds."""
     start = time.monotonic()
     command = [sys.executable, *arguments]
+    environment = None if cores is None else environment_with(cores)
     with (
-        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as child,
+        subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
+        ) as child,
         Watch(child.pid) as watch,
     ):
         assert child.stderr is not None
@@ -240,9 +246,10 @@ def measure(name: str, shape: Shape, arguments: argparse.Namespace) -> dict[str,
         words += ["--normalize", *more, *(["--quiet"] if command == "optimize" else [])]
         if arguments.prepare:
             command, words = "prepare", ["-c", PREPARE, str(folder), shape.pooling, more[1], arguments.verify]
-        watch, seconds = watch_command(words)
+        watch, seconds = watch_command(words, arguments.cores)
     return {
         "case": f"{name}, {command} {' '.join(more)}",
+        "cores": arguments.cores or cores(),
         "layers": shape.config["num_hidden_layers"],
         "file_gb": round(size / 1e9, 3),
         "seconds": round(seconds, 1),
@@ -262,6 +269,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, help="fewer than the model has")
     parser.add_argument("--precision", help="default: bf16 for weights in bf16, else fp16")
     parser.add_argument("--verify", choices=("usual", "whole", "none"), default="usual")
+    parser.add_argument("--cores", type=int, help="start as many threads as on a machine with so many cores")
     parser.add_argument("--build", action="store_true", help="`padfree build`, which needs a GPU")
     parser.add_argument("--prepare", action="store_true", help="a build without TensorRT, which needs no GPU")
     arguments = parser.parse_args()

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+from padfree.contract.machine import share_heap
 from padfree.onnx_tools.files import LARGE_BYTES, LARGE_MODEL_BYTES, MessageBuilder, Model, Storage, Weights
 
 from .tensors import Reader, Weight
@@ -90,6 +91,8 @@ class EncoderGraph(MessageBuilder):
             reader.open(weight)
         sizes = {name: _FLOAT_BYTES * math.prod(weight.shape) for name, weight in self._weights.items()}
         is_large = sum(sizes.values()) > LARGE_MODEL_BYTES
+        if is_large:
+            share_heap()
         now = {name: weight for name, weight in self._weights.items() if not is_large or sizes[name] < LARGE_BYTES}
         for name, weight in self._weights.items():
             if name not in now:

@@ -63,7 +63,9 @@ def _widen(model: ModelProto, halves: list[TensorProto], source: Weights, target
     """Puts weights into a model; returns nodes that cast to fp32 the weights that keep their type."""
     nodes = list[NodeProto]()
     sizes = [4 * math.prod(tensor.dims) for tensor in halves]
-    is_large = sum(sizes) > LARGE_MODEL_BYTES
+    is_large = sum(sizes) > LARGE_MODEL_BYTES or any(
+        isinstance(source.held_for(tensor), DeferredData) for tensor in halves
+    )
     for tensor, size in zip(halves, sizes, strict=True):
         data = source.held_for(tensor)
         assert data is not None

@@ -106,6 +106,14 @@ def test_files_are_those_of_small_models(
 
 
 @pytest.mark.usefixtures("large")
+def test_a_model_is_large_whose_halves_alone_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that stay float32 count when it is decided what is deferred, and are not among those that are rounded."""
+    monkeypatch.setattr(rounding, "LARGE_MODEL_BYTES", 1 << 30)
+    result = rewrite_model(model_of("bert_bfloat16", tmp_path / "model", Storage.MAP), RewriteOptions(precision="bf16"))
+    assert verification_of(finish(result.model, "bf16"))["parts"] > 5
+
+
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("name", ["qwen3_bfloat16", "bert_bfloat16"])
 def test_weights_of_queries_keys_and_values_stay_deferred_in_one(name: str, tmp_path: Path) -> None:
     options = RewriteOptions(precision="bf16", verify=False)
