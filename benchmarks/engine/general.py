@@ -118,7 +118,7 @@ def build_all(cases: Mapping[str, Case], arguments: argparse.Namespace) -> None:
         (case, variant)
         for variant in VARIANTS  # padfree's own first: without them nothing is measured
         for case in cases.values()
-        if variant in case.variants
+        if variant in case.variants and variant in arguments.variants
     ]
 
     end = time.monotonic() + (arguments.seconds or float("inf"))
@@ -148,7 +148,7 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
     right, ready, errors = truth_of(setup), dict[str, Contender](), dict[str, float]()
     for variant in case.variants:
         plan = plan_of(case, variant, arguments)
-        if not plan.exists():
+        if variant not in arguments.variants or not plan.exists():
             continue
         feeds = setup.batch.pad(setup.model.original_metadata) if variant == PADDED else None
         ready[variant] = contender_of(setup, plan, feeds)
@@ -172,6 +172,7 @@ def main() -> int:
     """Builds, measures, prints and records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[], help="names of cases")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS, help="default: all")
     parser.add_argument("--models", type=Path, help="folder for exported models (default: a temporary one)")
     parser.add_argument("--engines", type=Path, help="folder for engines, which are kept (default: a temporary one)")
     parser.add_argument("--workers", type=int, default=4, help="engines that are built at a time")

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from benchmarks.engine import general
 from benchmarks.kernels import linear_mma_bytes
@@ -21,6 +24,24 @@ def test_every_case_has_own_gemms_and_a_batch_of_one_has_no_padding() -> None:
     assert all(case.variants[0] == general.OWN for case in general.CASES)
     assert {case.mean == case.seq_len for case in general.CASES if case.batch == 1} == {True}
     assert {case.mean < case.seq_len for case in general.CASES if case.batch > 1} == {True}
+
+
+def test_only_the_wanted_variants_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        at = command.index("--build")
+        built.append(tuple(command[at + 1 : at + 3]))
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    wanted = [general.PADDED, general.OWN]
+    arguments = argparse.Namespace(engines=tmp_path, models=tmp_path, workers=1, seconds=None, variants=wanted)
+    cases = {case.name: case for case in general.CASES if case.model == "bert-base"}
+    general.build_all(cases, arguments)
+    assert built == [(name, general.OWN) for name in cases] + [
+        (name, general.PADDED) for name, case in cases.items() if general.PADDED in case.variants
+    ]
 
 
 def test_bytes_are_counted_for_every_block() -> None:
