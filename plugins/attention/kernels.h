@@ -19,7 +19,8 @@ inline bool hasPositions(const AttentionParams& params) {
   return params.window_left >= 0 || params.window_right >= 0 || params.bias != AttentionBias::kNone;
 }
 
-// fp16 and bf16 on tensor cores, sm_80 and newer (mma.sync), with prefixes too; each type has a file of its own.
+// fp16 and bf16 on tensor cores, sm_80 and newer (mma.sync), with prefixes too. A file that names PADFREE_ELEMENT is
+// compiled for both types.
 cudaError_t launchAttentionMma(const AttentionParams& params, cudaStream_t stream);
 template <typename T>
 cudaError_t launchMma(const AttentionParams& params, cudaStream_t stream);

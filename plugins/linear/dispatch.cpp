@@ -43,6 +43,16 @@ bool areTypesValid(const LinearParams& p) {
   return p.y_scale >= kMinE4m3Scale && p.y_scale <= kMaxE4m3Scale;
 }
 
+template <typename T>
+cudaError_t launchMmaOf(const LinearParams& params, const MmaTiling& tiling, cudaStream_t stream) {
+  if (params.int8) return launchMma<MmaInt8<T>>(params, tiling, stream);
+#ifdef PADFREE_HOPPER_ALONE
+  return cudaErrorNoKernelImageForDevice;
+#else
+  return (params.scale ? launchMma<MmaE4m3<T>> : launchMma<MmaHalf<T>>)(params, tiling, stream);
+#endif
+}
+
 bool isEmpty(const LinearParams& p) {
   return p.T <= 0 || p.N <= 0;
 }
@@ -107,14 +117,7 @@ cudaError_t launchLinearMma(const LinearParams& params, [[maybe_unused]] const M
   if (status != cudaSuccess) return status;
   if (params.head_scale) return cudaErrorInvalidValue;
   if (!hasMmaTiling(params, params.T, tiling)) return cudaErrorInvalidValue;
-  const bool is_half = params.type == DataType::kFloat16;
-  if (params.int8) return (is_half ? launchMmaInt8Fp16 : launchMmaInt8Bf16)(params, tiling, stream);
-#ifdef PADFREE_HOPPER_ALONE
-  return cudaErrorNoKernelImageForDevice;
-#else
-  if (params.scale) return (is_half ? launchMmaE4m3Fp16 : launchMmaE4m3Bf16)(params, tiling, stream);
-  return (is_half ? launchMmaFp16 : launchMmaBf16)(params, tiling, stream);
-#endif
+  return (params.type == DataType::kFloat16 ? launchMmaOf<half> : launchMmaOf<__nv_bfloat16>)(params, tiling, stream);
 }
 
 #ifdef PADFREE_ARCH_90

@@ -13,7 +13,7 @@ SCRIPT = """
 set(PROJECT_SOURCE_DIR "@ROOT@")
 include("@ROOT@/cmake/PadfreeLibrary.cmake")
 @GIVEN@set(files @FILES@)
-@FUNCTION@(files)
+@FUNCTIONS@
 foreach(file ${files})
   message("${file}")
 endforeach()
@@ -29,12 +29,11 @@ FILES = [
 ]
 
 
-def result_lines(
-    cmake: CMake, folder: Path, files: list[str], function: str = "padfree_longest_first", given: str = ""
-) -> list[str]:
-    """What a function of PadfreeLibrary.cmake makes of a list, after the commands `given`."""
+def result_lines(cmake: CMake, folder: Path, files: list[str], *functions: str, given: str = "") -> list[str]:
+    """What functions of PadfreeLibrary.cmake make of a list, one after the other, after the commands `given`."""
     script = folder / "script.cmake"
-    text = SCRIPT.replace("@ROOT@", str(ROOT)).replace("@FILES@", " ".join(files)).replace("@FUNCTION@", function)
+    text = SCRIPT.replace("@ROOT@", str(ROOT)).replace("@FILES@", " ".join(files))
+    text = text.replace("@FUNCTIONS@", "\n".join(f"{function}(files)" for function in functions))
     text = text.replace("@GIVEN@", given)
     script.write_text(text, encoding="utf-8")
     command = [cmake.cmake, "-P", str(script)]
@@ -43,7 +42,7 @@ def result_lines(
 
 
 def test_files_of_many_kernels_come_first_and_the_hosts_last(cmake: CMake, tmp_path: Path) -> None:
-    assert result_lines(cmake, tmp_path, FILES) == [
+    assert result_lines(cmake, tmp_path, FILES, "padfree_longest_first") == [
         "plugins/linear/sm90/half/chunks_fp16.cu",
         "plugins/attention/sm90/short_fp16.cu",
         "plugins/attention/mma_fp16.cu",
@@ -54,23 +53,47 @@ def test_files_of_many_kernels_come_first_and_the_hosts_last(cmake: CMake, tmp_p
     ]
 
 
+def sources() -> list[str]:
+    """The files of kernels."""
+    return sorted(str(path) for path in (ROOT / "plugins").rglob("*.cu"))
+
+
 def test_every_file_stays(cmake: CMake, tmp_path: Path) -> None:
-    files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "plugins").rglob("*.cu"))
-    assert sorted(result_lines(cmake, tmp_path, files)) == files
-    assert sum("/sm90/half/" in file for file in files) >= 10  # the files that the order is about still have this name
+    assert sorted(result_lines(cmake, tmp_path, sources(), "padfree_longest_first")) == sources()
+
+
+def test_files_that_name_the_element_are_compiled_for_both_types(cmake: CMake, tmp_path: Path) -> None:
+    files = result_lines(cmake, tmp_path, sources(), "padfree_both_types")
+    copies = [Path(file) for file in files if Path(file).is_relative_to(tmp_path)]
+    named = [file for file in sources() if "PADFREE_ELEMENT" in Path(file).read_text("utf-8")]
+    assert sorted(set(files) - set(map(str, copies))) == sorted(set(sources()) - set(named))
+    assert len(copies) == 2 * len(named)
+    assert sum("/sm90/half/" in str(file) for file in copies) >= 10  # those that the order is about have this name
+    text = (tmp_path / "elements/linear/sm90/half/pairs_bf16.cu").read_text("utf-8")
+    assert text.splitlines() == [
+        "#define PADFREE_ELEMENT __nv_bfloat16",
+        '#include "linear/sm90/half/pairs.cu"',
+        "#undef PADFREE_ELEMENT",
+    ]
 
 
 def compiled_together(cmake: CMake, folder: Path, cores: int, architectures: str) -> tuple[list[str], list[list[str]]]:
-    """The files that are compiled alone, and the groups of the others."""
-    files = sorted(str(path) for path in (ROOT / "plugins").rglob("*.cu"))
+    """The files that are compiled alone, and the lines of the others."""
     given = f"set(PADFREE_CORES {cores})\nset(PADFREE_ARCHITECTURES {architectures})\n"
-    sources = [Path(file) for file in result_lines(cmake, folder, files, "padfree_compile_together", given)]
-    alone = [str(file) for file in sources if not file.is_relative_to(folder)]
-    groups = [file.read_text("utf-8").splitlines() for file in sources if file.is_relative_to(folder)]
-    together = [[str(ROOT / "plugins" / line.split('"')[1]) for line in lines] for lines in groups]
-    assert sorted([*alone, *(file for group in together for file in group)]) == files
-    assert all(len(group) > 1 for group in together)
-    return alone, together
+    functions = ("padfree_both_types", "padfree_compile_together")
+    files = [Path(file) for file in result_lines(cmake, folder, sources(), *functions, given=given)]
+    alone = [str(file) for file in files if not file.is_relative_to(folder / "together")]
+    groups = [file.read_text("utf-8").splitlines() for file in files if file.is_relative_to(folder / "together")]
+    both = result_lines(cmake, folder, sources(), "padfree_both_types")
+    copies = {Path(file).read_text("utf-8"): file for file in both if Path(file).is_relative_to(folder)}
+    texts = ["\n".join(lines) + "\n" for lines in groups]
+    for file in both:
+        is_copy = Path(file).is_relative_to(folder)
+        text = Path(file).read_text("utf-8") if is_copy else f'#include "{Path(file).relative_to(ROOT / "plugins")}"\n'
+        assert (file in alone) + sum(text in group for group in texts) == 1, file
+    assert len(copies) == sum(Path(file).is_relative_to(folder) for file in both)
+    assert all(sum(line.startswith("#include") for line in lines) > 1 for lines in groups)
+    return alone, groups
 
 
 def test_files_of_a_group_are_compiled_as_one(cmake: CMake, tmp_path: Path) -> None:
@@ -87,4 +110,4 @@ def test_on_few_cores_kinds_and_both_types_of_a_kernel_are_compiled_as_one(cmake
 def test_for_several_architectures_long_files_stay_apart(cmake: CMake, tmp_path: Path) -> None:
     alone, groups = compiled_together(cmake, tmp_path, 2, "80;90a")
     assert len(groups) == 11
-    assert str(ROOT / "plugins/linear/sm90/half/pairs_fp16.cu") in alone
+    assert str(tmp_path / "elements/linear/sm90/half/pairs_fp16.cu") in alone

@@ -127,6 +127,7 @@ def compiled(library_path: Path, tools: Path) -> list[Kernel]:
 def compile_log(nvcc: str, folder: Path, source: str) -> str:
     """What ptxas says of each kernel of a source for 8.6."""
     command = [nvcc, "-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-Xptxas=-v", "-I", str(PLUGINS)]
+    command += ["-DPADFREE_ELEMENT=half"]
     command += ["-gencode", "arch=compute_86,code=sm_86", "-cubin", "-o", str(folder / "x"), str(PLUGINS / source)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stderr
 
@@ -167,7 +168,7 @@ def test_the_library_for_all_gpus_is_small(library_path: Path) -> None:
 
 @pytest.mark.slow
 def test_gemms_compiled_for_a_gpu_of_less_shared_memory_spill_nothing(nvcc: str, tmp_path: Path) -> None:
-    found = COMPILED.findall(compile_log(nvcc, tmp_path, "linear/mma/half_fp16.cu"))
+    found = COMPILED.findall(compile_log(nvcc, tmp_path, "linear/mma/half.cu"))
     assert {tile for symbol, *_ in found for tile in re.findall(r"MmaTileILi(\d+)E", symbol)} == {
         str(number) for number in range(len(tiles()))
     }
@@ -178,7 +179,7 @@ def test_gemms_compiled_for_a_gpu_of_less_shared_memory_spill_nothing(nvcc: str,
 
 @pytest.mark.slow
 def test_attention_spills_little(nvcc: str, tmp_path: Path) -> None:
-    log = compile_log(nvcc, tmp_path, "attention/mma_fp16.cu")
+    log = compile_log(nvcc, tmp_path, "attention/mma.cu")
     spills = [int(number) for number in re.findall(r"(\d+) bytes spill (?:stores|loads)", log)]
     assert spills
     assert max(spills) <= ATTENTION_SPILLS

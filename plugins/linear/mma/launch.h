@@ -5,12 +5,18 @@
 
 namespace padfree {
 
+// What operands.cuh says of operands, for results of type T.
+template <typename T>
+struct MmaHalf;
+template <typename T, typename Sum>
+struct MmaBytes;
+template <typename T>
+using MmaE4m3 = MmaBytes<T, float>;
+template <typename T>
+using MmaInt8 = MmaBytes<T, int>;
+
 // A GEMM with operands of this kind and a tiling, after launchLinear's checks.
-cudaError_t launchMmaFp16(const LinearParams& params, const MmaTiling& tiling, cudaStream_t stream);
-cudaError_t launchMmaBf16(const LinearParams& params, const MmaTiling& tiling, cudaStream_t stream);
-cudaError_t launchMmaE4m3Fp16(const LinearParams& params, const MmaTiling& tiling, cudaStream_t stream);
-cudaError_t launchMmaE4m3Bf16(const LinearParams& params, const MmaTiling& tiling, cudaStream_t stream);
-cudaError_t launchMmaInt8Fp16(const LinearParams& params, const MmaTiling& tiling, cudaStream_t stream);
-cudaError_t launchMmaInt8Bf16(const LinearParams& params, const MmaTiling& tiling, cudaStream_t stream);
+template <typename Operands>
+cudaError_t launchMma(const LinearParams& params, const MmaTiling& tiling, cudaStream_t stream);
 
 }  // namespace padfree

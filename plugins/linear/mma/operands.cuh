@@ -8,6 +8,7 @@
 #include "common/ptx/int8.cuh"
 #include "common/ptx/mma.cuh"
 #include "linear/mma/copies.cuh"
+#include "linear/mma/launch.h"
 
 namespace padfree {
 
@@ -69,11 +70,6 @@ struct MmaBytes {
     }
   }
 };
-
-template <typename T>
-using MmaE4m3 = MmaBytes<T, float>;
-template <typename T>
-using MmaInt8 = MmaBytes<T, int>;
 
 // Whether the architecture that is compiled for multiplies such operands.
 template <typename Operands>

@@ -3,6 +3,6 @@
 
 namespace padfree {
 
-template cudaError_t launchMma<half>(const AttentionParams&, cudaStream_t);
+template cudaError_t launchMma<PADFREE_ELEMENT>(const AttentionParams&, cudaStream_t);
 
 }  // namespace padfree

@@ -3,6 +3,6 @@
 
 namespace padfree {
 
-template cudaError_t launchPrefixSm90<half>(const AttentionParams&, cudaStream_t);
+template cudaError_t launchPrefixSm90<PADFREE_ELEMENT>(const AttentionParams&, cudaStream_t);
 
 }  // namespace padfree

@@ -3,6 +3,6 @@
 
 namespace padfree {
 
-template cudaError_t launchShortSm90<__nv_bfloat16>(const AttentionParams&, cudaStream_t);
+template cudaError_t launchShortSm90<PADFREE_ELEMENT>(const AttentionParams&, cudaStream_t);
 
 }  // namespace padfree

@@ -3,6 +3,6 @@
 
 namespace padfree {
 
-template cudaError_t launchResidentE4m3Sm90<__nv_bfloat16>(const LinearParams&, const LinearTiling&, cudaStream_t);
+template cudaError_t launchResidentE4m3Sm90<PADFREE_ELEMENT>(const LinearParams&, const LinearTiling&, cudaStream_t);
 
 }  // namespace padfree

@@ -3,7 +3,7 @@
 
 namespace padfree {
 
-template cudaError_t launchHalfSm90<EpilogueKind::kInPlace, __nv_bfloat16>(const LinearParams&, const LinearTiling&,
+template cudaError_t launchHalfSm90<EpilogueKind::kHeads, PADFREE_ELEMENT>(const LinearParams&, const LinearTiling&,
                                                                            cudaStream_t);
 
 }  // namespace padfree

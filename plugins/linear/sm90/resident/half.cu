@@ -3,6 +3,6 @@
 
 namespace padfree {
 
-template cudaError_t launchResidentHalfSm90<half>(const LinearParams&, const LinearTiling&, cudaStream_t);
+template cudaError_t launchResidentHalfSm90<PADFREE_ELEMENT>(const LinearParams&, const LinearTiling&, cudaStream_t);
 
 }  // namespace padfree

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "linear/sm90/launch_e4m3.cuh"
+#include "linear/sm90/launch.cuh"
 
 namespace padfree {
 
-template cudaError_t launchE4m3Sm90<EpilogueKind::kInPlace, __nv_bfloat16>(const LinearParams&, const LinearTiling&,
+template cudaError_t launchHalfSm90<EpilogueKind::kPairs, PADFREE_ELEMENT>(const LinearParams&, const LinearTiling&,
                                                                            cudaStream_t);
 
 }  // namespace padfree

@@ -1,8 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include "attention/mma_prefix_kernel.cuh"
-
-namespace padfree {
-
-template cudaError_t launchMmaPrefix<half>(const AttentionParams&, cudaStream_t);
-
-}  // namespace padfree

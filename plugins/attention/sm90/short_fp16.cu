@@ -1,8 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include "attention/sm90/short_kernel.cuh"
-
-namespace padfree {
-
-template cudaError_t launchShortSm90<half>(const AttentionParams&, cudaStream_t);
-
-}  // namespace padfree

@@ -1,8 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include "attention/sm90/wide_kernel.cuh"
-
-namespace padfree {
-
-template cudaError_t launchWideSm90<half>(const AttentionParams&, cudaStream_t);
-
-}  // namespace padfree

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "linear/sm90/launch_e4m3.cuh"
+
+namespace padfree {
+
+template cudaError_t launchE4m3Sm90<EpilogueKind::kAnyChunks, PADFREE_ELEMENT>(const LinearParams&, const LinearTiling&,
+                                                                               cudaStream_t);
+template cudaError_t launchE4m3Sm90<EpilogueKind::kAnyInPlace, PADFREE_ELEMENT>(const LinearParams&,
+                                                                                const LinearTiling&, cudaStream_t);
+template cudaError_t launchE4m3Sm90<EpilogueKind::kActivated, PADFREE_ELEMENT>(const LinearParams&, const LinearTiling&,
+                                                                               cudaStream_t);
+
+}  // namespace padfree

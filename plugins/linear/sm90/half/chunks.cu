@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "linear/sm90/launch.cuh"
+
+namespace padfree {
+
+template cudaError_t launchHalfSm90<EpilogueKind::kChunks, PADFREE_ELEMENT>(const LinearParams&, const LinearTiling&,
+                                                                            cudaStream_t);
+
+}  // namespace padfree

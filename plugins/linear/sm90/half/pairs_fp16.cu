@@ -1,8 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include "linear/sm90/launch.cuh"
-
-namespace padfree {
-
-template cudaError_t launchHalfSm90<EpilogueKind::kPairs, half>(const LinearParams&, const LinearTiling&, cudaStream_t);
-
-}  // namespace padfree

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "linear/sm90/launch.cuh"
+
+namespace padfree {
+
+template cudaError_t launchHalfSm90<EpilogueKind::kAnyPairs, PADFREE_ELEMENT>(const LinearParams&, const LinearTiling&,
+                                                                              cudaStream_t);
+template cudaError_t launchHalfSm90<EpilogueKind::kAnyInPlace, PADFREE_ELEMENT>(const LinearParams&,
+                                                                                const LinearTiling&, cudaStream_t);
+template cudaError_t launchHalfSm90<EpilogueKind::kActivated, PADFREE_ELEMENT>(const LinearParams&, const LinearTiling&,
+                                                                               cudaStream_t);
+
+}  // namespace padfree

@@ -1,8 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include "linear/sm90/launch_resident.cuh"
-
-namespace padfree {
-
-template cudaError_t launchResidentHalfSm90<__nv_bfloat16>(const LinearParams&, const LinearTiling&, cudaStream_t);
-
-}  // namespace padfree
