@@ -5,10 +5,10 @@
 #include "attention/launch.h"
 #include "attention/prefix.h"
 #include "common/launch.h"
+#include "common/text.h"
 #include "shell/operator.h"
 #include "shell/result_types.h"
 #include "shell/schemas.h"
-#include "shell/text.h"
 
 namespace padfree {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <stdexcept>
 
+#include "common/text.h"
 #include "shell/operator.h"
-#include "shell/text.h"
 
 namespace padfree {
 

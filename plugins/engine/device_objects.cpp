@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/device_objects.h"
 
-#include "engine/failure.h"
+#include <stdexcept>
+
+#include "common/text.h"
 
 namespace padfree::engine {
 namespace {
@@ -20,13 +22,13 @@ Device::Device(int32_t number) : number_(number) {
   int count = 0;
   check(cuda.deviceCount(&count), "count the GPUs");
   if (number < 0) {
-    throw Failure(
+    throw std::runtime_error(
         "this instance is of kind KIND_CPU, and a plan runs on a GPU, allowed: KIND_GPU; correct "
         "instance_group in config.pbtxt");
   }
   if (number >= count) {
-    throw Failure("there is no GPU " + std::to_string(number) + ", this machine has " + std::to_string(count) +
-                  "; correct gpus in config.pbtxt's instance_group");
+    throw std::runtime_error(text("there is no GPU ", number, ", this machine has ", count,
+                                  "; correct gpus in config.pbtxt's instance_group"));
   }
   char name[kNameBytes] = "";
   int major = 0, minor = 0;
@@ -34,7 +36,7 @@ Device::Device(int32_t number) : number_(number) {
   check(cuda.deviceAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, number), "ask the GPU");
   check(cuda.deviceAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, number), "ask the GPU");
   name_ = name;
-  compute_capability_ = std::to_string(major) + "." + std::to_string(minor);
+  compute_capability_ = text(major, '.', minor);
   check(cuda.retainContext(&context_, number), "open the GPU");
 }
 

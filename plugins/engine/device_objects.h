@@ -75,7 +75,8 @@ class Stream {
   void zero(void* device_memory, size_t bytes) const;
   void synchronize() const;
 
-  // Records what `enqueue` puts on the stream. Throws Failure if it cannot be captured; the stream stays usable.
+  // Records what `enqueue` puts on the stream. Throws std::runtime_error if it cannot be captured; the stream stays
+  // usable.
   template <class Enqueue>
   CUgraph capture(Enqueue&& enqueue) const {
     check(driver().beginCapture(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "begin a capture");

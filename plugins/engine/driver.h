@@ -41,10 +41,10 @@ struct Driver {
 #undef PADFREE_DECLARE
 };
 
-// Opens and initialises the driver. Throws Failure if there is none, or if it does not work.
+// Opens and initialises the driver. Throws std::runtime_error if there is none, or if it does not work.
 const Driver& driver();
 
-// Throws Failure if the result is an error; `what` says what was tried.
+// Throws std::runtime_error if the result is an error; `what` says what was tried.
 void check(CUresult result, const char* what);
 
 }  // namespace padfree::engine

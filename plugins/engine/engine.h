@@ -3,8 +3,6 @@
 
 #include <memory>
 #include <mutex>
-#include <string>
-#include <vector>
 
 #include "engine/device_objects.h"
 #include "engine/engine_abi.h"
@@ -12,34 +10,25 @@
 
 namespace padfree::engine {
 
-// A tensor of the plan, as the backend described it.
-struct Tensor {
-  std::string name;
-  PadfreeRows rows;
-  std::vector<int64_t> trailing;
-  int64_t row_bytes;
+// A plan in TensorRT on one GPU, checked against its metadata.
+class DeviceEngine final : public Engine {
+ public:
+  explicit DeviceEngine(const PadfreePlan& plan);
+  ~DeviceEngine() override;
 
-  Dims shapeFor(const PadfreeSizes& sizes) const;
+  std::unique_ptr<Lane> openLane() override;
+  void read(void* destination, const void* source, int64_t bytes) const override;
+
+  const PadfreePlan plan;
+  const Device device;
+  std::unique_ptr<TensorRtEngine> engine;
+
+ private:
+  void checkOrigin() const;
+  void checkTensors() const;
+
+  mutable std::mutex reading_;
+  std::unique_ptr<Stream> reads_;
 };
 
 }  // namespace padfree::engine
-
-// A plan in TensorRT on one GPU, checked against its metadata.
-struct PadfreeEngine {
-  explicit PadfreeEngine(const PadfreePlan& plan);
-
-  void read(void* destination, const void* source, int64_t bytes);
-
-  padfree::engine::Device device;
-  std::unique_ptr<padfree::engine::TensorRtEngine> engine;
-  std::vector<padfree::engine::Tensor> inputs, outputs;
-  PadfreeSizes most{};
-  bool cuda_graphs;
-
- private:
-  void checkOrigin(const PadfreePlan& plan) const;
-  void checkTensors(const PadfreePlan& plan) const;
-
-  std::mutex reading_;
-  std::unique_ptr<padfree::engine::Stream> reads_;
-};

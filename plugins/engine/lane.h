@@ -33,26 +33,25 @@ struct Captured {
 
 using SizesKey = std::array<int64_t, 3>;
 
-}  // namespace padfree::engine
-
 // Runs an engine, one run at a time: a stream, one block of GPU memory and pinned memory for the largest run, a context
 // for any sizes, and CUDA graphs for sizes that come repeatedly.
 //
 // TensorRT's advice on CUDA graphs is followed: a plain run comes before every capture, every graph keeps a context of
 // its own, and all of them share the block.
-struct PadfreeLane {
-  explicit PadfreeLane(PadfreeEngine& owner);
-  ~PadfreeLane();
+class DeviceLane final : public Lane {
+ public:
+  explicit DeviceLane(const DeviceEngine& owner);
+  ~DeviceLane() override;
 
-  void arrange(const PadfreeSizes& sizes, void** inputs);
-  void copyIn(int32_t input, int64_t offset, const void* source, int64_t bytes);
-  void start(const bool* to_host);
-  void wait();
-  const void* output(int32_t number) const;
-  void copyOut(int32_t number, int64_t offset, void* destination, int64_t bytes);
-  void zeroOut(void* destination, int64_t bytes);
-  void finishCopies();
-  void settle();
+  void arrange(const PadfreeSizes& sizes, void** inputs) override;
+  void copyIn(size_t input, int64_t offset, const void* source, int64_t bytes) override;
+  void start(const bool* to_host) override;
+  void wait() override;
+  const char* output(size_t number) const override;
+  void copyOut(size_t number, int64_t offset, void* destination, int64_t bytes) override;
+  void zeroOut(void* destination, int64_t bytes) override;
+  void finishCopies() override;
+  void settle() noexcept override;
 
  private:
   struct DeviceCopy {
@@ -63,26 +62,28 @@ struct PadfreeLane {
 
   PadfreeSizes bucketOf(const PadfreeSizes& sizes) const;
   void choose(const PadfreeSizes& sizes);
-  void set(padfree::engine::Arranged& arranged, const PadfreeSizes& sizes);
-  padfree::engine::Placement place(padfree::engine::TensorRtContext& context, const PadfreeSizes& sizes) const;
-  void bind(padfree::engine::Arranged& arranged);
+  void set(Arranged& arranged, const PadfreeSizes& sizes);
+  Placement place(TensorRtContext& context, const PadfreeSizes& sizes) const;
+  void bind(Arranged& arranged);
   void zeroFiller();
   void upload();
   void download(const bool* to_host);
   void captureRun();
 
-  PadfreeEngine& owner_;
-  padfree::engine::Stream stream_;
-  padfree::engine::Arranged plain_;
-  std::unique_ptr<padfree::engine::Memory> block_, staging_in_, staging_out_;
-  padfree::engine::GraphCache<padfree::engine::SizesKey, padfree::engine::Captured> graphs_;
+  const DeviceEngine& owner_;
+  Stream stream_;
+  Arranged plain_;
+  std::unique_ptr<Memory> block_, staging_in_, staging_out_;
+  GraphCache<SizesKey, Captured> graphs_;
   bool captures_;
 
   // The run that was arranged last.
   PadfreeSizes sizes_{};
-  padfree::engine::Captured* replayed_ = nullptr;
-  std::unique_ptr<padfree::engine::Arranged> first_;  // a plain run whose sizes get a graph after it
-  const padfree::engine::Arranged* current_ = nullptr;
+  Captured* replayed_ = nullptr;
+  std::unique_ptr<Arranged> first_;  // a plain run whose sizes get a graph after it
+  const Arranged* current_ = nullptr;
   std::vector<DeviceCopy> device_copies_;
   std::vector<bool> to_host_;
 };
+
+}  // namespace padfree::engine

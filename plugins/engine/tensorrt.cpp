@@ -6,8 +6,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <mutex>
+#include <stdexcept>
 
-#include "engine/failure.h"
+#include "common/text.h"
 
 namespace padfree::engine {
 namespace {
@@ -51,8 +52,7 @@ void* loggerFor(int major) {
 }
 
 std::string toText(int version) {
-  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
-         std::to_string(version % 100);
+  return text(version / 10000, '.', version / 100 % 100, '.', version % 100);
 }
 
 int versionOf(const TensorRt& tensorrt) {
@@ -94,10 +94,11 @@ TensorRtLibrary::TensorRtLibrary(const std::string& wanted) {
     }
     found += (found.empty() ? "" : ", ") + version;
   }
-  throw Failure("the plan was built by TensorRT " + wanted + ", and the server has " +
-                (found.empty() ? "none (" + reason + ")" : found) +
-                "; plans run only in the version that built them: use the server release that has it, or build the "
-                "plan again with padfree build");
+  throw std::runtime_error(
+      "the plan was built by TensorRT " + wanted + ", and the server has " +
+      (found.empty() ? "none (" + reason + ")" : found) +
+      "; plans run only in the version that built them: use the server release that has it, or build the "
+      "plan again with padfree build");
 }
 
 void loadPlugins() {
@@ -108,8 +109,8 @@ void loadPlugins() {
     path = self.substr(0, self.rfind('/') + 1) + kRegister;
   }
   if (dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) == nullptr) {
-    throw Failure("the plan's plugins cannot be loaded (" + std::string(dlerror()) + "); keep " + kRegister +
-                  " and libpadfree.so beside libpadfree_engine.so");
+    throw std::runtime_error(text("the plan's plugins cannot be loaded (", dlerror(), "); keep ", kRegister,
+                                  " and libpadfree.so beside libpadfree_engine.so"));
   }
 }
 
@@ -121,11 +122,12 @@ TensorRtEngine::TensorRtEngine(const TensorRtLibrary& library, const std::string
   void* runtime = create(loggerFor(library.major()), library.versionNumber());
   // If CUDA does not work, 10.6 and 11.2 return the base of a null object: not null, but an address in the first page.
   if (reinterpret_cast<uintptr_t>(runtime) < kFirstPage) {
-    throw Failure("TensorRT cannot start (" + lastError() + "); look at nvidia-smi on this machine");
+    throw std::runtime_error("TensorRT cannot start (" + lastError() + "); look at nvidia-smi on this machine");
   }
   runtime_.reset(static_cast<nvinfer1::IRuntime*>(runtime));
   engine_.reset(runtime_->deserializeCudaEngine(plan.data(), plan.size()));
-  if (engine_ == nullptr) throw Failure(name + ": TensorRT cannot load it (" + lastError() + "); build the plan again");
+  if (engine_ == nullptr)
+    throw std::runtime_error(name + ": TensorRT cannot load it (" + lastError() + "); build the plan again");
   if (library.major() < kFirstVersionedMajor) {
     ten_ = tensorrt10::implementationOf<tensorrt10::CudaEngine>(engine_.get());
   }
@@ -135,14 +137,8 @@ int32_t TensorRtEngine::tensorCount() const {
   return ten_ != nullptr ? ten_->getNbIOTensors() : engine_->getNbIOTensors();
 }
 
-bool TensorRtEngine::isInput(const char* name) const {
-  const auto mode = ten_ != nullptr ? ten_->getTensorIOMode(name) : engine_->getTensorIOMode(name);
-  return mode == nvinfer1::TensorIOMode::kINPUT;
-}
-
-bool TensorRtEngine::isOutput(const char* name) const {
-  const auto mode = ten_ != nullptr ? ten_->getTensorIOMode(name) : engine_->getTensorIOMode(name);
-  return mode == nvinfer1::TensorIOMode::kOUTPUT;
+nvinfer1::TensorIOMode TensorRtEngine::mode(const char* name) const {
+  return ten_ != nullptr ? ten_->getTensorIOMode(name) : engine_->getTensorIOMode(name);
 }
 
 nvinfer1::DataType TensorRtEngine::type(const char* name) const {
@@ -154,8 +150,8 @@ std::unique_ptr<TensorRtContext> TensorRtEngine::newContext() const {
   auto* context =
       ten_ != nullptr ? ten_->createExecutionContext(kStrategy) : engine_->createExecutionContext(kStrategy);
   if (context == nullptr) {
-    throw Failure("TensorRT cannot make an execution context (" + lastError() +
-                  "); free GPU memory or build with a smaller profile");
+    throw std::runtime_error("TensorRT cannot make an execution context (" + lastError() +
+                             "); free GPU memory or build with a smaller profile");
   }
   return std::make_unique<TensorRtContext>(context, version_);
 }
@@ -170,18 +166,18 @@ TensorRtContext::TensorRtContext(nvinfer1::IExecutionContext* context, int versi
 void TensorRtContext::setShape(const char* name, const Dims& shape) {
   const nvinfer1::Dims dims = toDims(shape);
   if (ten_ != nullptr ? ten_->setInputShape(name, dims) : context_->setInputShape(name, dims)) return;
-  std::string text;
-  for (const int64_t size : shape) text += (text.empty() ? "" : ", ") + std::to_string(size);
-  throw Failure("the engine refused shape [" + text + "] for '" + name + "' (" + lastError() +
-                "); compare with its profile in padfree inspect");
+  std::vector<std::string> sizes;
+  for (const int64_t size : shape) sizes.push_back(text(size));
+  throw std::runtime_error(text("the engine refused shape [", join(sizes, ", "), "] for '", name, "' (", lastError(),
+                                "); compare with its profile in padfree inspect"));
 }
 
 void TensorRtContext::inferShapes() {
   const char* name = nullptr;
   const int32_t missing = ten_ != nullptr ? ten_->inferShapes(1, &name) : context_->inferShapes(1, &name);
   if (missing != 0) {
-    throw Failure("the engine has no shape for '" + std::string(name == nullptr ? "" : name) + "' (" + lastError() +
-                  "); build the plan again");
+    throw std::runtime_error(text("the engine has no shape for '", name == nullptr ? "" : name, "' (", lastError(),
+                                  "); build the plan again"));
   }
 }
 
@@ -196,8 +192,8 @@ size_t TensorRtContext::scratchBytes() {
 
 void TensorRtContext::setAddress(const char* name, void* memory) {
   if (ten_ != nullptr ? ten_->setTensorAddress(name, memory) : context_->setTensorAddress(name, memory)) return;
-  throw Failure("TensorRT refused the memory of '" + std::string(name) + "' (" + lastError() +
-                "); build the plan again");
+  throw std::runtime_error(
+      text("TensorRT refused the memory of '", name, "' (", lastError(), "); build the plan again"));
 }
 
 void TensorRtContext::setScratch(void* memory, size_t bytes) {
@@ -213,7 +209,7 @@ void TensorRtContext::setScratch(void* memory, size_t bytes) {
 void TensorRtContext::enqueue(CUstream stream) {
   auto* runtime_stream = reinterpret_cast<cudaStream_t>(stream);
   if (ten_ != nullptr ? ten_->enqueueV3(runtime_stream) : context_->enqueueV3(runtime_stream)) return;
-  throw Failure("TensorRT failed to run the engine (" + lastError() + "); look at the server's log");
+  throw std::runtime_error("TensorRT failed to run the engine (" + lastError() + "); look at the server's log");
 }
 
 std::string lastError() {

@@ -19,7 +19,8 @@ using Dims = std::vector<int64_t>;
 // TensorRT's library: the one in the process, or else one loaded by its name.
 class TensorRtLibrary {
  public:
-  // wanted: the version that built a plan, such as "10.6.0". Throws Failure if there is none of that version.
+  // wanted: the version that built a plan, such as "10.6.0". Throws std::runtime_error if there is none of that
+  // version.
   explicit TensorRtLibrary(const std::string& wanted);
 
   int major() const { return tensorrt_.major; }
@@ -33,7 +34,8 @@ class TensorRtLibrary {
   std::string version_;
 };
 
-// Registers padfree's plugins in every TensorRT of the process. Throws Failure if their libraries are missing.
+// Registers padfree's plugins in every TensorRT of the process. Throws std::runtime_error if their libraries are
+// missing.
 void loadPlugins();
 
 class TensorRtContext;
@@ -44,8 +46,7 @@ class TensorRtEngine {
   TensorRtEngine(const TensorRtLibrary& library, const std::string& plan, const std::string& name);
 
   int32_t tensorCount() const;
-  bool isInput(const char* name) const;
-  bool isOutput(const char* name) const;
+  nvinfer1::TensorIOMode mode(const char* name) const;
   nvinfer1::DataType type(const char* name) const;
   std::unique_ptr<TensorRtContext> newContext() const;  // without device memory of its own
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "common/text.h"
 #include "linear/measure.h"
 #include "linear/tables.h"
 #include "linear/tiling.h"
@@ -9,7 +10,6 @@
 #include "shell/operator.h"
 #include "shell/result_types.h"
 #include "shell/schemas.h"
-#include "shell/text.h"
 
 namespace padfree {
 namespace {
@@ -62,55 +62,30 @@ LinearTable tableOf(const std::vector<int32_t>& field) {
 }
 
 // PadfreeLinear, and PadfreeLinearFp8 and PadfreeLinearInt8, whose operands have a byte.
-class Linear : public Operator {
+template <OperandType kOperands>
+class Linear final : public Operator {
  public:
-  Linear(const OperatorSchema& schema, const Attributes& attributes, OperandType type = OperandType::kHalf)
-      : Operator(schema, attributes),
-        x_(input("x")),
-        weight_(input("weight")),
-        scale_(input("scale")),
-        bias_(input("bias")),
-        residual_(input("residual")),
-        x_moments_(input("x_moments")),
-        residual_moments_(input("residual_moments")),
-        residual_scale_(input("residual_scale")),
-        positions_(input("positions")),
-        frequencies_(input("frequencies")),
-        head_scale_(input("head_scale")),
-        y_(output("y")),
-        y_e4m3_(output("y_e4m3")),
-        y_int8_(output("y_int8")),
-        y_factors_(input("y_factors")),
-        moments_(output("moments")),
-        x_epsilon_(attributes.real("x_epsilon")),
-        residual_epsilon_(attributes.real("residual_epsilon")),
-        y_scale_(type == OperandType::kE4m3 ? attributes.real("y_scale") : 1.f),
-        type_(type),
-        gated_(attributes.flag("gated")),
-        rms_(attributes.flag("rms")),
-        rotary_features_(attributes.integer("rotary_features")),
-        activation_(activationOf(attributes.choice("activation"))),
-        table_(type == OperandType::kInt8 ? LinearTable{} : tableOf(attributes.measured("choices"))) {}
+  using Operator::Operator;
 
   void checkSizes(const Sizes& sizes) const override {
-    const int multiple = hasBytes() ? kByteSizeMultiple : kSizeMultiple;
-    const int gated_multiple = kPairBlock * (hasBytes() ? 2 : 1);
+    const int multiple = kHasBytes ? kByteSizeMultiple : kSizeMultiple;
+    const int gated_multiple = kPairBlock * (kHasBytes ? 2 : 1);
     for (const char* letter : {"K", "N"}) {
       const int64_t size = sizes.get(letter);
       if (size < 0 || (size > 0 && size % multiple == 0)) continue;
       throw std::invalid_argument(
-          text("the weight has ", letter, " = ", size, "; allowed: multiples of ", multiple, nextStep()));
+          text("the weight has ", letter, " = ", size, "; allowed: multiples of ", multiple, kAdvice));
     }
-    if (gated_ && sizes.get("N") % gated_multiple > 0) {
+    if (constants_.gated && sizes.get("N") % gated_multiple > 0) {
       throw std::invalid_argument(
-          text("the gated weight has N = ", sizes.get("N"), "; allowed: multiples of ", gated_multiple, nextStep()));
+          text("the gated weight has N = ", sizes.get("N"), "; allowed: multiples of ", gated_multiple, kAdvice));
     }
-    if (sizes.get("N") >= 0 && rotary_features_ > sizes.get("N")) {
-      throw std::invalid_argument(text("rotary_features is ", rotary_features_, " with N = ", sizes.get("N"),
+    if (sizes.get("N") >= 0 && constants_.rotary_features > sizes.get("N")) {
+      throw std::invalid_argument(text("rotary_features is ", constants_.rotary_features, " with N = ", sizes.get("N"),
                                        "; allowed: up to N; rewrite the model again"));
     }
-    if (head_scale_ != kAbsent && rotary_features_ % kNormedHead != 0) {
-      throw std::invalid_argument(text("rotary_features is ", rotary_features_,
+    if (head_scale_ != kAbsent && constants_.rotary_features % kNormedHead != 0) {
+      throw std::invalid_argument(text("rotary_features is ", constants_.rotary_features,
                                        " with norms_heads; allowed: multiples of ", kNormedHead,
                                        "; rewrite the model again"));
     }
@@ -123,25 +98,24 @@ class Linear : public Operator {
   std::vector<int32_t> measure(const ProfiledTensors& tensors) const override {
     int device = 0;
     check(cudaGetDevice(&device), "there is no GPU to measure on");
-    checkGpu(type_);
-    if (type_ == OperandType::kInt8) return {};  // the cost model chooses between its few tiles
-    static constexpr float kPresent[1] = {};     // only whether pointers are null is looked at
-    const auto present = [&](int index) { return index == kAbsent ? nullptr : kPresent; };
-    LinearParams params{};
-    params.K = tensors.maximum(weight_, hasBytes() ? 1 : 0);
-    params.N = tensors.maximum(weight_, hasBytes() ? 0 : 1);
-    setAttributes(params);
-    params.type = tensors.type(hasBytes() ? bias_ : x_);
+    checkGpu(kOperands);
+    if (kOperands == OperandType::kInt8) return {};  // the cost model chooses between its few tiles
+    static float present_data[1] = {};               // only whether pointers are null is looked at
+    const auto present = [&](int index) { return index == kAbsent ? nullptr : present_data; };
+    LinearParams params = constants_;
+    params.K = tensors.maximum(weight_, kHasBytes ? 1 : 0);
+    params.N = tensors.maximum(weight_, kHasBytes ? 0 : 1);
+    params.type = tensors.type(kHasBytes ? bias_ : x_);
     params.scale = present(scale_);
-    params.y = y_ == kAbsent ? nullptr : const_cast<float*>(kPresent);
-    params.y_e4m3 = y_e4m3_ == kAbsent ? nullptr : const_cast<float*>(kPresent);
+    params.y = present(y_);
+    params.y_e4m3 = present(y_e4m3_);
     params.bias = present(bias_);
     params.residual = present(residual_);
     params.x_moments = present(x_moments_);
     params.residual_moments = present(residual_moments_);
     params.residual_scale = present(residual_scale_);
     params.head_scale = present(head_scale_);
-    params.moments = moments_ == kAbsent ? nullptr : const_cast<float*>(kPresent);
+    params.moments = present(moments_);
     const int max_tokens = tensors.maximum(x_, 0);
     if (max_tokens < 1) return {};
     const int min_tokens = std::max(tensors.minimum(x_, 0), 1);
@@ -158,7 +132,7 @@ class Linear : public Operator {
   }
 
   cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const override {
-    LinearParams params{};
+    LinearParams params = constants_;
     params.x = tensors.input(x_);
     params.weight = tensors.input(weight_);
     params.scale = tensors.input<float>(scale_);
@@ -178,22 +152,27 @@ class Linear : public Operator {
     params.scratch = tensors.scratch();
     params.T = tensors.size(x_, 0);
     params.K = tensors.size(x_, 1);
-    params.N = tensors.size(weight_, hasBytes() ? 0 : 1);
-    setAttributes(params);
-    params.type = tensors.type(hasBytes() ? bias_ : x_);
+    params.N = tensors.size(weight_, kHasBytes ? 0 : 1);
+    params.type = tensors.type(kHasBytes ? bias_ : x_);
     return launchLinear(params, choose(params.T), stream);
   }
 
  private:
-  void setAttributes(LinearParams& params) const {
-    params.int8 = type_ == OperandType::kInt8;
-    params.rotary_features = rotary_features_;
-    params.x_epsilon = x_epsilon_;
-    params.residual_epsilon = params.head_epsilon = residual_epsilon_;
-    params.y_scale = y_scale_;
-    params.activation = activation_;
-    params.gated = gated_;
-    params.rms = rms_;
+  static constexpr bool kHasBytes = kOperands != OperandType::kHalf;
+  static constexpr const char* kAdvice = kHasBytes ? kByteNextStep : kNextStep;
+
+  // What does not change from call to call.
+  LinearParams constants() const {
+    LinearParams params{};
+    params.int8 = kOperands == OperandType::kInt8;
+    params.rotary_features = attributes_.integer("rotary_features");
+    params.x_epsilon = attributes_.real("x_epsilon");
+    params.residual_epsilon = params.head_epsilon = attributes_.real("residual_epsilon");
+    params.y_scale = kOperands == OperandType::kE4m3 ? attributes_.real("y_scale") : 1.f;
+    params.activation = activationOf(attributes_.choice("activation"));
+    params.gated = attributes_.flag("gated");
+    params.rms = attributes_.flag("rms");
+    return params;
   }
 
   LinearChoice choose(int tokens) const {
@@ -202,9 +181,6 @@ class Linear : public Operator {
                          [](const LinearRange& item, int token_count) { return item.tokens < token_count; });
     return range == table_.end() ? kLinearAuto : range->choice;
   }
-
-  bool hasBytes() const { return type_ != OperandType::kHalf; }
-  const char* nextStep() const { return hasBytes() ? kByteNextStep : kNextStep; }
 
   static void checkTokens(int64_t T, int64_t N) {
     const int64_t limit = maxLinearTokens(N);
@@ -221,40 +197,29 @@ class Linear : public Operator {
                                      "; rewrite the model again, or with --norms separate"));
   }
 
-  const int x_, weight_, scale_, bias_, residual_, x_moments_, residual_moments_, residual_scale_, positions_,
-      frequencies_, head_scale_, y_, y_e4m3_, y_int8_, y_factors_, moments_;
-  const float x_epsilon_, residual_epsilon_, y_scale_;
-  const OperandType type_;
-  const bool gated_, rms_;
-  const int rotary_features_;
-  const Activation activation_;
-  const LinearTable table_;  // ascending tokens
-};
-
-class LinearFp8 final : public Linear {
- public:
-  LinearFp8(const OperatorSchema& schema, const Attributes& attributes)
-      : Linear(schema, attributes, OperandType::kE4m3) {}
-};
-
-class LinearInt8 final : public Linear {
- public:
-  LinearInt8(const OperatorSchema& schema, const Attributes& attributes)
-      : Linear(schema, attributes, OperandType::kInt8) {}
+  const int x_ = input("x"), weight_ = input("weight"), scale_ = input("scale"), bias_ = input("bias"),
+            residual_ = input("residual"), x_moments_ = input("x_moments"),
+            residual_moments_ = input("residual_moments"), residual_scale_ = input("residual_scale"),
+            positions_ = input("positions"), frequencies_ = input("frequencies"), head_scale_ = input("head_scale"),
+            y_ = output("y"), y_e4m3_ = output("y_e4m3"), y_int8_ = output("y_int8"), y_factors_ = input("y_factors"),
+            moments_ = output("moments");
+  const LinearParams constants_ = constants();
+  const LinearTable table_ =  // ascending tokens
+      kOperands == OperandType::kInt8 ? LinearTable{} : tableOf(attributes_.measured("choices"));
 };
 
 }  // namespace
 
 OperatorInfo linearOperator() {
-  return {linearSchema(), makeOperator<Linear>};
+  return {linearSchema(), makeOperator<Linear<OperandType::kHalf>>};
 }
 
 OperatorInfo linearFp8Operator() {
-  return {linearFp8Schema(), makeOperator<LinearFp8>};
+  return {linearFp8Schema(), makeOperator<Linear<OperandType::kE4m3>>};
 }
 
 OperatorInfo linearInt8Operator() {
-  return {linearInt8Schema(), makeOperator<LinearInt8>};
+  return {linearInt8Schema(), makeOperator<Linear<OperandType::kInt8>>};
 }
 
 }  // namespace padfree

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stdexcept>
 
+#include "common/text.h"
 #include "pool/launch.h"
 #include "shell/operator.h"
 #include "shell/schemas.h"
-#include "shell/text.h"
 
 namespace padfree {
 namespace {

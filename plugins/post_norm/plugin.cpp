@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stdexcept>
 
+#include "common/text.h"
 #include "linear/launch.h"
 #include "post_norm/launch.h"
 #include "shell/operator.h"
 #include "shell/schemas.h"
-#include "shell/text.h"
 
 namespace padfree {
 namespace {

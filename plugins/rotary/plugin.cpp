@@ -2,10 +2,10 @@
 #include <limits>
 #include <stdexcept>
 
+#include "common/text.h"
 #include "rotary/launch.h"
 #include "shell/operator.h"
 #include "shell/schemas.h"
-#include "shell/text.h"
 
 namespace padfree {
 namespace {

@@ -7,8 +7,8 @@
 #include <stdexcept>
 
 #include "attention/task.h"
+#include "common/text.h"
 #include "shell/shape.h"
-#include "shell/text.h"
 
 namespace padfree {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shell/device_code.h"
 
-#include "shell/text.h"
+#include "common/text.h"
 
 #ifndef PADFREE_ARCHITECTURES
 #define PADFREE_ARCHITECTURES ""

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "shell/text.h"
+#include "common/text.h"
 
 namespace padfree {
 namespace {

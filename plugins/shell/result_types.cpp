@@ -5,7 +5,7 @@
 
 #include <stdexcept>
 
-#include "shell/text.h"
+#include "common/text.h"
 
 namespace padfree {
 

@@ -6,7 +6,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "shell/text.h"
+#include "common/text.h"
 
 namespace padfree {
 namespace {

@@ -4,7 +4,7 @@
 #include <limits>
 #include <stdexcept>
 
-#include "shell/text.h"
+#include "common/text.h"
 
 namespace padfree {
 namespace {

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "common/text.h"
 #include "shell/device_code.h"
 #include "shell/logging.h"
 #include "shell/signature.h"
-#include "shell/text.h"
 
 namespace padfree {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <stdexcept>
 
-#include "shell/text.h"
+#include "common/text.h"
 
 namespace padfree {
 namespace {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "common/text.h"
 #include "triton_backend/failure.h"
 #include "triton_backend/instance.h"
 #include "triton_backend/model.h"
@@ -38,10 +39,10 @@ void checkServer() {
   uint32_t major = 0, minor = 0;
   check(TRITONBACKEND_ApiVersion(&major, &minor));
   if (major == kTritonApiMajor && minor >= kTritonApiMinor) return;
-  throw Failure("the server has backend API " + std::to_string(major) + "." + std::to_string(minor) +
-                    ", allowed: " + std::to_string(kTritonApiMajor) + "." + std::to_string(kTritonApiMinor) +
-                    " and newer minor versions; use a server from 23.10 on, with a padfree made for its major version",
-                TRITONSERVER_ERROR_UNSUPPORTED);
+  throw Failure(
+      text("the server has backend API ", major, ".", minor, ", allowed: ", kTritonApiMajor, ".", kTritonApiMinor,
+           " and newer minor versions; use a server from 23.10 on, with a padfree made for its major version"),
+      TRITONSERVER_ERROR_UNSUPPORTED);
 }
 
 // The engine library that the server's options name, or the one next to this library.

@@ -27,7 +27,7 @@ Instance::Instance(std::shared_ptr<Model> model, TRITONBACKEND_ModelInstance* ha
       engine_(model_->engineOn(device)),
       metrics_(model_->backend().families, model_->name(), model_->version(), handle, countersOf(*model_)) {
   for (int32_t i = 0; i < model_->settings().contexts; ++i) {
-    lanes_.push_back(std::make_unique<Lane>(engine_));
+    lanes_.push_back(engine_->openLane());
     free_.push_back(lanes_.back().get());
   }
   model_->free_lanes += static_cast<int>(free_.size());

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <stdexcept>
 
+#include "common/text.h"
 #include "tokenizer/numbers.h"
 #include "triton_backend/failure.h"
 
@@ -28,6 +29,18 @@ struct TypeName {
 constexpr TypeName kTypes[] = {{"float32", kPadfreeFloat32, 4},   {"float16", kPadfreeFloat16, 2},
                                {"bfloat16", kPadfreeBFloat16, 2}, {"int32", kPadfreeInt32, 4},
                                {"int64", kPadfreeInt64, 8},       {"bool", kPadfreeBool, 1}};
+
+struct RoleName {
+  const char* name;
+  Input::Role role;
+  PadfreeRows rows;
+};
+constexpr RoleName kRoles[] = {{"tokens", Input::Role::kTokens, kPadfreeTokens},
+                               {"per_sequence", Input::Role::kPerSequence, kPadfreeSequences},
+                               {"seq_lens", Input::Role::kSeqLens, kPadfreeSequences},
+                               {"max_seqlen", Input::Role::kMaxSeqLen, kPadfreeSlots},
+                               {"prefix", Input::Role::kPrefix, kPadfreeOnce},
+                               {"unread", Input::Role::kUnread, kPadfreeTokens}};
 
 template <class Names>
 bool isOneOf(const Names& names, const std::string& name) {
@@ -53,9 +66,9 @@ class Reader {
   }
 
   const std::string& string(const Json& object, const char* field) const {
-    const std::string& text = object[field].text();
-    if (text.empty()) damaged(std::string("no '") + field + "'");
-    return text;
+    const std::string& value = object[field].text();
+    if (value.empty()) damaged(text("no '", field, "'"));
+    return value;
   }
 
   const TypeName& type(const Json& object) const {
@@ -81,14 +94,11 @@ int64_t rowBytes(const Reader& reader, const std::vector<int64_t>& trailing, int
   return bytes;
 }
 
-Input::Role readRole(const Reader& reader, const Json& item) {
+const RoleName& readRole(const Reader& reader, const Json& item) {
   const std::string& role = reader.string(item, "role");
-  if (role == "tokens") return Input::Role::kTokens;
-  if (role == "per_sequence") return Input::Role::kPerSequence;
-  if (role == "seq_lens") return Input::Role::kSeqLens;
-  if (role == "max_seqlen") return Input::Role::kMaxSeqLen;
-  if (role == "prefix") return Input::Role::kPrefix;
-  if (role == "unread") return Input::Role::kUnread;
+  for (const RoleName& known : kRoles) {
+    if (role == known.name) return known;
+  }
   reader.refuse("input '" + reader.string(item, "name") + "' has the role " + role.substr(0, 40) +
                 ", which this backend does not fill" + kPython);
 }
@@ -96,7 +106,9 @@ Input::Role readRole(const Reader& reader, const Json& item) {
 Input readInput(const Reader& reader, const Json& item, const Json& all_excluded) {
   Input input;
   input.name = reader.string(item, "name");
-  input.role = readRole(reader, item);
+  const RoleName& role = readRole(reader, item);
+  input.role = role.role;
+  input.rows = role.rows;
   const TypeName& type = reader.type(item);
   input.type = type.type;
   const std::string original = isAbsent(item["original"]) ? input.name : item["original"].text();

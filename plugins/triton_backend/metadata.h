@@ -10,14 +10,10 @@
 namespace padfree {
 
 // An input of the plan, as the metadata next to it describe it.
-struct Input {
+struct Input : PadfreeTensor {  // of int32, or of float32 for embeddings and numbers per sequence
   enum class Role { kTokens, kPerSequence, kSeqLens, kMaxSeqLen, kPrefix, kUnread };
 
-  std::string name;
   Role role;
-  PadfreeType type;               // int32, or float32 for embeddings and numbers per sequence
-  std::vector<int64_t> trailing;  // sizes after the axis of tokens or sequences
-  int64_t row_bytes;
   int64_t limit;                  // values are 0..limit-1; 0: no limit is known
   std::vector<int32_t> excluded;  // values that stand for padding
   bool zero_when_missing;         // token types, and lengths of prompts
@@ -25,13 +21,7 @@ struct Input {
   bool comesWithRequests() const { return role == Role::kTokens || role == Role::kPerSequence; }
 };
 
-struct Output {
-  std::string name;
-  PadfreeRows rows;  // tokens or sequences
-  PadfreeType type;
-  std::vector<int64_t> trailing;
-  int64_t row_bytes;
-};
+using Output = PadfreeTensor;  // with rows of tokens or sequences
 
 // What model.plan.json says, as far as a server needs it.
 struct Metadata {

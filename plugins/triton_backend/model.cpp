@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/text.h"
 #include "triton_backend/failure.h"
 #include "triton_backend/sha256.h"
 
@@ -19,8 +20,8 @@ void checkPlan(const std::string& plan, const Metadata& metadata) {
   const auto bytes = static_cast<int64_t>(file.tellg());
   if (bytes != metadata.plan_bytes) {
     throw Failure(
-        plan + ": " + std::to_string(bytes) + " bytes, its metadata says " + std::to_string(metadata.plan_bytes) +
-        ": the plan is truncated or not the one that was built; copy both files again or build the plan again");
+        text(plan, ": ", bytes, " bytes, its metadata says ", metadata.plan_bytes,
+             ": the plan is truncated or not the one that was built; copy both files again or build the plan again"));
   }
   file.seekg(0);
   Sha256 sha256;
@@ -38,10 +39,9 @@ void checkPlan(const std::string& plan, const Metadata& metadata) {
 
 int64_t narrowed(const char* parameter, int64_t wanted, int64_t allowed) {
   if (wanted > allowed) {
-    throw Failure("'" + std::string(parameter) + "' is " + std::to_string(wanted) + ", allowed: at most " +
-                  std::to_string(allowed) +
-                  ", which one run of this model takes; correct config.pbtxt, or build the "
-                  "engine for more");
+    throw Failure(text("'", parameter, "' is ", wanted, ", allowed: at most ", allowed,
+                       ", which one run of this model takes; correct config.pbtxt, or build the "
+                       "engine for more"));
   }
   return wanted == 0 ? allowed : wanted;
 }
@@ -82,8 +82,19 @@ std::shared_ptr<Engine> Model::engineOn(int32_t device) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::shared_ptr<Engine> engine = engines_[device].lock();
   if (engine == nullptr) {
-    const EngineOptions options{plan_, device, settings_.allow_other_gpu, settings_.cuda_graphs};
-    engine = std::make_shared<Engine>(backend_->library, metadata_, options);
+    PadfreePlan plan;
+    plan.path = plan_;
+    plan.tensorrt = metadata_.tensorrt;
+    plan.compute_capability = metadata_.compute_capability;
+    plan.gpu_name = metadata_.gpu_name;
+    plan.has_plugins = metadata_.has_plugins;
+    plan.allow_other_gpu = settings_.allow_other_gpu;
+    plan.cuda_graphs = settings_.cuda_graphs;
+    plan.device = device;
+    plan.most = {metadata_.max_tokens, metadata_.max_sequences, metadata_.max_slots};
+    plan.inputs.assign(metadata_.inputs.begin(), metadata_.inputs.end());
+    plan.outputs = metadata_.outputs;
+    engine = backend_->engines.open(plan);
     engines_[device] = engine;
   }
   return engine;

@@ -19,9 +19,9 @@ namespace padfree {
 
 // What all models of a server share.
 struct Backend {
-  explicit Backend(const std::string& engine_library) : library(engine_library) {}
+  explicit Backend(const std::string& engine_library) : engines(loadEngineLibrary(engine_library)) {}
 
-  const EngineLibrary library;
+  const PadfreeEngineApi& engines;
   const MetricFamilies families;
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/text.h"
 #include "triton_backend/failure.h"
 #include "triton_backend/parameters.h"
 
@@ -57,12 +58,13 @@ const char* typeName(PadfreeType type) {
 void checkTensor(const char* kind, const Json& item, const char* type) {
   const std::string& name = item["name"].text();
   if (type == nullptr) {
-    throw Failure(std::string("config.pbtxt has the ") + kind + " '" + name.substr(0, 100) +
-                  "', which the plan does not have; leave it out, or write the repository again with padfree triton");
+    throw Failure(
+        text("config.pbtxt has the ", kind, " '", name.substr(0, 100),
+             "', which the plan does not have; leave it out, or write the repository again with padfree triton"));
   }
   if (item["data_type"].text() != type) {
-    throw Failure(std::string("config.pbtxt has the ") + kind + " '" + name + "' with " + item["data_type"].text() +
-                  ", allowed: " + type + ", which the plan has; correct config.pbtxt");
+    throw Failure(text("config.pbtxt has the ", kind, " '", name, "' with ", item["data_type"].text(),
+                       ", allowed: ", type, ", which the plan has; correct config.pbtxt"));
   }
 }
 
@@ -159,9 +161,8 @@ void checkTexts(const TextSettings& texts, const Metadata& metadata) {
                   metadata.inputs[metadata.ids].name + "'" + remedy);
   }
   if (texts.max_length > metadata.longest) {
-    throw Failure("'padfree_max_length' is " + std::to_string(texts.max_length) + ", allowed: at most " +
-                  std::to_string(metadata.longest) +
-                  ", the longest sequence that the plan takes; correct config.pbtxt");
+    throw Failure(text("'padfree_max_length' is ", texts.max_length, ", allowed: at most ", metadata.longest,
+                       ", the longest sequence that the plan takes; correct config.pbtxt"));
   }
   for (const Input& input : metadata.inputs) {
     if (typeOfOwnInput(input.name, /*takes_texts=*/true) != nullptr && input.comesWithRequests()) {

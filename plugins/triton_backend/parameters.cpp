@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "triton_backend/parameters.h"
 
+#include "common/text.h"
 #include "triton_backend/failure.h"
 
 namespace padfree {
@@ -22,7 +23,7 @@ int64_t readNumber(const std::string& name, const std::string& value, int64_t le
     if (is_number) number = 10 * number + (c - '0');
   }
   if (!is_number || number < least || number > most) {
-    refuseParameter(name, value, std::to_string(least) + ".." + std::to_string(most));
+    refuseParameter(name, value, text(least, "..", most));
   }
   return number;
 }

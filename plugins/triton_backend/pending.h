@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "triton_backend/engine_library.h"
+#include "engine/engine_abi.h"
 #include "triton_backend/metadata.h"
 #include "triton_backend/open_request.h"
 #include "triton_backend/request.h"

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 
+#include "common/text.h"
 #include "triton_backend/failure.h"
 #include "triton_backend/model_settings.h"
 #include "triton_backend/tensors.h"
@@ -67,8 +68,8 @@ void readSeqLens(const Tensor* tensor, const Engine& engine, RequestData& data) 
   data.seq_lens.assign(data.sequences, static_cast<int32_t>(data.width));
   if (tensor == nullptr) return;
   if (tensor->shape != std::vector<int64_t>{data.sequences, 1}) {
-    throw Failure(std::string("'") + kSeqLens + "' has shape " + toText(tensor->shape) +
-                  ", allowed: " + toText({data.sequences, 1}) + "; send one length per sequence");
+    throw Failure(text("'", kSeqLens, "' has shape ", toText(tensor->shape), ", allowed: ", toText({data.sequences, 1}),
+                       "; send one length per sequence"));
   }
   checkType(*tensor, kPadfreeInt32);
   checkBytes(*tensor, sizeof(int32_t));
@@ -76,8 +77,8 @@ void readSeqLens(const Tensor* tensor, const Engine& engine, RequestData& data) 
   std::memcpy(data.seq_lens.data(), column.data, tensor->bytes);
   for (const int32_t length : data.seq_lens) {
     if (length < 1 || length > data.width) {
-      throw Failure(std::string("'") + kSeqLens + "' holds " + std::to_string(length) + ", allowed: 1.." +
-                    std::to_string(data.width) + ", the width of the rows; send the tokens of each sequence");
+      throw Failure(text("'", kSeqLens, "' holds ", length, ", allowed: 1..", data.width,
+                         ", the width of the rows; send the tokens of each sequence"));
     }
   }
 }
@@ -146,13 +147,13 @@ void tokenize(const std::vector<Tensor>& tensors, const TextTokenizer& tokenizer
   const std::vector<EncodedText> texts = tokenizer.encode(readTexts(tensors, settings));
   data.sequences = static_cast<int64_t>(texts.size());
   data.columns.resize(metadata.inputs.size());
-  for (const EncodedText& text : texts) {
-    if (text.ids.empty()) {
-      throw Failure("text " + std::to_string(data.seq_lens.size()) + " has no tokens; send a text with a word in it");
+  for (const EncodedText& encoded : texts) {
+    if (encoded.ids.empty()) {
+      throw Failure(text("text ", data.seq_lens.size(), " has no tokens; send a text with a word in it"));
     }
-    data.seq_lens.push_back(static_cast<int32_t>(text.ids.size()));
+    data.seq_lens.push_back(static_cast<int32_t>(encoded.ids.size()));
     data.width = std::max<int64_t>(data.width, data.seq_lens.back());
-    data.truncated.push_back(text.isCut() ? 1 : 0);
+    data.truncated.push_back(encoded.isCut() ? 1 : 0);
   }
   for (size_t i = 0; i < metadata.inputs.size(); ++i) {
     const Input& input = metadata.inputs[i];

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "triton_backend/engine_library.h"
+#include "engine/engine_abi.h"
 #include "triton_backend/metadata.h"
 #include "triton_backend/text_tokenizer.h"
 #include "triton_backend/triton_abi.h"

@@ -109,7 +109,7 @@ bool skipCancelled(Run& run) {
 
 void start(const Run& run, const Metadata& metadata, Lane& lane) {
   std::vector<void*> inputs(metadata.inputs.size());
-  lane.arrange(run.sizes, inputs);
+  lane.arrange(run.sizes, inputs.data());
   for (size_t i = 0; i < inputs.size(); ++i) {
     packInput(run, metadata.inputs[i], {lane, i, static_cast<char*>(inputs[i]), 0});
   }

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "triton_backend/engine_library.h"
+#include "engine/engine_abi.h"
 #include "triton_backend/failure.h"
 #include "triton_backend/metadata.h"
 #include "triton_backend/pending.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "triton_backend/tensors.h"
 
+#include "common/text.h"
 #include "triton_backend/failure.h"
 
 namespace padfree {
@@ -58,9 +59,9 @@ TensorPiece pieceOf(const Tensor& tensor, uint32_t index) {
 }
 
 std::string toText(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  return text + "]";
+  std::vector<std::string> sizes;
+  for (const int64_t size : shape) sizes.push_back(text(size));
+  return text('[', join(sizes, ", "), ']');
 }
 
 void checkBytes(const Tensor& tensor, int64_t item_bytes) {
@@ -70,8 +71,8 @@ void checkBytes(const Tensor& tensor, int64_t item_bytes) {
     if (bytes < 0) break;
   }
   if (bytes < 0 || static_cast<uint64_t>(bytes) != tensor.bytes) {
-    throw Failure("'" + tensor.name + "' has shape " + toText(tensor.shape) + " and " + std::to_string(tensor.bytes) +
-                  " bytes, which do not go together; send as many values as the shape says");
+    throw Failure(text("'", tensor.name, "' has shape ", toText(tensor.shape), " and ", tensor.bytes,
+                       " bytes, which do not go together; send as many values as the shape says"));
   }
 }
 

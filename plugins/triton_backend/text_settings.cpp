@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "common/text.h"
 #include "tokenizer/utf8.h"
 #include "triton_backend/failure.h"
 #include "triton_backend/parameters.h"
@@ -22,9 +23,8 @@ void checkOutputs(const Json& config, const TextSettings& settings) {
   for (const Json& item : config["output"].items()) {
     const std::string& name = item["name"].text();
     if (isTextOutput(name, settings)) continue;
-    std::string allowed;
-    for (const std::string& output : textOutputs(settings)) allowed += (allowed.empty() ? "" : ", ") + output;
-    throw Failure("config.pbtxt lists output '" + name.substr(0, 100) + "', allowed: " + allowed +
+    throw Failure("config.pbtxt lists output '" + name.substr(0, 100) +
+                  "', allowed: " + join(textOutputs(settings), ", ") +
                   "; correct it, or write the repository again with padfree triton");
   }
 }
@@ -77,8 +77,8 @@ bool readTextParameter(const std::string& name, const std::string& value, TextSe
 
 void checkTextSettings(const TextSettings& settings) {
   if (settings.max_length != 0) return;
-  throw Failure(std::string("parameter '") + kMaxLength +
-                "' is missing; add it to config.pbtxt, or write the repository again with padfree triton");
+  throw Failure(text("parameter '", kMaxLength,
+                     "' is missing; add it to config.pbtxt, or write the repository again with padfree triton"));
 }
 
 TextSettings readTextSettings(const Json& config) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "common/text.h"
 #include "tokenizer/utf8.h"
 #include "triton_backend/failure.h"
 
@@ -64,17 +65,16 @@ std::vector<std::u32string> decode(const std::vector<std::string_view>& strings,
     if (strings[at].size() > strings[largest].size()) largest = at;
   }
   if (strings[largest].size() > static_cast<size_t>(settings.max_text_bytes)) {
-    throw Failure(nameText(name) + " " + std::to_string(largest) + " has " + std::to_string(strings[largest].size()) +
-                  " bytes, allowed: " + std::to_string(settings.max_text_bytes) +
-                  "; send a shorter text, or serve with a larger padfree_max_text_bytes");
+    throw Failure(text(nameText(name), " ", largest, " has ", strings[largest].size(),
+                       " bytes, allowed: ", settings.max_text_bytes,
+                       "; send a shorter text, or serve with a larger padfree_max_text_bytes"));
   }
   std::vector<std::u32string> texts;
   for (size_t at = 0; at < strings.size(); ++at) {
     texts.push_back(prompt);
     const size_t bad = decodeUtf8(strings[at], texts.back());
     if (bad == kAllRead) continue;
-    throw Failure(nameText(name) + " " + std::to_string(at) + " is not UTF-8 (from byte " + std::to_string(bad) +
-                  " on); encode texts as UTF-8");
+    throw Failure(text(nameText(name), " ", at, " is not UTF-8 (from byte ", bad, " on); encode texts as UTF-8"));
   }
   return texts;
 }
@@ -126,29 +126,28 @@ size_t textBytes(const std::vector<Tensor>& tensors) {
 }
 
 TextRequest readTexts(const std::vector<Tensor>& tensors, const TextSettings& settings) {
-  const Tensor *text = find(tensors, kText), *pair = find(tensors, kTextPair);
-  if (text == nullptr) {
+  const Tensor *first = find(tensors, kText), *pair = find(tensors, kTextPair);
+  if (first == nullptr) {
     throw Failure("'text' is missing; send one text per row, and 'text_pair' only beside it");
   }
   if (settings.takes_pairs_alone && pair == nullptr) {
     throw Failure("'text_pair' is missing, and the model scores pairs; send a second text for each text");
   }
-  const Values values(*text);
-  const auto strings = readStrings(*text, values.view);
+  const Values values(*first);
+  const auto strings = readStrings(*first, values.view);
   const Values pair_values = pair == nullptr ? Values(Tensor{}) : Values(*pair);
   const auto pair_strings = pair == nullptr ? std::vector<std::string_view>{} : readStrings(*pair, pair_values.view);
   if (pair != nullptr && pair_strings.size() != strings.size()) {
-    throw Failure("'text_pair' has " + std::to_string(pair_strings.size()) + " texts, 'text' has " +
-                  std::to_string(strings.size()) + "; send one second text for each text");
+    throw Failure(text("'text_pair' has ", pair_strings.size(), " texts, 'text' has ", strings.size(),
+                       "; send one second text for each text"));
   }
   TextRequest read;
   for (const auto* column : {&strings, &pair_strings}) {
     for (const std::string_view string : *column) read.bytes += string.size();
   }
   if (read.bytes > static_cast<size_t>(settings.max_request_bytes)) {
-    throw Failure("the request has " + std::to_string(read.bytes) +
-                  " bytes of text, allowed: " + std::to_string(settings.max_request_bytes) +
-                  "; send fewer texts per request, or serve with a larger padfree_max_request_bytes");
+    throw Failure(text("the request has ", read.bytes, " bytes of text, allowed: ", settings.max_request_bytes,
+                       "; send fewer texts per request, or serve with a larger padfree_max_request_bytes"));
   }
   read.texts = decode(strings, kText, settings, settings.prompt);
   if (pair != nullptr) read.pairs = decode(pair_strings, kTextPair, settings, {});

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "common/text.h"
 #include "triton_backend/failure.h"
 
 namespace padfree {
@@ -20,11 +21,10 @@ Number load(const char* values, int64_t index) {
 }
 
 std::string where(const Input& input, int64_t sequence, int64_t index) {
-  std::string text = " at sequence " + std::to_string(sequence);
-  if (input.role != Input::Role::kTokens) return text;
+  if (input.role != Input::Role::kTokens) return text(" at sequence ", sequence);
   int64_t numbers = 1;
   for (const int64_t size : input.trailing) numbers *= size;
-  return text + ", position " + std::to_string(index / numbers);
+  return text(" at sequence ", sequence, ", position ", index / numbers);
 }
 
 // Whether all values are in 0..limit-1: taken as unsigned, negative ones are the largest. It has no branches, so that
@@ -43,18 +43,18 @@ void checkIntegers(const Input& input, const char* values, int64_t count, int64_
     if (!areBelow(values, count, limit)) {
       int64_t at = 0;
       while (load<uint32_t>(values, at) < limit) ++at;
-      throw Failure("'" + input.name + "' value " + std::to_string(load<int32_t>(values, at)) +
-                    where(input, sequence, at) + ": allowed 0.." + std::to_string(limit - 1) +
-                    (is_of_tokens ? "; tokenise with the tokenizer that belongs to this model"
-                                  : "; pass a value that the model has"));
+      throw Failure(text("'", input.name, "' value ", load<int32_t>(values, at), where(input, sequence, at),
+                         ": allowed 0..", limit - 1,
+                         (is_of_tokens ? "; tokenise with the tokenizer that belongs to this model"
+                                       : "; pass a value that the model has")));
     }
   }
   for (const int32_t excluded : input.excluded) {
     for (int64_t at = 0; at < count; ++at) {
       if (load<int32_t>(values, at) != excluded) continue;
-      throw Failure("'" + input.name + "' value " + std::to_string(excluded) + where(input, sequence, at) +
-                    ": it stands for padding, and the model counts no position for it; leave padding out of the "
-                    "sequences, or rewrite the model with --interface padded");
+      throw Failure(text("'", input.name, "' value ", excluded, where(input, sequence, at),
+                         ": it stands for padding, and the model counts no position for it; leave padding out of the "
+                         "sequences, or rewrite the model with --interface padded"));
     }
   }
 }
@@ -63,8 +63,8 @@ void checkFloats(const Input& input, const char* values, int64_t count, int64_t 
   for (int64_t at = 0; at < count; ++at) {
     const auto value = load<float>(values, at);
     if (std::isfinite(value)) continue;
-    throw Failure("'" + input.name + "' value " + std::to_string(value) + where(input, sequence, at) +
-                  ": allowed: finite numbers; correct what makes them");
+    throw Failure(text("'", input.name, "' value ", value, where(input, sequence, at),
+                       ": allowed: finite numbers; correct what makes them"));
   }
 }
 
@@ -73,15 +73,13 @@ void checkFloats(const Input& input, const char* values, int64_t count, int64_t 
 void checkLengths(const std::vector<int32_t>& seq_lens, const Metadata& metadata) {
   const auto longest = std::max_element(seq_lens.begin(), seq_lens.end());
   if (*longest <= metadata.longest) return;
-  const std::string length = std::to_string(*longest);
-  const std::string found =
-      "sequence " + std::to_string(longest - seq_lens.begin()) + " has " + length + " tokens, the ";
+  const std::string found = text("sequence ", longest - seq_lens.begin(), " has ", *longest, " tokens, the ");
   if (metadata.max_positions > 0 && *longest > metadata.max_positions) {
-    const std::string positions = std::to_string(metadata.max_positions);
-    throw Failure(found + "model has " + positions + " positions; truncate it to " + positions + " tokens or split it");
+    throw Failure(text(found, "model has ", metadata.max_positions, " positions; truncate it to ",
+                       metadata.max_positions, " tokens or split it"));
   }
-  throw Failure(found + "engine's profile takes " + std::to_string(metadata.longest) +
-                "; truncate it, or build the engine with --max-seq-len " + length);
+  throw Failure(text(found, "engine's profile takes ", metadata.longest,
+                     "; truncate it, or build the engine with --max-seq-len ", *longest));
 }
 
 void checkValues(const Input& input, const char* values, const std::vector<int32_t>& seq_lens, int64_t width) {

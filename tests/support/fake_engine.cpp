@@ -18,41 +18,26 @@
 #include <fstream>
 #include <map>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "engine/engine_abi.h"
 
+namespace padfree {
 namespace {
 
 constexpr int64_t kModulus = 2039;  // all results are exact in 16 bits of floating point
 
-struct Tensor {
-  std::string name;
-  PadfreeRows rows;
-  PadfreeType type;
-  int64_t width;  // numbers in a row
-
-  int64_t rowBytes() const {
-    if (type == kPadfreeInt64) return 8 * width;
-    if (type == kPadfreeFloat16 || type == kPadfreeBFloat16) return 2 * width;
-    return type == kPadfreeBool ? width : 4 * width;
-  }
-};
+// Numbers in a row.
+int64_t widthOf(const PadfreeTensor& tensor) {
+  int64_t width = 1;
+  for (const int64_t size : tensor.trailing) width *= size;
+  return width;
+}
 
 std::atomic<int> live_engines{0}, live_lanes{0};
-
-bool fail(PadfreeError* error, const std::string& message) {
-  std::snprintf(error->text, sizeof(error->text), "%s", message.c_str());
-  return false;
-}
-
-Tensor copyOf(const PadfreeTensor& tensor) {
-  int64_t width = 1;
-  for (int32_t i = 0; i < tensor.trailing_count; ++i) width *= tensor.trailing[i];
-  return {tensor.name, tensor.rows, tensor.type, width};
-}
 
 // A whole number below 2048 as half precision or bfloat16.
 uint16_t toBits(int64_t value, PadfreeType type) {
@@ -97,30 +82,100 @@ int64_t modulo(int64_t value) {
   return ((value % kModulus) + kModulus) % kModulus;
 }
 
-}  // namespace
+struct FakeEngine final : Engine {
+  explicit FakeEngine(const PadfreePlan& wanted) : plan(wanted) {
+    std::ifstream file(plan.path);
+    if (!file) throw std::runtime_error(plan.path + " cannot be read");
+    std::string name;
+    for (int64_t value = 0; file >> name >> value;) settings[name] = value;
+    if (setting("fail_open") > 0) throw std::runtime_error("the plan does not want to be opened");
+    ++live_engines;
+    std::fprintf(stderr, "fake engine: opened on device %d, %d live\n", plan.device, live_engines.load());
+  }
+  ~FakeEngine() override {
+    --live_engines;
+    std::fprintf(stderr, "fake engine: closed, %d engines and %d lanes live\n", live_engines.load(), live_lanes.load());
+  }
 
-struct PadfreeEngine {
-  std::vector<Tensor> inputs, outputs;
-  std::map<std::string, int64_t> settings;
-  int64_t max_tokens, max_sequences, max_slots;
+  std::unique_ptr<Lane> openLane() override;
+  void read(void* destination, const void* source, int64_t bytes) const override {
+    std::memcpy(destination, source, bytes);
+  }
 
   int64_t setting(const char* name) const {
     const auto found = settings.find(name);
     return found == settings.end() ? -1 : found->second;
   }
+
+  const PadfreePlan plan;
+  std::map<std::string, int64_t> settings;
 };
 
-struct PadfreeLane {
-  PadfreeEngine* engine;
-  PadfreeSizes sizes{};
-  std::vector<std::vector<char>> inputs, outputs;
-  std::vector<bool> to_host;
-  std::chrono::steady_clock::time_point ends;
+struct FakeLane final : Lane {
+  explicit FakeLane(const FakeEngine& owner) : engine(owner) { ++live_lanes; }
+  ~FakeLane() override { --live_lanes; }
 
+  void arrange(const PadfreeSizes& wanted, void** memory) override {
+    const PadfreePlan& plan = engine.plan;
+    if (wanted.tokens < 1 || wanted.tokens > plan.most.tokens || wanted.sequences < 1 ||
+        wanted.sequences > plan.most.sequences || wanted.slots < 1 || wanted.slots > plan.most.slots) {
+      throw std::runtime_error("the profile does not take these sizes");
+    }
+    sizes = wanted;
+    const int64_t rows[] = {sizes.tokens, sizes.sequences, sizes.slots, 1};
+    inputs.clear();
+    for (size_t i = 0; i < plan.inputs.size(); ++i) {
+      const PadfreeTensor& input = plan.inputs[i];
+      inputs.emplace_back(rows[input.rows] * input.row_bytes, '\xcd');  // what nobody writes is no small number
+      memory[i] = inputs.back().data();
+    }
+    outputs.clear();
+    for (const PadfreeTensor& output : plan.outputs) outputs.emplace_back(rows[output.rows] * output.row_bytes);
+  }
+
+  void copyIn(size_t input, int64_t offset, const void* source, int64_t bytes) override {
+    std::memcpy(inputs[input].data() + offset, source, bytes);
+  }
+
+  void start(const bool* wanted) override {
+    to_host.assign(wanted, wanted + outputs.size());
+    const int64_t delay = engine.setting("delay_us");
+    ends = std::chrono::steady_clock::now() + std::chrono::microseconds(delay > 0 ? delay : 0);
+  }
+
+  void wait() override {
+    std::this_thread::sleep_until(ends);
+    const std::vector<int64_t> seq_lens = lengths();
+    int64_t sum = 0;
+    for (const int64_t length : seq_lens) sum += length;
+    if (sum != sizes.tokens) throw std::runtime_error("seq_lens do not add up to the tokens");
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (engine.plan.inputs[i].rows == kPadfreeOnce && load(inputs[i], 0, kPadfreeInt32) != -1) {
+        throw std::runtime_error("the number for the whole run is not -1");
+      }
+    }
+    const int64_t bad = engine.setting("fail_value");
+    for (int64_t t = 0; bad >= 0 && t < sizes.tokens; ++t) {
+      if (load(inputs[0], t, kPadfreeInt32) == bad) throw std::runtime_error("the run met a value that fails");
+    }
+    compute(seq_lens);
+  }
+
+  const char* output(size_t number) const override { return to_host[number] ? outputs[number].data() : nullptr; }
+  void copyOut(size_t output, int64_t offset, void* destination, int64_t bytes) override {
+    std::memcpy(destination, outputs[output].data() + offset, bytes);
+  }
+  void zeroOut(void* destination, int64_t bytes) override { std::memset(destination, 0, bytes); }
+  void finishCopies() override {}
+  void settle() noexcept override {
+    for (auto& output : outputs) output.assign(output.size(), '\xcd');  // nobody reads them now
+  }
+
+ private:
   std::vector<int64_t> lengths() const {
     std::vector<int64_t> found;
     for (size_t i = 0; i < inputs.size(); ++i) {
-      if (engine->inputs[i].name != "seq_lens") continue;
+      if (engine.plan.inputs[i].name != "seq_lens") continue;
       for (int64_t b = 0; b < sizes.sequences; ++b) found.push_back(load(inputs[i], b, kPadfreeInt32));
     }
     return found;
@@ -129,11 +184,11 @@ struct PadfreeLane {
   int64_t ofToken(int64_t token, int64_t factor) const {
     int64_t sum = 0, number = 0;
     for (size_t i = 0; i < inputs.size(); ++i) {
-      const Tensor& input = engine->inputs[i];
+      const PadfreeTensor& input = engine.plan.inputs[i];
       if (input.rows != kPadfreeTokens) continue;
       ++number;
-      for (int64_t k = 0; k < input.width; ++k) {
-        sum += number * factor * load(inputs[i], token * input.width + k, input.type);
+      for (int64_t k = 0; k < widthOf(input); ++k) {
+        sum += number * factor * load(inputs[i], token * widthOf(input) + k, input.type);
       }
     }
     return sum;
@@ -142,11 +197,11 @@ struct PadfreeLane {
   int64_t ofSequence(int64_t sequence) const {
     int64_t sum = 0, number = 0;
     for (size_t i = 0; i < inputs.size(); ++i) {
-      const Tensor& input = engine->inputs[i];
+      const PadfreeTensor& input = engine.plan.inputs[i];
       if (input.rows != kPadfreeSequences || input.name == "seq_lens") continue;
       ++number;
-      for (int64_t k = 0; k < input.width; ++k) {
-        sum += 1000 * number * (k + 1) * load(inputs[i], sequence * input.width + k, input.type);
+      for (int64_t k = 0; k < widthOf(input); ++k) {
+        sum += 1000 * number * (k + 1) * load(inputs[i], sequence * widthOf(input) + k, input.type);
       }
     }
     return sum;
@@ -154,7 +209,7 @@ struct PadfreeLane {
 
   void compute(const std::vector<int64_t>& seq_lens) {
     for (size_t o = 0; o < outputs.size(); ++o) {
-      const Tensor& output = engine->outputs[o];
+      const PadfreeTensor& output = engine.plan.outputs[o];
       int64_t token = 0;
       for (int64_t b = 0; b < sizes.sequences; ++b) {
         int64_t pooled = ofSequence(b);
@@ -162,137 +217,38 @@ struct PadfreeLane {
           pooled += ofToken(token, p + 1);
           if (output.rows != kPadfreeTokens) continue;
           const int64_t value = 3 * seq_lens[b] + 7 * p + ofToken(token, 1);
-          for (int64_t e = 0; e < output.width; ++e) {
-            store(outputs[o].data() + token * output.rowBytes(), e, modulo(e + value), output.type);
+          for (int64_t e = 0; e < widthOf(output); ++e) {
+            store(outputs[o].data() + token * output.row_bytes, e, modulo(e + value), output.type);
           }
         }
         if (output.rows != kPadfreeSequences) continue;
-        for (int64_t e = 0; e < output.width; ++e) {
-          store(outputs[o].data() + b * output.rowBytes(), e, modulo(e + pooled), output.type);
+        for (int64_t e = 0; e < widthOf(output); ++e) {
+          store(outputs[o].data() + b * output.row_bytes, e, modulo(e + pooled), output.type);
         }
       }
     }
   }
+
+  const FakeEngine& engine;
+  PadfreeSizes sizes{};
+  std::vector<std::vector<char>> inputs, outputs;
+  std::vector<bool> to_host;
+  std::chrono::steady_clock::time_point ends;
 };
 
-namespace {
-
-PadfreeEngine* openEngine(const PadfreePlan* plan, PadfreeError* error) {
-  std::ifstream file(plan->path);
-  if (!file) return fail(error, std::string(plan->path) + " cannot be read"), nullptr;
-  auto* engine = new PadfreeEngine{{}, {}, {}, plan->max_tokens, plan->max_sequences, plan->max_slots};
-  std::string name;
-  for (int64_t value = 0; file >> name >> value;) engine->settings[name] = value;
-  if (engine->setting("fail_open") > 0) {
-    delete engine;
-    return fail(error, "the plan does not want to be opened"), nullptr;
-  }
-  for (int32_t i = 0; i < plan->input_count; ++i) engine->inputs.push_back(copyOf(plan->inputs[i]));
-  for (int32_t i = 0; i < plan->output_count; ++i) engine->outputs.push_back(copyOf(plan->outputs[i]));
-  ++live_engines;
-  std::fprintf(stderr, "fake engine: opened on device %d, %d live\n", plan->device, live_engines.load());
-  return engine;
+std::unique_ptr<Lane> FakeEngine::openLane() {
+  return std::make_unique<FakeLane>(*this);
 }
 
-void closeEngine(PadfreeEngine* engine) {
-  delete engine;
-  --live_engines;
-  std::fprintf(stderr, "fake engine: closed, %d engines and %d lanes live\n", live_engines.load(), live_lanes.load());
+std::unique_ptr<Engine> open(const PadfreePlan& plan) {
+  return std::make_unique<FakeEngine>(plan);
 }
 
-PadfreeLane* openLane(PadfreeEngine* engine, PadfreeError*) {
-  ++live_lanes;
-  return new PadfreeLane{engine, {}, {}, {}, {}, {}};
-}
-
-void closeLane(PadfreeLane* lane) {
-  delete lane;
-  --live_lanes;
-}
-
-bool arrange(PadfreeLane* lane, const PadfreeSizes* sizes, void** inputs, PadfreeError* error) {
-  const PadfreeEngine& engine = *lane->engine;
-  if (sizes->tokens < 1 || sizes->tokens > engine.max_tokens || sizes->sequences < 1 ||
-      sizes->sequences > engine.max_sequences || sizes->slots < 1 || sizes->slots > engine.max_slots) {
-    return fail(error, "the profile does not take these sizes");
-  }
-  lane->sizes = *sizes;
-  const int64_t rows[] = {sizes->tokens, sizes->sequences, sizes->slots, 1};
-  lane->inputs.clear();
-  for (size_t i = 0; i < engine.inputs.size(); ++i) {
-    const Tensor& input = engine.inputs[i];
-    lane->inputs.emplace_back(rows[input.rows] * input.rowBytes(), '\xcd');  // what nobody writes is no small number
-    inputs[i] = lane->inputs.back().data();
-  }
-  lane->outputs.clear();
-  for (const Tensor& output : engine.outputs) lane->outputs.emplace_back(rows[output.rows] * output.rowBytes());
-  return true;
-}
-
-bool copyIn(PadfreeLane* lane, int32_t input, int64_t offset, const void* source, int64_t bytes, PadfreeError*) {
-  std::memcpy(lane->inputs[input].data() + offset, source, bytes);
-  return true;
-}
-
-bool start(PadfreeLane* lane, const bool* to_host, PadfreeError*) {
-  lane->to_host.assign(to_host, to_host + lane->engine->outputs.size());
-  const int64_t delay = lane->engine->setting("delay_us");
-  lane->ends = std::chrono::steady_clock::now() + std::chrono::microseconds(delay > 0 ? delay : 0);
-  return true;
-}
-
-bool wait(PadfreeLane* lane, PadfreeError* error) {
-  std::this_thread::sleep_until(lane->ends);
-  const std::vector<int64_t> seq_lens = lane->lengths();
-  int64_t sum = 0;
-  for (const int64_t length : seq_lens) sum += length;
-  if (sum != lane->sizes.tokens) return fail(error, "seq_lens do not add up to the tokens");
-  for (size_t i = 0; i < lane->inputs.size(); ++i) {
-    if (lane->engine->inputs[i].rows == kPadfreeOnce && load(lane->inputs[i], 0, kPadfreeInt32) != -1) {
-      return fail(error, "the number for the whole run is not -1");
-    }
-  }
-  const int64_t bad = lane->engine->setting("fail_value");
-  for (int64_t t = 0; bad >= 0 && t < lane->sizes.tokens; ++t) {
-    if (load(lane->inputs[0], t, kPadfreeInt32) == bad) return fail(error, "the run met a value that fails");
-  }
-  lane->compute(seq_lens);
-  return true;
-}
-
-const void* output(PadfreeLane* lane, int32_t number) {
-  return lane->to_host[number] ? lane->outputs[number].data() : nullptr;
-}
-
-bool copyOut(PadfreeLane* lane, int32_t number, int64_t offset, void* destination, int64_t bytes, PadfreeError*) {
-  std::memcpy(destination, lane->outputs[number].data() + offset, bytes);
-  return true;
-}
-
-bool zeroOut(PadfreeLane*, void* destination, int64_t bytes, PadfreeError*) {
-  std::memset(destination, 0, bytes);
-  return true;
-}
-
-bool finishCopies(PadfreeLane*, PadfreeError*) {
-  return true;
-}
-
-void settle(PadfreeLane* lane) {
-  for (auto& output : lane->outputs) output.assign(output.size(), '\xcd');  // nobody reads them now
-}
-
-bool readDevice(PadfreeEngine*, void* destination, const void* source, int64_t bytes, PadfreeError*) {
-  std::memcpy(destination, source, bytes);
-  return true;
-}
-
-constexpr PadfreeEngineApi kApi = {kPadfreeEngineAbi, openEngine, closeEngine,  openLane, closeLane,
-                                   arrange,           copyIn,     start,        wait,     output,
-                                   copyOut,           zeroOut,    finishCopies, settle,   readDevice};
+constexpr PadfreeEngineApi kApi = {kPadfreeEngineAbi, open};
 
 }  // namespace
+}  // namespace padfree
 
-extern "C" __attribute__((visibility("default"))) const PadfreeEngineApi* padfree_engine_api() {
-  return &kApi;
+extern "C" __attribute__((visibility("default"))) const padfree::PadfreeEngineApi* padfree_engine_api() {
+  return &padfree::kApi;
 }

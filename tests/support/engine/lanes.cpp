@@ -14,6 +14,8 @@
 #include "engine/engine_abi.h"
 #include "engine/fake_cuda.h"
 
+using namespace padfree;
+
 namespace {
 
 constexpr int64_t kMostTokens = 200, kMostSequences = 6, kWidth = 3, kHidden = 5, kVector = 4;
@@ -32,13 +34,7 @@ struct Run {
 
 class Driver {
  public:
-  Driver(const PadfreeEngineApi& api, PadfreeEngine* engine) : api_(api) {
-    for (PadfreeLane*& lane : lanes_) lane = api.open_lane(engine, &error_);
-    if (lanes_[0] == nullptr || lanes_[1] == nullptr) fail(error_.text);
-  }
-  ~Driver() {
-    for (PadfreeLane* lane : lanes_) api_.close_lane(lane);
-  }
+  explicit Driver(Engine& engine) : lanes_{engine.openLane(), engine.openLane()} {}
 
   void start(int lane) {
     Run& run = runs_[lane];
@@ -46,19 +42,19 @@ class Driver {
     const auto tokens = static_cast<int64_t>(run.ids.size());
     const PadfreeSizes sizes{tokens, static_cast<int64_t>(run.lens.size()), run.slots};
     void* inputs[5];
-    require(api_.arrange(lanes_[lane], &sizes, inputs, &error_));
+    lanes_[lane]->arrange(sizes, inputs);
     fill(lane, 0, inputs[0], run.ids.data(), run.ids.size() * sizeof(int32_t));
     fill(lane, 1, inputs[1], run.boxes.data(), run.boxes.size() * sizeof(float));
     fill(lane, 2, inputs[2], run.numbers.data(), run.numbers.size() * sizeof(float));
     std::memcpy(inputs[3], run.lens.data(), run.lens.size() * sizeof(int32_t));
     std::memset(inputs[4], 0, run.slots * sizeof(int32_t));
     const bool to_host[] = {run.hidden_to_host, run.vector_to_host};
-    require(api_.start(lanes_[lane], to_host, &error_));
+    lanes_[lane]->start(to_host);
   }
 
   void finish(int lane) {
     const Run& run = runs_[lane];
-    require(api_.wait(lanes_[lane], &error_));
+    lanes_[lane]->wait();
     const auto hidden = result(lane, 0, run.hidden_to_host, run.ids.size() * kHidden);
     const auto vector = result(lane, 1, run.vector_to_host, run.lens.size() * kVector);
     size_t t = 0;
@@ -72,7 +68,7 @@ class Driver {
       }
       for (int64_t e = 0; e < kVector; ++e) compare(vector[b * kVector + e], e + pooled);
     }
-    if (random_() % 4 != 0) api_.settle(lanes_[lane]);
+    if (random_() % 4 != 0) lanes_[lane]->settle();
   }
 
  private:
@@ -103,7 +99,7 @@ class Driver {
       const size_t at = starts[part], size = starts[part + 1] - at;
       const char* source = static_cast<const char*>(values) + at;
       if (random_() % 4 == 0) {
-        require(api_.copy_in(lanes_[lane], input, at, source, size, &error_));
+        lanes_[lane]->copyIn(input, at, source, size);
       } else {
         std::memcpy(static_cast<char*>(memory) + at, source, size);
       }
@@ -111,33 +107,28 @@ class Driver {
   }
 
   std::vector<float> result(int lane, int output, bool to_host, size_t count) {
-    const void* host = api_.output(lanes_[lane], output);
+    const void* host = lanes_[lane]->output(output);
     if ((host != nullptr) != to_host) fail("an output is not where it was wanted");
     std::vector<float> values(count + 1, 7.0F);
     if (to_host) {
       std::memcpy(values.data(), host, count * sizeof(float));
     } else {
       const int64_t half = static_cast<int64_t>(count / 2 * sizeof(float)), all = count * sizeof(float);
-      require(api_.copy_out(lanes_[lane], output, half, values.data() + count / 2, all - half, &error_));
-      require(api_.copy_out(lanes_[lane], output, 0, values.data(), half, &error_));
+      lanes_[lane]->copyOut(output, half, values.data() + count / 2, all - half);
+      lanes_[lane]->copyOut(output, 0, values.data(), half);
     }
-    require(api_.zero_out(lanes_[lane], values.data() + count, sizeof(float), &error_));
-    require(api_.finish_copies(lanes_[lane], &error_));
+    lanes_[lane]->zeroOut(values.data() + count, sizeof(float));
+    lanes_[lane]->finishCopies();
     if (values[count] != 0) fail("what should be zero is not");
     return values;
   }
 
-  void require(bool success) const {
-    if (!success) fail(error_.text);
-  }
   static void compare(float found, int64_t sum) {
     const auto expected = static_cast<float>(sum % 2039);
     if (found != expected) fail("found " + std::to_string(found) + ", expected " + std::to_string(expected));
   }
 
-  const PadfreeEngineApi& api_;
-  PadfreeError error_{};
-  PadfreeLane* lanes_[2]{};
+  std::unique_ptr<Lane> lanes_[2];
   Run runs_[2];
   std::mt19937 random_{5};
 };
@@ -149,45 +140,37 @@ int main(int count, char** arguments) {
   void* handle = dlopen(arguments[1], RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) fail(dlerror());
   const PadfreeEngineApi& api = *reinterpret_cast<PadfreeEngineApiFunction*>(dlsym(handle, kPadfreeEngineApiName))();
-  const int64_t three[] = {kWidth}, five[] = {kHidden}, four[] = {kVector};
-  const PadfreeTensor inputs[] = {{"ids", kPadfreeTokens, kPadfreeInt32, 0, nullptr},
-                                  {"boxes", kPadfreeTokens, kPadfreeFloat32, 1, three},
-                                  {"numbers", kPadfreeSequences, kPadfreeFloat32, 0, nullptr},
-                                  {"seq_lens", kPadfreeSequences, kPadfreeInt32, 0, nullptr},
-                                  {"max_seqlen", kPadfreeSlots, kPadfreeInt32, 0, nullptr}};
-  const PadfreeTensor outputs[] = {{"hidden", kPadfreeTokens, kPadfreeFloat32, 1, five},
-                                   {"vector", kPadfreeSequences, kPadfreeFloat32, 1, four}};
-  PadfreePlan plan{arguments[2],
-                   arguments[3],
-                   "9.0",
-                   "a stand-in",
-                   false,
-                   false,
-                   std::string(arguments[4]) == "on",
-                   0,
-                   kMostTokens,
-                   kMostSequences,
-                   64,
-                   5,
-                   2,
-                   inputs,
-                   outputs};
-  PadfreeError error{};
-  PadfreeEngine* engine = api.open(&plan, &error);
-  if (engine == nullptr) fail(error.text);
+  constexpr int64_t kNumber = sizeof(float);  // and of an int32
+  PadfreePlan plan{};
+  plan.path = arguments[2];
+  plan.tensorrt = arguments[3];
+  plan.compute_capability = "9.0";
+  plan.gpu_name = "a stand-in";
+  plan.cuda_graphs = std::string(arguments[4]) == "on";
+  plan.most = {kMostTokens, kMostSequences, 64};
+  plan.inputs = {{"ids", kPadfreeTokens, kPadfreeInt32, {}, kNumber},
+                 {"boxes", kPadfreeTokens, kPadfreeFloat32, {kWidth}, kWidth * kNumber},
+                 {"numbers", kPadfreeSequences, kPadfreeFloat32, {}, kNumber},
+                 {"seq_lens", kPadfreeSequences, kPadfreeInt32, {}, kNumber},
+                 {"max_seqlen", kPadfreeSlots, kPadfreeInt32, {}, kNumber}};
+  plan.outputs = {{"hidden", kPadfreeTokens, kPadfreeFloat32, {kHidden}, kHidden * kNumber},
+                  {"vector", kPadfreeSequences, kPadfreeFloat32, {kVector}, kVector * kNumber}};
   const int runs = std::atoi(arguments[5]);
-  {
-    Driver driver(api, engine);
+  try {
+    const std::unique_ptr<Engine> engine = api.open(plan);
+    Driver driver(*engine);
     driver.start(0);
     for (int i = 1; i < runs; ++i) {
       driver.start(i % 2);
       driver.finish((i + 1) % 2);
     }
     driver.finish((runs + 1) % 2);
+    int32_t values[] = {4, 5, 6}, read[3] = {};
+    engine->read(read, values, sizeof(read));
+    if (read[2] != 6) fail("read");
+  } catch (const std::exception& error) {
+    fail(error.what());
   }
-  int32_t values[] = {4, 5, 6}, read[3] = {};
-  if (!api.read(engine, read, values, sizeof(read), &error) || read[2] != 6) fail("read");
-  api.close(engine);
   std::printf("%d runs, %d launches of graphs, %d left\n", runs, fakeCudaLaunches(), fakeCudaLive());
   return 0;
 }
