@@ -119,9 +119,11 @@ __device__ inline void addFloats(const T* source, float (&out)[N]) {
   for (int i = 0; i < N; ++i) out[i] += addend[i];
 }
 
+// Sum over an aligned group of kLanes threads.
+template <int kLanes = kWarpSize>
 __device__ inline float warpSum(float x) {
 #pragma unroll
-  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kFullMask, x, offset);
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kFullMask, x, offset);
   return x;
 }
 

@@ -25,6 +25,7 @@
 #include "common/device.cuh"
 #include "common/e4m3_code.cuh"
 #include "common/launch.h"
+#include "common/row_sums.cuh"
 
 namespace padfree {
 
@@ -142,19 +143,6 @@ constexpr int widthOf(int lanes, int vectors) {
   return lanes * vectors * kVectorBytes / static_cast<int>(sizeof(T));
 }
 
-// Sum over the kLanes threads of a row: a part of a warp, a warp or a block.
-template <int kLanes>
-__device__ inline float rowSum(float x) {
-  if constexpr (kLanes > kWarpSize) {
-    __shared__ float scratch[kLanes / kWarpSize];
-    return blockSum(x, scratch);
-  } else {
-#pragma unroll
-    for (int offset = kLanes / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kFullMask, x, offset);
-    return x;
-  }
-}
-
 // Blocks of a high-occupancy kernel that must fit on a multiprocessor, which bounds the registers of a thread with so
 // many vectors: at most three of them spill; 8 blocks of four vectors would spill dozens.
 constexpr int highOccupancyBlocks(int vectors) {
@@ -164,22 +152,6 @@ constexpr int highOccupancyBlocks(int vectors) {
 // No minimum of blocks for __launch_bounds__. 1 is not the same: ptxas then takes more registers than without a minimum
 // (fp16, E 4096: 108 instead of 92).
 constexpr int kNoBound = 0;
-
-// Subtracts the mean from x, and returns the sum of the squares of this thread's part. inside(i): whether the row has
-// vector i.
-template <int kVectors, int kWidth, typename Inside>
-__device__ inline float centre(float (&x)[kVectors][kWidth], float mean, const Inside& inside) {
-  float squares = 0.f;
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) {
-      x[i][j] -= mean;
-      if (inside(i)) squares += x[i][j] * x[i][j];
-    }
-  }
-  return squares;
-}
 
 // Stores the vectors that a row has.
 template <typename T, int kVectors, int kWidth, typename Column, typename Inside>
@@ -260,8 +232,7 @@ __global__ void __launch_bounds__(kRowNormThreads,
   const int64_t offset = result * p.E;
   if (p.sum && result < p.rows) storeVectors(p.sum + offset, x, column, inside);
 
-  const float mean = p.rms ? 0.f : rowSum<kLanes>(total) * p.inverse_E;
-  const float squares = centre(x, mean, inside);
+  const float squares = centreRow<kLanes>(x, total, p.rms, p.inverse_E, inside);
   const float variance = rowSum<kLanes>(squares) * p.inverse_E;
   const float inverse = scaled ? rsqrtf(variance + p.epsilon) : 0.f;
   T *const y = p.y + offset, *const first = firstRow(p, result);

@@ -78,8 +78,7 @@ __global__ void __launch_bounds__(kRowNormThreads, highOccupancyBlocks(kVectors)
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) total += x[i][j];
   }
-  const float mean = warpSum(total) * (1.f / kE);
-  const float squares = centre(x, mean, [](int) { return true; });
+  const float squares = centreRow<kWarpSize>(x, total, false, 1.f / kE, [](int) { return true; });
   load(p.gamma, 1, 0, gamma);
   load(p.beta, p.beta ? 1 : 0, 0, beta);
   const float inverse = rsqrtf(warpSum(squares) * (1.f / kE) + p.epsilon);

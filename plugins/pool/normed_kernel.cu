@@ -50,7 +50,7 @@ __device__ void loadRow(const PoolParams& p, const void* row, bool exists, uint4
 
 // A row minus its mean, in fp32; returns the factor that gives it a variance of 1.
 template <typename T, int kVectors>
-__device__ float centreRow(const PoolParams& p, const uint4 (&row)[kVectors], float (&x)[kVectors][kWidth]) {
+__device__ float unpackCentred(const PoolParams& p, const uint4 (&row)[kVectors], float (&x)[kVectors][kWidth]) {
   const float inverse_E = 1.f / p.E;
   float total = 0.f;
 #pragma unroll
@@ -59,8 +59,7 @@ __device__ float centreRow(const PoolParams& p, const uint4 (&row)[kVectors], fl
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) total += x[i][j];
   }
-  const float mean = p.rms ? 0.f : warpSum(total) * inverse_E;
-  const float squares = centre(x, mean, [&](int i) { return columnOf(i) < p.E; });
+  const float squares = centreRow<kWarpSize>(x, total, p.rms, inverse_E, [&](int i) { return columnOf(i) < p.E; });
   return rsqrtf(warpSum(squares) * inverse_E + p.epsilon);
 }
 
@@ -82,7 +81,7 @@ __device__ void sumNormedRows(const PoolParams& p, int first, int last, int stri
     for (int n = 0; n < kAhead; ++n) {
       if (t + n * stride >= last) break;
       float x[kVectors][kWidth];
-      const float inverse = centreRow<T>(p, rows[n], x);
+      const float inverse = unpackCentred<T>(p, rows[n], x);
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
 #pragma unroll
@@ -110,7 +109,7 @@ __global__ void __launch_bounds__(kRowThreads) normedRowKernel(PoolParams p) {
   const bool has_row = token.first < token.last;
   loadRow(p, rowOf<T>(p, token.first), has_row, row);
   float y[kVectors][kWidth], square = 0.f;
-  const float inverse = centreRow<T>(p, row, y);
+  const float inverse = unpackCentred<T>(p, row, y);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     float scale[kWidth], shift[kWidth];

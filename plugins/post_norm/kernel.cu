@@ -40,24 +40,18 @@ __global__ void __launch_bounds__(kRowNormThreads) postNormKernel(PostNormParams
   loadVectors(rowIn(p.x), x, column, inside);
   loadVectors(rowIn(p.residual), residual, column, inside);
   releaseNextGrid();
-  float square = 0.f;
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    float value[kWidth];
-    unpackFloats<T>(x[i], value);
-#pragma unroll
-    for (int k = 0; k < kWidth; ++k) square = fmaf(value[k], value[k], square);
-  }
-  const float factor = rsqrtf(rowSum<kLanes>(square) / p.N + p.epsilon);
+  float value[kVectors][kWidth];
+  const auto unpack = [&](int i, float (&numbers)[kWidth]) { unpackFloats<T>(x[i], numbers); };
+  const float factor = rsqrtf(squareSum<kLanes>(value, unpack) / p.N + p.epsilon);
   float2* const moments = reinterpret_cast<float2*>(p.moments);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    float value[kWidth], scale[kWidth], sum[kWidth];
-    unpackFloats<T>(x[i], value);
+    float scale[kWidth], sum[kWidth];
+    unpack(i, value[i]);  // once more: kept, the numbers would take twice the registers of x
     unpackFloats<T>(gamma[i], scale);
     unpackFloats<T>(residual[i], sum);
 #pragma unroll
-    for (int k = 0; k < kWidth; ++k) sum[k] = toFloat(fromFloat<T>(fmaf(value[k] * factor, scale[k], sum[k])));
+    for (int k = 0; k < kWidth; ++k) sum[k] = toFloat(fromFloat<T>(fmaf(value[i][k] * factor, scale[k], sum[k])));
     const bool live = row < p.T && inside(i);
     if (live) storeFloats(static_cast<T*>(p.y) + row * p.N + column(i), sum);
     if (!moments) continue;

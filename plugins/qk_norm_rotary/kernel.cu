@@ -5,6 +5,7 @@
 #include "common/dependent_launch.cuh"
 #include "common/device.cuh"
 #include "common/launch.h"
+#include "common/row_sums.cuh"
 #include "qk_norm_rotary/launch.h"
 #include "rotary/rotation.cuh"
 
@@ -77,15 +78,9 @@ __global__ void __launch_bounds__(kThreads) qkNormRotaryVectorKernel(QkNormRotar
   rotationsOf<kLanes>(p, items, cosine, sine);
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
-    float value[2][kWidth], square = 0.f;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      unpackFloats<T>(raw[i][half], value[half]);
-#pragma unroll
-      for (int k = 0; k < kWidth; ++k) square = fmaf(value[half][k], value[half][k], square);
-    }
-#pragma unroll
-    for (int offset = kLanes / 2; offset > 0; offset /= 2) square += __shfl_xor_sync(kFullMask, square, offset);
+    float value[2][kWidth];
+    const float square =
+        squareSum<kLanes>(value, [&](int half, float (&numbers)[kWidth]) { unpackFloats<T>(raw[i][half], numbers); });
     if (!isThere(i)) continue;
     const float factor = 1.f / sqrtf(square / p.D + p.epsilon);
     const T* const gamma = static_cast<const T*>(headOf(i) < p.H ? p.q_gamma : p.k_gamma) + column;
