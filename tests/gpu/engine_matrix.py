@@ -23,9 +23,11 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -48,25 +50,35 @@ Proved = Mapping[str, Sequence[str]]
 """Digests of what right engines were made of, by the engine's key."""
 
 
-def together(group: Sequence[Entry], folder: Path, how: Sequence[str], proved: Proved) -> list[dict[str, Any]]:
-    """Builds and checks engines of one model in a process of its own; a crash is a result like any other.
+def together(group: Sequence[Entry], folder: Path, how: Sequence[str], proved: Proved) -> Iterator[dict[str, Any]]:
+    """Builds and checks engines of one model in a process of its own, and gives each result as it comes.
 
-    Engines that come after one that ended the process have no result.
+    A crash is a result like any other. Engines that come after one that ended the process have no result.
     """
     listed = json.dumps([{**dataclasses.asdict(entry), "proved": proved.get(entry.key, ())} for entry in group])
     command = [sys.executable, "-W", "ignore", "-m", "tests.gpu.engine_check", str(folder), listed, *how]
     limit = SECONDS_FOR_ONE * len(group)
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=limit, env=_environment(group[0])
-        )
-        said, tail = done.stdout, (done.stderr.strip().splitlines() or ["no word"])[-1]
-    except subprocess.TimeoutExpired as error:
-        said, tail = (error.stdout or b"").decode(), f"not done after {limit:.0f} s"
-    results = [json.loads(line.removeprefix(MARK)) for line in said.splitlines() if line.startswith(MARK)]
-    if len(results) < len(group):
-        results.append({"status": "died", "reason": tail[:300]})
-    return [{**dataclasses.asdict(entry), **result} for entry, result in zip(group, results, strict=False)]
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True, env=_environment(group[0])
+        ) as child,
+    ):
+        assert child.stdout is not None
+        end = threading.Timer(limit, child.kill)
+        end.start()
+        waiting = list(group)
+        for line in child.stdout:
+            if line.startswith(MARK):
+                yield {**dataclasses.asdict(waiting.pop(0)), **json.loads(line.removeprefix(MARK))}
+        is_late = end.finished.is_set()
+        end.cancel()
+        if waiting:
+            errors.seek(0)
+            tail = (
+                f"not done after {limit:.0f} s" if is_late else (errors.read().strip().splitlines() or ["no word"])[-1]
+            )
+            yield {**dataclasses.asdict(waiting[0]), "status": "died", "reason": tail[:300]}
 
 
 def _environment(entry: Entry) -> dict[str, str]:
