@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 from onnx import ModelProto, TensorProto, helper, inliner
+from padfree.contract.machine import cores
 from padfree.contract.names import DOMAIN, ORT_AS_WRITTEN, ORT_WRONG_FUSIONS
 
 from .data_sizes import raw_bytes
@@ -29,6 +30,8 @@ _NAMELESS: Mapping[int, type[np.generic]] = MappingProxyType(
 _FED_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _INLINED_BYTES = 1 << 26
 """The most bytes of weights inside a message that is inlined, which copies it."""
+_MOST_THREADS = 16
+"""Of each part of a model: dozens of parts have threads of their own, and systems limit the threads of a process."""
 SILENT = 4  # for onnxruntime's log: errors come as exceptions, too
 
 
@@ -64,6 +67,8 @@ def open_session(model: Model, *, optimize: bool = True) -> ort.InferenceSession
     options = _options(optimize=optimize)
     if _has_deferred(model) and can_be_staged(model.proto):
         options.enable_cpu_mem_arena = False  # it would keep what the largest run of each part took
+        if cores() > _MOST_THREADS:
+            options.intra_op_num_threads = _MOST_THREADS
         return StagedSession(model, lambda part: _open(part.SerializeToString(), options))
     return _whole_session(model, options)
 

@@ -18,7 +18,7 @@ from padfree.builder.definitions import graph
 from padfree.builder.folders.definition import write_defined
 from padfree.builder.folders.folder import read_folder
 from padfree.onnx_tools.errors import VerificationError
-from padfree.onnx_tools.files import graph_io, staged_session
+from padfree.onnx_tools.files import graph_io, ort_session, staged_session
 from padfree.onnx_tools.files.deferred_data import DeferredData
 from padfree.onnx_tools.files.metadata import read_metadata
 from padfree.onnx_tools.files.model import Model
@@ -138,6 +138,16 @@ def test_answers_are_those_of_one_session(name: str, tmp_path: Path, monkeypatch
     assert parts_of(kept) == 1
     for _ in range(2):
         np.testing.assert_array_equal(kept.run(None, given)[0], wanted[0])
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize(("cores", "threads"), [(16, 0), (64, 16)])  # 0: onnxruntime chooses
+def test_parts_have_few_threads_each(cores: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ort_session, "cores", lambda: cores)
+    session = open_session(model_of("bert_bfloat16", tmp_path / "model"))
+    assert isinstance(session, staged_session.StagedSession)
+    found = {part.session.get_session_options().intra_op_num_threads for part in session._parts}
+    assert found == {threads}
 
 
 @pytest.mark.usefixtures("large")
