@@ -83,16 +83,16 @@ class Problem:
 
     def truth(self) -> torch.Tensor:
         """The result in float64, with the first weight."""
-        return self._activated(torch.addmm(self.bias.double(), self.x.double(), self.weights[0].double()))
+        return self._activate(torch.addmm(self.bias.double(), self.x.double(), self.weights[0].double()))
 
     def check(self, name: str, truth: torch.Tensor) -> None:
         """Ends the program unless y, made with the first weight, is about as near to the truth as cuBLAS's result."""
-        plain = self._activated(torch.addmm(self.bias, self.x, self.weights[0]))
+        plain = self._activate(torch.addmm(self.bias, self.x, self.weights[0]))
         result, allowed = error(self.y, truth), MAX_ERROR_RATIO * error(plain, truth)
         if not result <= allowed:
             raise SystemExit(f"{self.case.name}, {name}: error {result:.2e} > {allowed:.2e}")
 
-    def _activated(self, y: torch.Tensor) -> torch.Tensor:
+    def _activate(self, y: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.gelu(y) if self.case.activation == "gelu" else y
 
 
