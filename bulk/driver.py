@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +17,7 @@ from .lock import Check
 from .manifest import Manifest
 from .parts import BAD_FOLDER, PART, Part, part_name, read_part
 from .workers.base import BatchProgress, Loss, Refusal, ShardFinish, Workers
-from .workers.worker import AHEAD, FinishedShard
+from .workers.worker import AHEAD, FinishedShard, WorkerTotals
 
 TURN_S = 0.5
 """The longest wait between two looks around."""
@@ -61,9 +61,7 @@ class Outcome:
         earlier: how many of them were there before.
         seconds: of the work.
         tokens: of every worker, by its number.
-        busy_s: of every worker, batches under way.
-        span_s: of every worker, from the first batch to the last.
-        tokens_saved: of every worker, those that texts of a batch shared.
+        totals: of every worker, each time that it was started.
         losses: workers that ended by themselves, and why.
     """
 
@@ -71,10 +69,12 @@ class Outcome:
     earlier: int = 0
     seconds: float = 0.0
     tokens: Counter[int] = field(default_factory=Counter)
-    busy_s: dict[int, list[float]] = field(default_factory=dict)
-    span_s: dict[int, list[float]] = field(default_factory=dict)
-    tokens_saved: dict[int, list[int]] = field(default_factory=dict)
+    totals: dict[int, list[WorkerTotals]] = field(default_factory=dict)
     losses: list[str] = field(default_factory=list)
+
+    def totals_of(self, worker: int) -> WorkerTotals:
+        """Of a worker, before and after it was started anew."""
+        return WorkerTotals(*map(sum, zip(WorkerTotals(), *self.totals.get(worker, ()), strict=True)))
 
 
 OnProgress = Callable[[Progress], None]
@@ -188,10 +188,8 @@ class _Dealer:
             self._under_way[worker].remove(shard)
         outcome.parts[shard] = done.part
         outcome.tokens[worker] += done.part.tokens
-        for of_workers, seconds in ((outcome.busy_s, done.busy_s), (outcome.span_s, done.span_s)):
-            of_workers.setdefault(worker, [0.0])[-1] = max(of_workers.get(worker, [0.0])[-1], seconds)
-        savings = outcome.tokens_saved.setdefault(worker, [0])
-        savings[-1] = max(savings[-1], done.tokens_saved)
+        totals = outcome.totals.setdefault(worker, [WorkerTotals()])
+        totals[-1] = WorkerTotals(*map(max, totals[-1], done.totals))
         self._done_rows += self._manifest.shard_rows(shard)
         outcome.seconds = time.perf_counter() - self._start
 
@@ -215,9 +213,7 @@ class _Dealer:
                 f"{self._where(shard)}: {times} workers ended with it under way, the last one, {name}, {event.why}; "
                 "look for a lack of memory or a failing GPU (dmesg), or leave the file out"
             )
-        for of_workers in (self.outcome.busy_s, self.outcome.span_s):
-            of_workers.setdefault(event.worker, []).append(0.0)
-        self.outcome.tokens_saved.setdefault(event.worker, []).append(0)
+        self.outcome.totals.setdefault(event.worker, []).append(WorkerTotals())
         self._workers.restart(event.worker)
 
     def progress(self) -> Progress:
@@ -231,8 +227,3 @@ class _Dealer:
     def _where(self, shard: int) -> str:
         piece = self._manifest.shards[shard][0]
         return f"shard {shard} ({self._manifest.inputs[piece.file].location().shown_path} from row {piece.first} on)"
-
-
-def total(seconds: Mapping[int, Sequence[float]]) -> float:
-    """Of all workers, before and after they were started anew."""
-    return sum(sum(times) for times in seconds.values())

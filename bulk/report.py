@@ -90,9 +90,11 @@ def report_of(manifest: Manifest, outcome: Outcome, earlier: frozenset[int], nam
     for part in parts.values():
         bad.update(part.bad)
     workers = []
+    tokens_saved = 0
     for worker, name in enumerate(names):
-        busy_s, span_s = (sum(of.get(worker, ())) for of in (outcome.busy_s, outcome.span_s))
+        busy_s, span_s, savings = outcome.totals_of(worker)
         tokens = outcome.tokens[worker]
+        tokens_saved += savings
         workers.append(
             WorkerReport(name, tokens, tokens / span_s if span_s else 0.0, 1 - busy_s / span_s if span_s else None)
         )
@@ -108,7 +110,7 @@ def report_of(manifest: Manifest, outcome: Outcome, earlier: frozenset[int], nam
         tokens_now=sum(part.tokens for part in now),
         workers=tuple(workers),
         losses=tuple(outcome.losses),
-        tokens_saved=sum(map(sum, outcome.tokens_saved.values())),
+        tokens_saved=tokens_saved,
     )
 
 

@@ -93,18 +93,12 @@ class ProcessCounters:
             numbers[start + len(bounds) + 1] += value
 
     def read(self, name: str) -> float:
-        """A gauge, which one process sets."""
+        """A gauge, which one process sets, or a counter of all processes, with its labels."""
         return float(self._numbers[:, COLUMNS[name]].sum())
-
-    def total(self, name: str) -> float:
-        """A counter, or all counters of this name whatever their labels, of all processes."""
-        names = [item for item in COLUMNS if item.partition("{")[0] == name]
-        return float(self._numbers[:, [COLUMNS[item] for item in names]].sum())
 
     def failures(self) -> dict[str, int]:
         """Requests of all processes that ended with an error, by kind of error."""
-        columns = {label: COLUMNS[f'te_request_failure{{err="{label}"}}'] for label in FAILURES}
-        return {label: int(self._numbers[:, column].sum()) for label, column in columns.items()}
+        return {label: int(self.read(f'te_request_failure{{err="{label}"}}')) for label in FAILURES}
 
     def page(self) -> str:
         """All numbers of all processes."""

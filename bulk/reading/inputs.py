@@ -21,7 +21,7 @@ SUFFIXES: Mapping[str, str] = {
     ".csv": "csv",
     ".txt": "text",
 }
-BLOCK_BYTES = 1 << 22
+BLOCK_BYTES, BEGINNING_BYTES = 1 << 22, 1 << 20
 _FOOTER_TAIL = struct.Struct("<I4s")
 _PARQUET = b"PAR1"
 
@@ -35,6 +35,11 @@ class SourceFile:
     format: str
     size: int
     mtime_ns: int
+
+    def beginning(self) -> bytes:
+        """The first bytes, with the names of columns in them."""
+        with self.location.open() as stream:
+            return bytes(stream.read(BEGINNING_BYTES))
 
 
 def find(sources: Sequence[str]) -> list[SourceFile]:

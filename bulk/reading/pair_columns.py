@@ -12,10 +12,9 @@ from pyarrow import parquet
 
 from ..manifest import PARQUET
 from .inputs import SourceFile, find
-from .records import BOM, Ends, RecordError, csv_columns, reader_of
+from .records import BOM, RecordError, csv_header, reader_of
 
 USUAL = ("query", "text")
-_BEGINNING_BYTES = 1 << 20
 
 
 def pair_columns(sources: Sequence[str]) -> tuple[str, str]:
@@ -36,16 +35,12 @@ def _names(file: SourceFile) -> Sequence[str]:
         ):  # an error is raised when the file is read
             return list(parquet.read_schema(stream).names)
         return ()
-    with file.location.open() as stream:
-        beginning = bytes(stream.read(_BEGINNING_BYTES)).removeprefix(BOM)
+    beginning = file.beginning()
     if file.format == "csv":
-        ends = Ends(quoted=True).positions(beginning)
-        return csv_columns(
-            beginning[: int(ends[0]) if ends.size else len(beginning)].rstrip(b"\r\n"), file.location.shown_path
-        )
+        return csv_header(beginning, file.location.shown_path)[0]
     if file.format == "jsonl":
         reader = reader_of(file.format, ())
-        for line in beginning.split(b"\n"):
+        for line in beginning.removeprefix(BOM).split(b"\n"):
             with suppress(RecordError):
                 return list(reader(line))
     return ()

@@ -18,13 +18,12 @@ from pyarrow import parquet
 from ..errors import BulkError
 from ..manifest import PARQUET, ROW_NUMBERS, InputFile, Manifest, Model, Options, Piece, Shard
 from .checked_file import column_digests, column_ranges
-from .inputs import SourceFile, find, identity
-from .records import BOM, Ends, RecordError, blocks, csv_columns, reader_of
+from .inputs import BEGINNING_BYTES, SourceFile, find, identity
+from .records import BOM, Ends, RecordError, blocks, csv_header, reader_of
 from .row_groups import column_names
 
 SMALLEST_PART = 0.5
 """A row group is cut where the rest would be a shard of at least this fraction of its size."""
-_BEGINNING_BYTES = 1 << 20
 
 
 def make_manifest(sources: Sequence[str], options: Options, model: Model) -> Manifest:
@@ -129,8 +128,7 @@ def _parts(rows: int, shard_rows: int) -> Iterator[tuple[int, int]]:
 
 def _header(file: SourceFile, options: Options) -> tuple[tuple[str, ...], int]:
     """The columns of a CSV file, and where rows begin."""
-    with file.location.open() as stream:
-        beginning = bytes(stream.read(_BEGINNING_BYTES))
+    beginning = file.beginning()
     begin = len(BOM) if beginning.startswith(BOM) else 0
     if file.format == "jsonl":
         return (), begin
@@ -146,9 +144,7 @@ def _header(file: SourceFile, options: Options) -> tuple[tuple[str, ...], int]:
                 "out, or pass CSV, JSON lines or parquet"
             )
         return (), begin
-    ends = Ends(quoted=True).positions(beginning)
-    stop = int(ends[0]) if ends.size else len(beginning)
-    columns = csv_columns(beginning[:stop].rstrip(b"\r\n"), file.location.shown_path)
+    columns, stop = csv_header(beginning, file.location.shown_path)
     for column in (*options.columns, *options.values, *([options.id_column] if options.id_column else [])):
         _require(file, column, columns, options)
     return columns, stop
@@ -213,7 +209,7 @@ def _first_objects(file: SourceFile, pieces: Sequence[Piece], options: Options) 
     reader, objects = reader_of(file.format, ()), list[Mapping[str, Any]]()
     with file.location.open() as stream:
         stream.seek(pieces[0].at)
-        for line in bytes(stream.read(min(pieces[0].size, _BEGINNING_BYTES))).split(b"\n"):
+        for line in bytes(stream.read(min(pieces[0].size, BEGINNING_BYTES))).split(b"\n"):
             with suppress(RecordError):  # a bad row says nothing of the others
                 objects.append(reader(line))
     names = tuple(dict.fromkeys(name for row in objects for name in row))

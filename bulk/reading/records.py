@@ -101,6 +101,13 @@ def csv_columns(first_record: bytes, shown_path: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+def csv_header(beginning: bytes, shown_path: str) -> tuple[tuple[str, ...], int]:
+    """The columns of a CSV file that begins so, and where its rows begin."""
+    ends = Ends(quoted=True).positions(beginning)
+    stop = int(ends[0]) if ends.size else len(beginning)
+    return csv_columns(beginning[:stop].rstrip(b"\r\n"), shown_path), stop
+
+
 def decode_text(value: bytes) -> str:
     """A text.
 

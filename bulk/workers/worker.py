@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -66,21 +66,26 @@ class WorkerSpec:
     allow_other_gpu: bool
 
 
-@dataclass(frozen=True)
-class FinishedShard:
-    """A shard that is on the disk.
+class WorkerTotals(NamedTuple):
+    """What a worker has done since it began.
 
     Attributes:
-        part: what it holds.
-        busy_s: seconds with a batch under way, since the worker began.
-        span_s: seconds from its first batch to the end of its last one.
-        tokens_saved: that texts of a batch shared, since the worker began.
+        busy_s: seconds with a batch under way.
+        span_s: seconds from the first batch to the end of the last one.
+        tokens_saved: that texts of a batch shared.
     """
 
-    part: Part
-    busy_s: float
-    span_s: float
+    busy_s: float = 0.0
+    span_s: float = 0.0
     tokens_saved: int = 0
+
+
+@dataclass(frozen=True)
+class FinishedShard:
+    """A shard that is on the disk: what it holds, and what its worker has done until then."""
+
+    part: Part
+    totals: WorkerTotals
 
 
 @dataclass(frozen=True)
@@ -234,7 +239,7 @@ class Worker:
             part = part_of(self._manifest, self._digest, shard.shard, tokens, shard.cut, bad)
             ids, columns = shard.ids.take(pa.array(good)), shard.head.columns(good)
             write_part(self._output, part, ids, columns, bad, self._manifest)
-            future.set_result(FinishedShard(part, *self._clock.seconds(), self._session.tokens_saved))
+            future.set_result(FinishedShard(part, WorkerTotals(*self._clock.seconds(), self._session.tokens_saved)))
         except BaseException as error:
             future.set_exception(error)
 

@@ -207,7 +207,7 @@ class Calls:
             )
 
     async def rows(
-        self, call: Call, texts: Sequence[Text], *, kind: str, truncate: bool, ids: list[Ids], prompt: str = ""
+        self, call: Call, texts: Sequence[Text], *, kind: str, truncate: bool, ids: Sequence[Ids] = (), prompt: str = ""
     ) -> Any:
         """The model's rows for the texts of a call, which begin with the prompt, or for its ids."""
         call.kind, call.texts = kind, len(texts) or len(ids)

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from ..errors import ApiError, validation_error
 from .body import Body, read_inputs
 from .calls import Call, Calls
+from .texts import Ids
 from .vectors import Floats, floats, shorten
 
 FORMATS = ("float", "base64")
@@ -47,15 +48,11 @@ class OpenAI:
 
     async def _embeddings(self, call: Call) -> Any:
         served_model, options, body = self._calls.served_model, self._calls.options, call.body
-        texts, ids, single = read_inputs(body.raw("input"), "input", options)
-        call.method = "single" if single else "batch"
-        self._calls.check_task(EMBED)
+        texts, ids, prompt = read_texts_or_ids(self._calls, call, "input", EMBED)
         kind = body.choice("encoding_format", FORMATS)
         dimensions = body.optional_count("dimensions")
-        prompt = prompt_text(self._calls, body)
-        prompted = [prompt + text for text in texts] if prompt else texts
         truncate = options.long_texts == "truncate"
-        rows = floats(await self._calls.rows(call, prompted, kind="embed", truncate=truncate, ids=ids, prompt=prompt))
+        rows = floats(await self._calls.rows(call, texts, kind="embed", truncate=truncate, ids=ids, prompt=prompt))
         vectors = normalize_vectors(shorten(rows, dimensions))
         assert call.answer is not None
         tokens = call.answer.tokens
@@ -85,6 +82,20 @@ def encode(vectors: Floats, kind: str) -> list[Any]:
     if kind == "base64":
         return [b64encode(vector.astype("<f4", copy=False)).decode("ascii") for vector in vectors]
     return list(vectors)
+
+
+def read_texts_or_ids(calls: Calls, call: Call, name: str, task: str | None = None) -> tuple[list[str], list[Ids], str]:
+    """Texts of a field, which begin with the prompt that is asked for, or ids instead of them; and that prompt.
+
+    Raises:
+        ApiError: the field holds neither, or the model is not for the task.
+    """
+    texts, ids, single = read_inputs(call.body.raw(name), name, calls.options)
+    call.method = "single" if single else "batch"
+    if task is not None:
+        calls.check_task(task)
+    prompt = prompt_text(calls, call.body)
+    return [prompt + text for text in texts] if prompt else texts, ids, prompt
 
 
 def prompt_text(calls: Calls, body: Body) -> str:

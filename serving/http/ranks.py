@@ -22,7 +22,7 @@ async def rank(
     calls.check_task(RERANK)
     prompt = calls.served_model.prompt(None)
     pairs = [add_prompt((query, text), prompt) for text in texts]
-    rows = floats(await calls.rows(call, pairs, kind="predict", truncate=truncate, ids=[]))
+    rows = floats(await calls.rows(call, pairs, kind="predict", truncate=truncate))
     scores = score(calls, rows.reshape(len(texts), -1), raw)[:, 0]
     return [(int(at), float(scores[at])) for at in np.argsort(-scores, kind="stable")]
 

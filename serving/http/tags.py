@@ -10,7 +10,6 @@ from itertools import accumulate
 from typing import Any
 
 import orjson
-from padfree.runtime import Budget, cut
 from padfree.runtime.answers import TaggedSpan, join, words_of
 from padfree.runtime.text import TAG
 from starlette.routing import Route
@@ -19,7 +18,7 @@ from ..errors import validation_error
 from .body import Body, read_texts
 from .calls import Call, Calls
 from .tei import error_body, truncates
-from .texts import BATCH_CHARACTERS, Texts
+from .texts import Texts, in_parts
 from .vectors import Floats, floats
 
 STRATEGIES = ("simple", "none")
@@ -59,39 +58,39 @@ class Tags:
         texts, single = _read(call.body, self._calls)
         call.method = "single" if single else "batch"
         self._calls.check_task(TAG)
-        rows = floats(
-            await self._calls.rows(call, texts, kind="predict", truncate=truncates(self._calls, call.body), ids=[])
-        )
+        truncate = truncates(self._calls, call.body)
+        rows = floats(await self._calls.rows(call, texts, kind="predict", truncate=truncate))
         assert call.answer is not None
-        ends = list(accumulate(call.answer.seq_lens.tolist()))
-        tag = partial(self._json, every_word=every_word, to_json=to_json)
-        return self._parts(texts, rows, ends, tag, single)
+        bounds = list(accumulate(call.answer.seq_lens.tolist(), initial=0))
+        tag = partial(self._json, texts, rows, bounds, every_word=every_word, to_json=to_json)
+        return self._parts(texts, rows, tag, single)
 
     async def _parts(
-        self, texts: Sequence[str], rows: Floats, ends: Sequence[int], tag: Callable[..., bytes], single: bool
+        self, texts: Sequence[str], rows: Floats, tag: Callable[[slice], bytes], single: bool
     ) -> AsyncIterator[bytes]:
-        """The answer in parts, each made when the one before is on its way: it is much larger than the texts."""
-        mark = b"" if single else b"["
+        """The answer in parts; its rows count until it is read."""
         self._calls.row_bytes += rows.nbytes
         try:
-            for part in cut(map(len, texts), Budget(max_tokens=BATCH_CHARACTERS)):
-                start = ends[part.start - 1] if part.start else 0
-                bounds = [start, *ends[part]]
-                yield mark + await self._texts.aside(partial(tag, texts[part], rows, bounds))
-                mark = b","
+            async for part in in_parts(texts, self._texts.aside, tag, brackets=not single):
+                yield part
         finally:
             self._calls.row_bytes -= rows.nbytes
-        if not single:
-            yield b"]"
 
     def _json(
-        self, texts: Sequence[str], rows: Floats, bounds: Sequence[int], *, every_word: bool, to_json: ToJson
+        self,
+        texts: Sequence[str],
+        rows: Floats,
+        bounds: Sequence[int],
+        part: slice,
+        *,
+        every_word: bool,
+        to_json: ToJson,
     ) -> bytes:
         """Words of some texts, whose tokens' rows lie between the bounds, without the brackets around all of them."""
         items = []
-        encodings = self._texts.encodings(texts)
-        for text, encoding, start, stop in zip(texts, encodings, bounds[:-1], bounds[1:], strict=True):
-            words = words_of(text, encoding, rows[start:stop], self._calls.served_model.labels)
+        some = texts[part]
+        for at, text, encoding in zip(range(len(texts))[part], some, self._texts.encodings(some), strict=True):
+            words = words_of(text, encoding, rows[bounds[at] : bounds[at + 1]], self._calls.served_model.labels)
             items.append([to_json(word) for word in (words if every_word else join(text, words))])
         return orjson.dumps(items)[1:-1]
 

@@ -3,26 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 import orjson
 from padfree.contract.texts import REGRESSION
-from padfree.runtime import Budget, cut
 from padfree.runtime.answers import class_scores, label_name, normalize_vectors
 from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, add_prompt
 from starlette.routing import Route
 from tokenizers import Tokenizer
 
 from ..errors import ApiError, validation_error
-from .body import Body, check_texts, read_inputs, read_pairs, read_texts
+from .body import Body, check_texts, read_pairs, read_texts
 from .calls import Call, Calls
-from .openai import prompt_text
+from .openai import read_texts_or_ids
 from .ranks import rank
-from .texts import BATCH_CHARACTERS, Texts
-from .vectors import floats, shorten
+from .texts import Texts, in_parts
+from .vectors import Floats, floats, shorten
 
 
 def error_body(error: ApiError) -> Any:
@@ -58,14 +56,10 @@ class Tei:
             works["/"] = tasks[self._calls.served_model.task]
         return [Route(path, self._calls.endpoint(work, error_body), methods=["POST"]) for path, work in works.items()]
 
-    async def _rows(self, call: Call, task: str) -> Any:
-        texts, ids, single = read_inputs(call.body.raw("inputs"), "inputs", self._calls.options)
-        call.method = "single" if single else "batch"
-        self._calls.check_task(task)
-        prompt = prompt_text(self._calls, call.body)
-        prompted = [prompt + text for text in texts] if prompt else texts
+    async def _rows(self, call: Call, task: str) -> Floats:
+        texts, ids, prompt = read_texts_or_ids(self._calls, call, "inputs", task)
         truncate = truncates(self._calls, call.body)
-        return floats(await self._calls.rows(call, prompted, kind="embed", truncate=truncate, ids=ids, prompt=prompt))
+        return floats(await self._calls.rows(call, texts, kind="embed", truncate=truncate, ids=ids, prompt=prompt))
 
     async def _embed(self, call: Call) -> Any:
         normalize, dimensions = call.body.truth("normalize", True), call.body.optional_count("dimensions")
@@ -106,7 +100,7 @@ class Tei:
             raise validation_error("'inputs' has a text by itself, and the model scores pairs; send [query, text]")
         prompt = served_model.prompt(None)
         pairs = [item if isinstance(item, str) else add_prompt(item, prompt) for item in pairs]
-        rows = await self._calls.rows(call, pairs, kind="predict", truncate=truncates(self._calls, body), ids=[])
+        rows = await self._calls.rows(call, pairs, kind="predict", truncate=truncates(self._calls, body))
         logits = floats(rows).reshape(len(pairs), -1)
         scores = logits if raw else class_scores(logits, served_model.problem, activated=served_model.activated)
         answers = [
@@ -119,25 +113,15 @@ class Tei:
         return answers[0] if single else answers
 
     async def _tokenize(self, call: Call) -> Any:
-        texts, _, single = read_inputs(call.body.raw("inputs"), "inputs", self._calls.options)
-        call.method = "single" if single else "batch"
-        prompt = prompt_text(self._calls, call.body)
+        texts, _, _ = read_texts_or_ids(self._calls, call, "inputs")
         special = call.body.truth("add_special_tokens", True)
-        prompted = [prompt + text for text in texts]
-        self._texts.check_backlog(sum(map(len, prompted)))
-        return self._encoding_parts(prompted, special)
+        self._texts.check_backlog(sum(map(len, texts)))
+        return in_parts(texts, self._texts.aside, partial(self._tokens_json, texts, special))
 
-    async def _encoding_parts(self, texts: list[str], special: bool) -> AsyncIterator[bytes]:
-        """The answer in parts, each made when the one before is on its way: it is much larger than the texts."""
-        mark = b"["
-        for part in cut(map(len, texts), Budget(max_tokens=BATCH_CHARACTERS)):
-            yield mark + await self._texts.aside(partial(self._tokens_json, texts[part], special))
-            mark = b","
-        yield b"]"
-
-    def _tokens_json(self, texts: list[str], special: bool) -> bytes:
+    def _tokens_json(self, texts: list[str], special: bool, part: slice) -> bytes:
         """Tokens of some texts, without the brackets around all of them."""
-        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=special)
+        some = texts[part]
+        encodings = self._tokenizer.encode_batch(some, add_special_tokens=special)
         items = [
             [
                 {
@@ -151,7 +135,7 @@ class Tei:
                     encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True
                 )
             ]
-            for source, encoding in zip(texts, encodings, strict=True)
+            for source, encoding in zip(some, encodings, strict=True)
         ]
         return orjson.dumps(items)[1:-1]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Ids = list[int]
 T = TypeVar("T")
+Aside = Callable[[Callable[[], bytes]], Awaitable[bytes]]
 
 BATCH_CHARACTERS = 1 << 14
 """Texts of waiting requests that are tokenised in one call; larger requests are tokenised beside them."""
@@ -256,6 +257,25 @@ class Texts:
             f"text {at} has more than {self._served_model.max_length} tokens, the most that the model takes; send a "
             "shorter text, or ask for truncation"
         )
+
+
+async def in_parts(
+    texts: Sequence[str], aside: Aside, make: Callable[[slice], bytes], *, brackets: bool = True
+) -> AsyncIterator[bytes]:
+    """JSON for texts in parts, each made when the one before is on its way: it is much larger than the texts.
+
+    Args:
+        texts: are divided by their characters.
+        aside: as Texts.aside.
+        make: gives the items of some texts, without the brackets around all of them.
+        brackets: whether the whole is a list, not the one item of a text.
+    """
+    mark = b"[" if brackets else b""
+    for part in cut(map(len, texts), Budget(max_tokens=BATCH_CHARACTERS)):
+        yield mark + await aside(partial(make, part))
+        mark = b","
+    if brackets:
+        yield b"]"
 
 
 def _attempt(make: Callable[[], T]) -> T | ApiError:

@@ -13,7 +13,7 @@ from padfree.bulk.manifest import InputFile, Manifest, Model, Options, Piece
 from padfree.bulk.parts import part_of
 from padfree.bulk.report import report_of
 from padfree.bulk.workers.base import BatchProgress, Event, Loss, Refusal, ShardFinish
-from padfree.bulk.workers.worker import AHEAD, FinishedShard
+from padfree.bulk.workers.worker import AHEAD, FinishedShard, WorkerTotals
 
 ROWS = 10
 
@@ -64,7 +64,9 @@ class ScriptedWorkers:
                 continue
             self.done.append(shard)
             part = part_of(self.job, self.job.digest, shard, 100, 0, ())
-            events.append(ShardFinish(worker, FinishedShard(part, float(len(self.done)), 2.0 * len(self.done))))
+            events.append(
+                ShardFinish(worker, FinishedShard(part, WorkerTotals(float(len(self.done)), 2.0 * len(self.done))))
+            )
         return events
 
     def restart(self, worker: int) -> None:
@@ -99,7 +101,7 @@ def test_batches_count_as_they_run_and_no_longer_where_their_worker_is_lost() ->
     turns: list[list[Event]] = [
         [BatchProgress(0, 0, 3, 30), BatchProgress(0, 1, 1, 10)],
         [BatchProgress(0, 0, 7, 70)],
-        [ShardFinish(0, FinishedShard(part, 1.0, 1.0))],
+        [ShardFinish(0, FinishedShard(part, WorkerTotals(1.0, 1.0)))],
         [Loss(0, "ended with code -9")],
     ]
     played = workers.wait

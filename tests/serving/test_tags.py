@@ -132,7 +132,7 @@ def test_rows_of_answers_that_are_not_read_yet_are_counted(ends: str) -> None:
     async def read() -> tuple[int, int]:
         calls, rows = SimpleNamespace(row_bytes=0), np.zeros((6, 5), np.float32)
         tags = Tags(cast(Any, calls), cast(Any, SimpleNamespace(aside=aside)))
-        parts = tags._parts(["a" * 10_000] * 3, rows, [2, 4, 6], lambda *_: b"[]", single=False)
+        parts = tags._parts(["a" * 10_000] * 3, rows, lambda _: b"[]", single=False)
         found = [await anext(parts)]
         held = calls.row_bytes
         if ends == "read":
