@@ -189,7 +189,7 @@ class _Dealer:
         outcome.parts[shard] = done.part
         outcome.tokens[worker] += done.part.tokens
         totals = outcome.totals.setdefault(worker, [WorkerTotals()])
-        totals[-1] = WorkerTotals(*map(max, totals[-1], done.totals))
+        totals[-1] = max(totals[-1], done.totals)  # two writers may end in another order
         self._done_rows += self._manifest.shard_rows(shard)
         outcome.seconds = time.perf_counter() - self._start
 
