@@ -247,6 +247,7 @@ def measure(name: str, shape: Shape, arguments: argparse.Namespace) -> dict[str,
         if arguments.prepare:
             command, words = "prepare", ["-c", PREPARE, str(folder), shape.pooling, more[1], arguments.verify]
         watch, seconds = watch_command(words, arguments.cores)
+    more += [] if arguments.cores is None else [f"--cores {arguments.cores}"]
     return {
         "case": f"{name}, {command} {' '.join(more)}",
         "cores": arguments.cores or cores(),

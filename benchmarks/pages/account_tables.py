@@ -100,9 +100,11 @@ def folder_memory(records: Sequence[Record]) -> Table:
     rows = []
     for record in records:
         folder, _, command = record["case"].partition(", ")
+        command, _, cores = command.partition(" --cores ")
         shown = f"`{command}`"
         if command.startswith("prepare"):
             shown = f"`{command.replace('prepare', 'build')}`, all but TensorRT"
+        shown += f", threads of {cores} cores" if cores else ""
         sizes = (f"{record[key]:.1f}" for key in ("file_gb", "held_gb", "mapped_gb"))
         rows.append([f"{folder}, {shown}", *sizes, f"{record['seconds']:.0f}"])
     return ["command", "weights, GB", "own, GB", "mapped, GB", "seconds"], rows

@@ -83,6 +83,8 @@ def encode(writing: Writing, sizes: LayerSizes, version: Version) -> EncoderRows
             x = version.layer(parts, sizes).apply(graph, x, sizes.heads, Scoring(distances.scale, seen, more=more))
         if number == 0 and version is _V2 and keys.size("conv_kernel_size", default=0, least=0):
             x = _convolve(writing, tensors, sizes, embedded, x)
+    if not keys.raw.get("conv_kernel_size"):
+        keys.ignore("conv_act")
     tensors.ignore("position_ids", "lm_predictions.", "mask_predictions.", "pooler.", "lm_head.")
     return EncoderRows(x, sizes.width, tensors)
 

@@ -224,7 +224,7 @@ def _kinds(keys: Keys, defaults: Defaults) -> tuple[str, ...]:
 
 
 def _mask(keys: Keys, graph: EncoderGraph, defaults: Defaults, kind: str) -> str:
-    keys.only(**({} if defaults.is_causal else {"is_causal": False}))
+    keys.only(use_bidirectional_attention=False, **({} if defaults.is_causal else {"is_causal": False}))
     causal = keys.boolean("is_causal", default=defaults.is_causal)
     keys.ignore("sliding_window")
     if kind == FULL:

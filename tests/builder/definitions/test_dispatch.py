@@ -55,6 +55,24 @@ def test_entries_that_are_not_known(config: Mapping[str, Any], wanted: str, tmp_
         write_defined(read_folder(folder(tmp_path, config)))
 
 
+@pytest.mark.parametrize(
+    ("name", "entries"),
+    [("gemma1", {"use_bidirectional_attention": False}), ("deberta_v3", {"conv_kernel_size": 0, "conv_act": "gelu"})],
+)
+def test_entries_that_change_nothing(name: str, entries: Mapping[str, Any], tmp_path: Path) -> None:
+    reference = tiny_folders.read(name)
+    write_json(tiny_folders.write_reference(reference, tmp_path) / "config.json", {**reference.config, **entries})
+    write_defined(read_folder(tmp_path))
+
+
+def test_a_direction_that_is_not_known(tmp_path: Path) -> None:
+    reference = tiny_folders.read("gemma1")
+    entries = {**reference.config, "use_bidirectional_attention": True}
+    write_json(tiny_folders.write_reference(reference, tmp_path) / "config.json", entries)
+    with pytest.raises(NotDefinedError, match="'use_bidirectional_attention' is True, and False alone is known"):
+        write_defined(read_folder(tmp_path))
+
+
 def test_tensors_that_are_not_known(tmp_path: Path) -> None:
     tensors = {**BERT.tensors, "encoder.layer.0.adapter.weight": (4, 16)}
     with pytest.raises(NotDefinedError, match=r"nothing is known of tensors such as 'encoder\.layer\.0\.adapter"):
