@@ -8,6 +8,7 @@
 #include <mutex>
 #include <stdexcept>
 
+#include "common/beside.h"
 #include "common/text.h"
 
 namespace padfree::engine {
@@ -102,12 +103,7 @@ TensorRtLibrary::TensorRtLibrary(const std::string& wanted) {
 }
 
 void loadPlugins() {
-  Dl_info info{};
-  std::string path = kRegister;
-  if (dladdr(reinterpret_cast<const void*>(&loadPlugins), &info) != 0 && info.dli_fname != nullptr) {
-    const std::string self = info.dli_fname;
-    path = self.substr(0, self.rfind('/') + 1) + kRegister;
-  }
+  const std::string path = besideLibraryOf(&loadPlugins, kRegister);
   if (dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) == nullptr) {
     throw std::runtime_error(text("the plan's plugins cannot be loaded (", dlerror(), "); keep ", kRegister,
                                   " and libpadfree.so beside libpadfree_engine.so"));

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "common/launch.h"
 #include "linear/cost_model.h"
@@ -159,40 +160,42 @@ cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tok
   Times times(shape, weights, token_limit, device);
   LinearParams& params = times.params();
   status = times.open();
-  Memory x, weight, scale, bias, residual, scratch, y, y_e4m3, x_moments, residual_moments, residual_scale, moments,
-      positions, frequencies, head_scale;
-  const auto take = [&](Memory& memory, int64_t elements) {
+  std::vector<Memory> memories;
+  const auto take = [&](int64_t elements) {
+    Memory& memory = memories.emplace_back();
     if (status == cudaSuccess) status = allocate(memory, elements, params.type, times.stream());
     return memory.get();
   };
-  const auto takeFloats = [&](Memory& memory, int64_t elements) {
+  const auto takeFloats = [&](int64_t elements) {
+    Memory& memory = memories.emplace_back();
     if (status == cudaSuccess) status = allocateFloats(memory, elements, times.stream());
     return static_cast<float*>(memory.get());
   };
-  const auto takeOperand = [&](Memory& memory, int64_t elements) {
-    if (!shape.scale) return take(memory, elements);
+  const auto takeOperand = [&](int64_t elements) {
+    if (!shape.scale) return take(elements);
+    Memory& memory = memories.emplace_back();
     if (status == cudaSuccess) status = allocateE4m3(memory, elements, times.stream());
     return memory.get();
   };
-  params.x = takeOperand(x, int64_t{token_limit} * params.K);
-  params.weight = takeOperand(weight, weights * int64_t{params.K} * params.N);
-  if (shape.scale != nullptr) params.scale = takeFloats(scale, params.N);
-  if (shape.bias != nullptr) params.bias = take(bias, params.N);
-  if (shape.residual != nullptr) params.residual = take(residual, int64_t{token_limit} * params.N);
-  if (shape.residual_scale != nullptr) params.residual_scale = take(residual_scale, params.N);
+  params.x = takeOperand(int64_t{token_limit} * params.K);
+  params.weight = takeOperand(weights * int64_t{params.K} * params.N);
+  if (shape.scale != nullptr) params.scale = takeFloats(params.N);
+  if (shape.bias != nullptr) params.bias = take(params.N);
+  if (shape.residual != nullptr) params.residual = take(int64_t{token_limit} * params.N);
+  if (shape.residual_scale != nullptr) params.residual_scale = take(params.N);
   const auto momentsSize = [&](int width) { return int64_t{token_limit} * (width / kMomentFeatures) * 2; };
-  if (shape.x_moments != nullptr) params.x_moments = takeFloats(x_moments, momentsSize(params.K));
-  if (shape.residual_moments != nullptr) params.residual_moments = takeFloats(residual_moments, momentsSize(params.N));
-  if (shape.moments != nullptr) params.moments = takeFloats(moments, momentsSize(params.N));
+  if (shape.x_moments != nullptr) params.x_moments = takeFloats(momentsSize(params.K));
+  if (shape.residual_moments != nullptr) params.residual_moments = takeFloats(momentsSize(params.N));
+  if (shape.moments != nullptr) params.moments = takeFloats(momentsSize(params.N));
   if (shape.rotary_features > 0) {
     // The bits of these floats serve as positions.
-    params.positions = reinterpret_cast<const int*>(takeFloats(positions, token_limit));
-    params.frequencies = takeFloats(frequencies, shape.rotary_features / 2);
-    if (shape.head_scale != nullptr) params.head_scale = take(head_scale, shape.rotary_features);
+    params.positions = reinterpret_cast<const int*>(takeFloats(token_limit));
+    params.frequencies = takeFloats(shape.rotary_features / 2);
+    if (shape.head_scale != nullptr) params.head_scale = take(shape.rotary_features);
   }
-  if (!device.is_hopper) params.scratch = takeFloats(scratch, kLinearScratchBytes / sizeof(float));
-  if (shape.y != nullptr) params.y = take(y, int64_t{token_limit} * params.N);
-  if (shape.y_e4m3 != nullptr) params.y_e4m3 = takeOperand(y_e4m3, int64_t{token_limit} * params.N);
+  if (!device.is_hopper) params.scratch = takeFloats(kLinearScratchBytes / sizeof(float));
+  if (shape.y != nullptr) params.y = take(int64_t{token_limit} * params.N);
+  if (shape.y_e4m3 != nullptr) params.y_e4m3 = takeOperand(int64_t{token_limit} * params.N);
   if (status != cudaSuccess) return status;
 
   LinearChoice choice = kLinearAuto;

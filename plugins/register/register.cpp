@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string>
 
+#include "common/beside.h"
 #include "register/python.h"
 #include "shell/tensorrt_abi.h"
 
@@ -47,13 +48,7 @@ void registerMissing(Registry& registry, IPluginCreatorInterface* const* creator
 // dlopen handle of the libpadfree.so in this library's own folder; null, with a message, where it cannot be loaded.
 // It stays loaded: TensorRT keeps pointers into it.
 void* loadPlugins() {
-  Dl_info info{};
-  std::string path = "libpadfree.so";
-  if (dladdr(reinterpret_cast<const void*>(&loadPlugins), &info) != 0 && info.dli_fname != nullptr) {
-    const std::string self = info.dli_fname;
-    const size_t slash = self.rfind('/');
-    if (slash != std::string::npos) path = self.substr(0, slash + 1) + path;
-  }
+  const std::string path = besideLibraryOf(&loadPlugins, "libpadfree.so");
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (handle == nullptr) {
     std::fprintf(stderr, "padfree: cannot load %s: %s; keep libpadfree.so beside libpadfree_register.so\n",

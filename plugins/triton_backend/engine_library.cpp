@@ -4,7 +4,8 @@
 #include <dlfcn.h>
 
 #include "common/text.h"
-#include "triton_backend/failure.h"
+#include "triton_backend/triton_abi.h"
+#include "triton_batching/failure.h"
 
 namespace padfree {
 

@@ -1,39 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // libtriton_padfree.so: the functions that the server calls.
-#include <dlfcn.h>
-
 #include <memory>
 #include <string>
 
+#include "common/beside.h"
 #include "common/text.h"
-#include "triton_backend/failure.h"
 #include "triton_backend/instance.h"
 #include "triton_backend/model.h"
 #include "triton_backend/text_model.h"
+#include "triton_batching/failure.h"
+#include "triton_batching/message.h"
 
 namespace padfree {
 namespace {
 
 constexpr const char* kEngineLibrary = "libpadfree_engine.so";
-
-struct MessageDeleter {
-  void operator()(TRITONSERVER_Message* message) const { succeeded(TRITONSERVER_MessageDelete(message)); }
-};
-using Message = std::unique_ptr<TRITONSERVER_Message, MessageDeleter>;
-
-Json decode(TRITONSERVER_Message* message) {
-  const char* text = nullptr;
-  size_t size = 0;
-  check(TRITONSERVER_MessageSerializeToJson(message, &text, &size));
-  return Json::parse({text, size});
-}
-
-Json configurationOf(TRITONBACKEND_Model* model) {
-  TRITONSERVER_Message* message = nullptr;
-  check(TRITONBACKEND_ModelConfig(model, 1, &message));
-  const Message owner(message);
-  return decode(message);
-}
 
 void checkServer() {
   uint32_t major = 0, minor = 0;
@@ -51,12 +32,7 @@ std::string engineLibrary(TRITONBACKEND_Backend* backend) {
   check(TRITONBACKEND_BackendConfig(backend, &message));
   const std::string named = decode(message)["cmdline"]["engine"].text();
   if (!named.empty()) return named;
-  Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&engineLibrary), &info) == 0 || info.dli_fname == nullptr) {
-    return kEngineLibrary;
-  }
-  const std::string self = info.dli_fname;
-  return self.substr(0, self.rfind('/') + 1) + kEngineLibrary;
+  return besideLibraryOf(&engineLibrary, kEngineLibrary);
 }
 
 using SharedBackend = std::shared_ptr<const Backend>;

@@ -8,7 +8,7 @@
 
 #include "common/text.h"
 #include "tokenizer/numbers.h"
-#include "triton_backend/failure.h"
+#include "triton_batching/failure.h"
 
 namespace padfree {
 namespace {
@@ -21,14 +21,13 @@ constexpr int64_t kMost = int64_t{1} << 48;  // the largest allowed: products of
 constexpr int64_t kMostWidth = int64_t{1} << 16;
 constexpr const char* kPython = "; serve it with the Python backend: padfree triton --backend python";
 
-struct TypeName {
-  const char* name;
-  PadfreeType type;
-  int64_t bytes;
-};
-constexpr TypeName kTypes[] = {{"float32", kPadfreeFloat32, 4},   {"float16", kPadfreeFloat16, 2},
-                               {"bfloat16", kPadfreeBFloat16, 2}, {"int32", kPadfreeInt32, 4},
-                               {"int64", kPadfreeInt64, 8},       {"bool", kPadfreeBool, 1}};
+// Indexed by PadfreeType.
+constexpr TypeInfo kTypes[] = {{"float32", kPadfreeFloat32, "TYPE_FP32", TRITONSERVER_TYPE_FP32, 4},
+                               {"float16", kPadfreeFloat16, "TYPE_FP16", TRITONSERVER_TYPE_FP16, 2},
+                               {"bfloat16", kPadfreeBFloat16, "TYPE_BF16", TRITONSERVER_TYPE_BF16, 2},
+                               {"int32", kPadfreeInt32, "TYPE_INT32", TRITONSERVER_TYPE_INT32, 4},
+                               {"int64", kPadfreeInt64, "TYPE_INT64", TRITONSERVER_TYPE_INT64, 8},
+                               {"bool", kPadfreeBool, "TYPE_BOOL", TRITONSERVER_TYPE_BOOL, 1}};
 
 struct RoleName {
   const char* name;
@@ -71,9 +70,9 @@ class Reader {
     return value;
   }
 
-  const TypeName& type(const Json& object) const {
+  const TypeInfo& type(const Json& object) const {
     const std::string& dtype = string(object, "dtype");
-    for (const TypeName& known : kTypes) {
+    for (const TypeInfo& known : kTypes) {
       if (dtype == known.name) return known;
     }
     refuse("'" + string(object, "name") + "' has type " + dtype.substr(0, 40) + ", which cannot be served" + kPython);
@@ -109,7 +108,7 @@ Input readInput(const Reader& reader, const Json& item, const Json& all_excluded
   const RoleName& role = readRole(reader, item);
   input.role = role.role;
   input.rows = role.rows;
-  const TypeName& type = reader.type(item);
+  const TypeInfo& type = reader.type(item);
   input.type = type.type;
   const std::string original = isAbsent(item["original"]) ? input.name : item["original"].text();
   if (type.type != kPadfreeInt32 && !(type.type == kPadfreeFloat32 && input.comesWithRequests())) {
@@ -134,7 +133,7 @@ Input readInput(const Reader& reader, const Json& item, const Json& all_excluded
 Output readOutput(const Reader& reader, const Json& item) {
   Output output;
   output.name = reader.string(item, "name");
-  const TypeName& type = reader.type(item);
+  const TypeInfo& type = reader.type(item);
   output.type = type.type;
   const std::string& layout = reader.string(item, "layout");
   const auto& shape = item["shape"].items();
@@ -195,11 +194,8 @@ void checkNames(const Reader& reader, const Metadata& metadata) {
 
 }  // namespace
 
-int64_t sizeOf(PadfreeType type) {
-  for (const TypeName& known : kTypes) {
-    if (known.type == type) return known.bytes;
-  }
-  return 0;
+const TypeInfo& infoOf(PadfreeType type) {
+  return kTypes[type];
 }
 
 Metadata readMetadata(const std::string& text, const std::string& source) {

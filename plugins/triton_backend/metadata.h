@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/engine_abi.h"
+#include "triton_backend/triton_abi.h"
 
 namespace padfree {
 
@@ -40,6 +41,14 @@ struct Metadata {
 // Reads and checks the metadata. Throws Failure if they are damaged, or those of a plan that this backend cannot serve.
 Metadata readMetadata(const std::string& text, const std::string& source);
 
-int64_t sizeOf(PadfreeType type);
+// What a type is called in metadata and in configurations, its number in the server's interface, and its bytes.
+struct TypeInfo {
+  const char* name;
+  PadfreeType type;
+  const char* config;
+  TRITONSERVER_DataType triton;
+  int64_t bytes;
+};
+const TypeInfo& infoOf(PadfreeType type);
 
 }  // namespace padfree

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "common/text.h"
-#include "triton_backend/failure.h"
 #include "triton_backend/sha256.h"
+#include "triton_batching/failure.h"
 
 namespace padfree {
 namespace {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "common/text.h"
-#include "triton_backend/failure.h"
 #include "triton_backend/parameters.h"
+#include "triton_batching/failure.h"
 
 namespace padfree {
 namespace {
@@ -16,7 +16,7 @@ constexpr const char* kCudaGraphs = "padfree_cuda_graphs";
 constexpr const char* kAllowOtherGpu = "padfree_allow_other_gpu";
 constexpr const char* kModel = "padfree_model";
 constexpr int64_t kMostContexts = 8;
-constexpr const char* kString = "TYPE_STRING";
+constexpr const char *kString = "TYPE_STRING", *kInt32 = "TYPE_INT32", *kBool = "TYPE_BOOL";  // of own tensors
 
 void readParameter(const std::string& name, const std::string& value, ModelSettings& settings) {
   if (name == kMaxTokens) {
@@ -35,24 +35,6 @@ void readParameter(const std::string& name, const std::string& value, ModelSetti
     refuseUnknownParameter(name, std::string(kModel) + ", " + kMaxTokens + ", " + kMaxSequences + ", " + kContexts +
                                      ", " + kCudaGraphs + ", " + kAllowOtherGpu + ", and for texts " + kTextParameters);
   }
-}
-
-const char* typeName(PadfreeType type) {
-  switch (type) {
-    case kPadfreeFloat32:
-      return "TYPE_FP32";
-    case kPadfreeFloat16:
-      return "TYPE_FP16";
-    case kPadfreeBFloat16:
-      return "TYPE_BF16";
-    case kPadfreeInt32:
-      return "TYPE_INT32";
-    case kPadfreeInt64:
-      return "TYPE_INT64";
-    case kPadfreeBool:
-      return "TYPE_BOOL";
-  }
-  return "TYPE_INVALID";
 }
 
 void checkTensor(const char* kind, const Json& item, const char* type) {
@@ -100,16 +82,16 @@ Json inputsOf(const Metadata& metadata, const std::optional<TextSettings>& texts
   for (const Input& input : metadata.inputs) {
     if (!input.comesWithRequests()) continue;
     const bool is_of_tokens = input.role == Input::Role::kTokens;
-    Json item = tensorOf(input.name, typeName(input.type), dimsOfRows(is_of_tokens, input.trailing));
+    Json item = tensorOf(input.name, infoOf(input.type).config, dimsOfRows(is_of_tokens, input.trailing));
     if (is_of_tokens) item.set("allow_ragged_batch", Json::literal("true"));
     if (input.zero_when_missing || (texts && isFromTexts(input, *texts))) item.set("optional", Json::literal("true"));
     inputs.append(std::move(item));
   }
-  appendOptional(inputs, kSeqLens, typeName(kPadfreeInt32));
+  appendOptional(inputs, kSeqLens, kInt32);
   if (texts) {
     appendOptional(inputs, kText, kString);
     appendOptional(inputs, kTextPair, kString);
-    appendOptional(inputs, kTruncate, typeName(kPadfreeBool));
+    appendOptional(inputs, kTruncate, kBool);
   }
   return inputs;
 }
@@ -123,7 +105,7 @@ Json outputsOf(const Metadata& metadata, const std::optional<TextSettings>& text
   Json outputs = Json::array();
   for (const Output& output : metadata.outputs) {
     const bool is_of_tokens = output.rows == kPadfreeTokens;
-    Json item = tensorOf(output.name, typeName(output.type), dimsOfRows(is_of_tokens, output.trailing));
+    Json item = tensorOf(output.name, infoOf(output.type).config, dimsOfRows(is_of_tokens, output.trailing));
     if (!is_of_tokens &&
         output.trailing
             .empty()) {  // clients get [n]: dims must not be empty, so they are [1], and the server drops the 1
@@ -135,22 +117,22 @@ Json outputsOf(const Metadata& metadata, const std::optional<TextSettings>& text
   }
   // Which rows of an answer are a text's, and whether its end was cut off.
   if (texts && hasTokenOutputs(metadata)) {
-    outputs.append(tensorOf(kSeqLens, typeName(kPadfreeInt32), dimsOf({1}, {})));
+    outputs.append(tensorOf(kSeqLens, kInt32, dimsOf({1}, {})));
   }
-  if (texts) outputs.append(tensorOf(kTruncated, typeName(kPadfreeBool), dimsOf({1}, {})));
+  if (texts) outputs.append(tensorOf(kTruncated, kBool, dimsOf({1}, {})));
   return outputs;
 }
 
 // The type of an input that every model has, or every one that takes texts; null for other inputs.
 const char* typeOfOwnInput(const std::string& name, bool takes_texts) {
-  if (name == kSeqLens) return typeName(kPadfreeInt32);
+  if (name == kSeqLens) return kInt32;
   if (takes_texts && (name == kText || name == kTextPair)) return kString;
-  return takes_texts && name == kTruncate ? typeName(kPadfreeBool) : nullptr;
+  return takes_texts && name == kTruncate ? kBool : nullptr;
 }
 
 const char* typeOfOwnOutput(const std::string& name, bool takes_texts) {
-  if (takes_texts && name == kSeqLens) return typeName(kPadfreeInt32);
-  return takes_texts && name == kTruncated ? typeName(kPadfreeBool) : nullptr;
+  if (takes_texts && name == kSeqLens) return kInt32;
+  return takes_texts && name == kTruncated ? kBool : nullptr;
 }
 
 // Throws Failure if texts cannot give the plan's inputs their values.
@@ -220,14 +202,14 @@ void checkConfiguration(const ModelSettings& settings, const Metadata& metadata)
   for (const Json& item : config["input"].items()) {
     const char* type = typeOfOwnInput(item["name"].text(), takes_texts);
     for (const Input& input : metadata.inputs) {
-      if (input.comesWithRequests() && input.name == item["name"].text()) type = typeName(input.type);
+      if (input.comesWithRequests() && input.name == item["name"].text()) type = infoOf(input.type).config;
     }
     checkTensor("input", item, type);
   }
   for (const Json& item : config["output"].items()) {
     const char* type = typeOfOwnOutput(item["name"].text(), takes_texts);
     for (const Output& output : metadata.outputs) {
-      if (output.name == item["name"].text()) type = typeName(output.type);
+      if (output.name == item["name"].text()) type = infoOf(output.type).config;
     }
     checkTensor("output", item, type);
   }

@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "triton_backend/failure.h"
+#include "triton_backend/triton_abi.h"
+#include "triton_batching/failure.h"
 
 namespace padfree {
 

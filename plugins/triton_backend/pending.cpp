@@ -9,24 +9,6 @@
 namespace padfree {
 namespace {
 
-TRITONSERVER_DataType tritonType(PadfreeType type) {
-  switch (type) {
-    case kPadfreeFloat32:
-      return TRITONSERVER_TYPE_FP32;
-    case kPadfreeFloat16:
-      return TRITONSERVER_TYPE_FP16;
-    case kPadfreeBFloat16:
-      return TRITONSERVER_TYPE_BF16;
-    case kPadfreeInt32:
-      return TRITONSERVER_TYPE_INT32;
-    case kPadfreeInt64:
-      return TRITONSERVER_TYPE_INT64;
-    case kPadfreeBool:
-      return TRITONSERVER_TYPE_BOOL;
-  }
-  return 0;
-}
-
 // Rows of a lane's output on their way to a caller's buffer.
 struct Copier {
   Lane& lane;
@@ -94,7 +76,7 @@ void Pending::openOutputs(const Metadata& metadata) {
       rows *= data.width;
     }
     shape.insert(shape.end(), output.trailing.begin(), output.trailing.end());
-    targets_.push_back(addOutput(output.name, tritonType(output.type), shape, rows * output.row_bytes));
+    targets_.push_back(addOutput(output.name, infoOf(output.type).triton, shape, rows * output.row_bytes));
   }
   addTextOutputs();
 }

@@ -6,20 +6,18 @@
 #include <string>
 
 #include "common/text.h"
-#include "triton_backend/failure.h"
 #include "triton_backend/model_settings.h"
 #include "triton_backend/tensors.h"
 #include "triton_backend/values.h"
+#include "triton_batching/failure.h"
 
 namespace padfree {
 namespace {
 
 void checkType(const Tensor& tensor, PadfreeType type) {
-  const bool is_float = type == kPadfreeFloat32;
-  if (tensor.type != (is_float ? TRITONSERVER_TYPE_FP32 : TRITONSERVER_TYPE_INT32)) {
-    throw Failure("'" + tensor.name + "' has another type than the model's input, allowed: " +
-                  (is_float ? "FP32" : "INT32") + "; convert it before it is sent");
-  }
+  if (tensor.type == infoOf(type).triton) return;
+  throw Failure("'" + tensor.name + "' has another type than the model's input, allowed: " +
+                (type == kPadfreeFloat32 ? "FP32" : "INT32") + "; convert it before it is sent");
 }
 
 // Where the values are; with `to_host`, they are copied to the host if they are on a device.
@@ -97,7 +95,7 @@ void readColumns(const std::vector<Tensor>& tensors, const Metadata& metadata, c
     }
     checkType(*tensor, input.type);
     checkShape(*tensor, input, data, counted);
-    checkBytes(*tensor, sizeOf(input.type));
+    checkBytes(*tensor, infoOf(input.type).bytes);
     data.columns[i] = locate(*tensor, engine, /*to_host=*/false);
     if (!data.columns[i].on_device) checkValues(input, data.columns[i].data, data.seq_lens, data.width);
   }
@@ -114,7 +112,7 @@ void readIds(const std::vector<Tensor>& tensors, const Metadata& metadata, const
   }
   readSize(*found, metadata, data);
   checkType(*found, ids.type);
-  checkBytes(*found, sizeOf(ids.type));  // before anything is allocated for that size
+  checkBytes(*found, infoOf(ids.type).bytes);  // before anything is allocated for that size
   readSeqLens(find(tensors, kSeqLens), engine, data);
   checkLengths(data.seq_lens, metadata);
   readColumns(tensors, metadata, engine, ids.name, data);

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "engine/engine_abi.h"
-#include "triton_backend/failure.h"
 #include "triton_backend/metadata.h"
 #include "triton_backend/pending.h"
+#include "triton_batching/failure.h"
 
 namespace padfree {
 

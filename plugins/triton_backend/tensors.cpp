@@ -2,7 +2,7 @@
 #include "triton_backend/tensors.h"
 
 #include "common/text.h"
-#include "triton_backend/failure.h"
+#include "triton_batching/failure.h"
 
 namespace padfree {
 

@@ -5,8 +5,8 @@
 
 #include "common/text.h"
 #include "tokenizer/utf8.h"
-#include "triton_backend/failure.h"
 #include "triton_backend/parameters.h"
+#include "triton_batching/failure.h"
 
 namespace padfree {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "common/text.h"
 #include "tokenizer/utf8.h"
-#include "triton_backend/failure.h"
+#include "triton_batching/failure.h"
 
 namespace padfree {
 namespace {

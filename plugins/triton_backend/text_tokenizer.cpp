@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "common/text.h"
-#include "triton_backend/failure.h"
 #include "triton_backend/model.h"
+#include "triton_batching/failure.h"
 
 namespace padfree {
 namespace {

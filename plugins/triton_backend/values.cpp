@@ -7,7 +7,7 @@
 #include <string>
 
 #include "common/text.h"
-#include "triton_backend/failure.h"
+#include "triton_batching/failure.h"
 
 namespace padfree {
 namespace {
@@ -84,7 +84,7 @@ void checkLengths(const std::vector<int32_t>& seq_lens, const Metadata& metadata
 
 void checkValues(const Input& input, const char* values, const std::vector<int32_t>& seq_lens, int64_t width) {
   const bool is_of_tokens = input.role == Input::Role::kTokens;
-  const int64_t numbers = input.row_bytes / sizeOf(input.type);
+  const int64_t numbers = input.row_bytes / infoOf(input.type).bytes;
   const int64_t stride = is_of_tokens ? width * input.row_bytes : input.row_bytes;
   for (size_t sequence = 0; sequence < seq_lens.size(); ++sequence) {
     const char* row = values + static_cast<int64_t>(sequence) * stride;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // libpadfree_triton_batching.so: Triton's dynamic batcher asks it before a request joins a batch ("custom batching").
-#include <exception>
 #include <memory>
 #include <string>
 
-#include "triton_batching/json.h"
+#include "triton_batching/message.h"
 #include "triton_batching/settings.h"
 #include "triton_batching/token_budget.h"
 #include "triton_batching/triton_abi.h"
@@ -21,55 +20,28 @@ struct Batcher {
   TokenBudget budget;
 };
 
-struct MessageDeleter {
-  void operator()(TRITONSERVER_Message* message) const {
-    TRITONSERVER_Error* error = TRITONSERVER_MessageDelete(message);
-    if (error != nullptr) TRITONSERVER_ErrorDelete(error);
-  }
-};
-
-TRITONSERVER_Error* readConfiguration(TRITONBACKEND_Model* model, Json& config) {
-  TRITONSERVER_Message* message = nullptr;
-  if (TRITONSERVER_Error* error = TRITONBACKEND_ModelConfig(model, 1, &message)) return error;
-  const std::unique_ptr<TRITONSERVER_Message, MessageDeleter> owner(message);
-  const char* text = nullptr;
-  size_t size = 0;
-  if (TRITONSERVER_Error* error = TRITONSERVER_MessageSerializeToJson(message, &text, &size)) return error;
-  config = Json::parse({text, size});
-  return nullptr;
-}
-
-TRITONSERVER_Error* countTokens(TRITONBACKEND_Request* request, const std::string& name, uint64_t& tokens) {
+uint64_t tokensOf(TRITONBACKEND_Request* request, const std::string& name) {
   TRITONBACKEND_Input* input = nullptr;
-  if (TRITONSERVER_Error* error = TRITONBACKEND_RequestInput(request, name.c_str(), &input)) return error;
+  check(TRITONBACKEND_RequestInput(request, name.c_str(), &input));
   const int64_t* shape = nullptr;
   uint32_t dims_count = 0;
-  TRITONSERVER_Error* error =
-      TRITONBACKEND_InputProperties(input, nullptr, nullptr, &shape, &dims_count, nullptr, nullptr);
-  if (error != nullptr) return error;
-  tokens = 1;
+  check(TRITONBACKEND_InputProperties(input, nullptr, nullptr, &shape, &dims_count, nullptr, nullptr));
+  uint64_t tokens = 1;
   for (uint32_t i = 0; i < dims_count; ++i) {
     // Servers before 25.05 accept shapes that are negative or whose product overflows: these exceed any budget.
-    if (shape[i] < 0 || __builtin_mul_overflow(tokens, static_cast<uint64_t>(shape[i]), &tokens)) {
-      tokens = UINT64_MAX;
-      return nullptr;
-    }
+    if (shape[i] < 0 || __builtin_mul_overflow(tokens, static_cast<uint64_t>(shape[i]), &tokens)) return UINT64_MAX;
   }
-  return nullptr;
+  return tokens;
 }
 
 }  // namespace
 }  // namespace padfree
 
 TRITONSERVER_Error* TRITONBACKEND_ModelBatcherInitialize(TRITONBACKEND_Batcher** batcher, TRITONBACKEND_Model* model) {
-  try {
-    padfree::Json config;
-    if (TRITONSERVER_Error* error = padfree::readConfiguration(model, config)) return error;
-    *batcher = reinterpret_cast<TRITONBACKEND_Batcher*>(new padfree::Batcher(padfree::readSettings(config)));
-    return nullptr;
-  } catch (const std::exception& error) {
-    return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INVALID_ARG, error.what());
-  }
+  return padfree::guarded([&] {
+    auto ours = std::make_unique<padfree::Batcher>(padfree::readSettings(padfree::configurationOf(model)));
+    *batcher = reinterpret_cast<TRITONBACKEND_Batcher*>(ours.release());
+  });
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelBatcherFinalize(TRITONBACKEND_Batcher* batcher) {
@@ -89,14 +61,8 @@ TRITONSERVER_Error* TRITONBACKEND_ModelBatchIncludeRequest(TRITONBACKEND_Request
   // forever.
   *include = true;
   auto* batcher = static_cast<padfree::Batcher*>(batch);
-  uint64_t tokens = 0;
-  if (TRITONSERVER_Error* error = padfree::countTokens(request, batcher->settings.input, tokens)) return error;
-  try {
-    *include = batcher->budget.include(request, tokens);
-    return nullptr;
-  } catch (const std::exception& error) {
-    return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, error.what());
-  }
+  return padfree::guarded(
+      [&] { *include = batcher->budget.include(request, padfree::tokensOf(request, batcher->settings.input)); });
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelBatchFinalize(void*) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "triton_batching/settings.h"
 
-#include <stdexcept>
+#include "triton_batching/failure.h"
 
 namespace padfree {
 namespace {
@@ -9,7 +9,7 @@ namespace {
 constexpr const char* kMaxTokens = "padfree_max_tokens";
 
 [[noreturn]] void refuse(const std::string& model, const std::string& reason) {
-  throw std::invalid_argument("padfree: model '" + model + "': " + reason);
+  throw Failure("padfree: model '" + model + "': " + reason);
 }
 
 // Returns 0 for text that is not a decimal number of at most 64 bits.

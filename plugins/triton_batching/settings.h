@@ -15,7 +15,7 @@ struct Settings {
   bool delays;          // a batch may wait for more requests before it is sent
 };
 
-// Reads the configuration (version 1, completed by the core). Throws std::invalid_argument if it is not compatible with
+// Reads the configuration (version 1, completed by the core). Throws Failure if it is not compatible with
 // a token budget: the message says what to change.
 Settings readSettings(const Json& config);
 

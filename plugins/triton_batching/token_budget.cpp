@@ -4,14 +4,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "triton_batching/failure.h"
+
 namespace padfree {
 namespace {
 
 bool isCancelled(TRITONBACKEND_Request* request) {
   bool is_cancelled = false;
-  TRITONSERVER_Error* error = TRITONBACKEND_RequestIsCancelled(request, &is_cancelled);
-  if (error != nullptr) TRITONSERVER_ErrorDelete(error);
-  return is_cancelled;
+  return succeeded(TRITONBACKEND_RequestIsCancelled(request, &is_cancelled)) && is_cancelled;
 }
 
 }  // namespace

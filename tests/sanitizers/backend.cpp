@@ -3,8 +3,8 @@
 #include <stdexcept>
 
 #include "input.h"
-#include "triton_backend/failure.h"
 #include "triton_backend/model_settings.h"
+#include "triton_batching/failure.h"
 
 void feedBackend(Input input) {
   const std::string text = input.text();

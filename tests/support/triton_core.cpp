@@ -32,6 +32,14 @@ void TRITONSERVER_ErrorDelete(TRITONSERVER_Error* error) {
   std::free(error);
 }
 
+TRITONSERVER_Error_Code TRITONSERVER_ErrorCode(TRITONSERVER_Error* error) {
+  return error->code;
+}
+
+const char* TRITONSERVER_ErrorMessage(TRITONSERVER_Error* error) {
+  return error->message;
+}
+
 TRITONSERVER_Error* TRITONBACKEND_ModelConfig(TRITONBACKEND_Model* model, uint32_t, TRITONSERVER_Message** config) {
   *config = reinterpret_cast<TRITONSERVER_Message*>(model);
   return nullptr;

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "triton_backend/triton_abi.h"
+#include "triton_batching/triton_abi.h"
 
 namespace padfree {
 
