@@ -111,6 +111,12 @@ def with_training(make: Callable[[Sequence[Record]], str]) -> Callable[[Sequence
     return lambda records: f"{make(records)}\n{made_with(records)}\n"
 
 
+def trained_int8(results: Path) -> str:
+    """Scores of a small model in int8, which onnxruntime ran on a CPU."""
+    records = read(results.parent / "cpu" / "trained_int8.jsonl")
+    return f"{trained_report.scores(records)}\nComputed at commit {', '.join(commits_of(records))}.\n"
+
+
 def pretrained_models(results: Path) -> str:
     """A row per published model."""
     records = of_last_commit(results / "pretrained.jsonl")
@@ -212,6 +218,7 @@ TABLES: Mapping[str, Table] = {
     "attention_profile": of_cases("attention_profile", attention_profile),
     "trained": of_cases("trained", with_training(trained_report.scores)),
     "trained_layers": of_cases("trained", with_training(trained_report.errors)),
+    "trained_int8": trained_int8,
     "pretrained": pretrained_models,
     "contest": contest("load"),
     "native": contest("native"),
