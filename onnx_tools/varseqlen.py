@@ -15,7 +15,6 @@ import onnx_graphsurgeon as gs
 from padfree.contract.names import PER_SEQUENCE
 
 from .analysis.graph import Editor
-from .analysis.node_builder import NodeBuilder
 from .errors import RewriteError
 from .passes.interface import MAX_SEQLEN, SEQ_LENS
 
@@ -80,10 +79,10 @@ def _new_names(metadata: Mapping[str, Any]) -> dict[str, str]:
 def _add_lengths(editor: Editor, sums: gs.Tensor, lengths: gs.Tensor) -> None:
     """seq_lens = cu_seqlens[1:] - cu_seqlens[:-1], as the first nodes of the graph."""
     graph, count, stem = editor.graph, len(editor.graph.nodes), f"padfree_{SUMS}"
-    new = NodeBuilder(editor, stem, np.int32)
+    new = editor.named(stem)
     begins = new.op("Slice", sums, new.integers(0), new.integers(-1))
     ends = new.op("Slice", sums, new.integers(1), new.integers(2**31 - 1))
-    editor.node("Sub", [ends, begins], stem=f"{stem}_lengths", output=lengths)
+    new.op("Sub", ends, begins, output=lengths)
     graph.nodes = [*graph.nodes[count:], *graph.nodes[:count]]
 
 

@@ -146,7 +146,7 @@ def _weights(model: ModelProto, nodes: HeadBuilder, mask: str) -> str:
             f"pooling needs the mask of padding, and the model has the inputs {', '.join(names)}; pass --mask NAME for "
             "the one that is 1 at tokens, or export it with attention_mask"
         )
-    return nodes.along("Unsqueeze", nodes.to_float(mask), [-1] if nodes.opset >= 11 else [2])
+    return nodes.unsqueeze(nodes.to_float(mask), -1 if nodes.opset >= 11 else 2)
 
 
 def _without_prompts(model: ModelProto, nodes: HeadBuilder, x: str, weights: str, mask: str) -> str:
@@ -155,10 +155,10 @@ def _without_prompts(model: ModelProto, nodes: HeadBuilder, x: str, weights: str
     batch = grid.type.tensor_type.shape.dim[0]
     model.graph.input.append(helper.make_tensor_value_info(PROMPT_LENGTH, TensorProto.INT64, ["batch"]))
     model.graph.input[-1].type.tensor_type.shape.dim[0].CopyFrom(batch)
-    lengths = nodes.along("Unsqueeze", nodes.to_float(PROMPT_LENGTH), [1])
-    positions = nodes.to_float(nodes.along("Unsqueeze", _positions(nodes, x), [0]))
+    lengths = nodes.unsqueeze(nodes.to_float(PROMPT_LENGTH), 1)
+    positions = nodes.to_float(nodes.unsqueeze(_positions(nodes, x), 0))
     is_text = nodes.to_float(nodes.op("Greater", positions, lengths))
-    return nodes.op("Mul", weights, nodes.along("Unsqueeze", is_text, [2]))
+    return nodes.op("Mul", weights, nodes.unsqueeze(is_text, 2))
 
 
 def _pool(nodes: HeadBuilder, mode: str, x: str, weights: str) -> str:
@@ -169,22 +169,22 @@ def _pool(nodes: HeadBuilder, mode: str, x: str, weights: str) -> str:
         return _last(nodes, x, weights)
     if mode == "max":
         is_token = nodes.op("Greater", weights, nodes.constant(0))
-        return nodes.along("ReduceMax", nodes.op("Where", is_token, x, nodes.constant(_LOWEST)), [1], keepdims=0)
+        return nodes.along("ReduceMax", nodes.op("Where", is_token, x, nodes.constant(_LOWEST)), 1, keepdims=0)
     if mode == "weightedmean":
-        weights = nodes.op("Mul", weights, nodes.to_float(nodes.along("Unsqueeze", _positions(nodes, x), [0, 2])))
-    total = nodes.along("ReduceSum", nodes.op("Mul", x, weights), [1], keepdims=0)
-    count = nodes.at_least(nodes.along("ReduceSum", weights, [1], keepdims=0), _EPSILON)
+        weights = nodes.op("Mul", weights, nodes.to_float(nodes.unsqueeze(_positions(nodes, x), 0, 2)))
+    total = nodes.along("ReduceSum", nodes.op("Mul", x, weights), 1, keepdims=0)
+    count = nodes.at_least(nodes.along("ReduceSum", weights, 1, keepdims=0), _EPSILON)
     return nodes.op("Div", total, nodes.op("Sqrt", count) if mode == "mean_sqrt_len_tokens" else count)
 
 
 def _first(nodes: HeadBuilder, x: str, weights: str) -> str:
     """The first kept token of every text, wherever padding is."""
-    return _row_at(nodes, x, nodes.op("ArgMax", nodes.along("Squeeze", weights, [2]), axis=1, keepdims=1))
+    return _row_at(nodes, x, nodes.op("ArgMax", nodes.along("Squeeze", weights, 2), axis=1, keepdims=1))
 
 
 def _last(nodes: HeadBuilder, x: str, weights: str) -> str:
     """The last kept token of every text, wherever padding is: the largest position among the kept ones."""
-    is_token = nodes.along("Squeeze", nodes.op("Cast", weights, to=TensorProto.INT64), [2])
+    is_token = nodes.along("Squeeze", nodes.op("Cast", weights, to=TensorProto.INT64), 2)
     indices = nodes.to_float(nodes.op("Mul", is_token, _positions(nodes, x)))
     return _row_at(nodes, x, nodes.op("ArgMax", indices, axis=1, keepdims=1))
 
@@ -192,13 +192,13 @@ def _last(nodes: HeadBuilder, x: str, weights: str) -> str:
 def _row_at(nodes: HeadBuilder, x: str, slots: str) -> str:
     """The rows of x [B,S,E] at slots [B,1], as [B,E]."""
     shape = nodes.op("Shape", nodes.op("Slice", x, *_range(nodes, 0, 1), nodes.integers(1)))
-    wide = nodes.op("Expand", nodes.along("Unsqueeze", slots, [2]), shape)
-    return nodes.along("Squeeze", nodes.op("GatherElements", x, wide, axis=1), [1])
+    wide = nodes.op("Expand", nodes.unsqueeze(slots, 2), shape)
+    return nodes.along("Squeeze", nodes.op("GatherElements", x, wide, axis=1), 1)
 
 
 def _positions(nodes: HeadBuilder, x: str) -> str:
     """1 to S for x [B,S,E]."""
-    size = nodes.along("Squeeze", nodes.op("Slice", nodes.op("Shape", x), *_range(nodes, 1, 2)), [0])
+    size = nodes.along("Squeeze", nodes.op("Slice", nodes.op("Shape", x), *_range(nodes, 1, 2)), 0)
     one = nodes.constant(1, np.int64)
     return nodes.op("Range", one, nodes.op("Add", size, one), one)
 
@@ -213,14 +213,14 @@ def _splade(nodes: HeadBuilder, splade: Splade, logits: str, weights: str) -> st
     if splade.twice:
         value = nodes.log1p(value)
     if splade.strategy == "sum":
-        return nodes.along("ReduceSum", nodes.op("Mul", value, weights), [1], keepdims=0)
+        return nodes.along("ReduceSum", nodes.op("Mul", value, weights), 1, keepdims=0)
     return _pool(nodes, "max", value, weights)
 
 
 def _add_step(nodes: HeadBuilder, step: Step, x: str, size: int | str) -> tuple[str, int | str]:
     """A step on vectors [B,E], and how wide they are then."""
     if isinstance(step, Normalize):
-        norm = nodes.at_least(nodes.along("ReduceL2", x, [-1], keepdims=1), _NORM_EPSILON)
+        norm = nodes.at_least(nodes.along("ReduceL2", x, -1, keepdims=1), _NORM_EPSILON)
         return nodes.op("Div", x, norm), size
     if isinstance(step, VectorNorm):
         return _norm(nodes, step, x), size
@@ -239,8 +239,8 @@ def _add_step(nodes: HeadBuilder, step: Step, x: str, size: int | str) -> tuple[
 
 
 def _norm(nodes: HeadBuilder, step: VectorNorm, x: str) -> str:
-    centred = nodes.op("Sub", x, nodes.along("ReduceMean", x, [-1], keepdims=1))
-    variance = nodes.along("ReduceMean", nodes.op("Mul", centred, centred), [-1], keepdims=1)
+    centred = nodes.op("Sub", x, nodes.along("ReduceMean", x, -1, keepdims=1))
+    variance = nodes.along("ReduceMean", nodes.op("Mul", centred, centred), -1, keepdims=1)
     deviation = nodes.op("Sqrt", nodes.op("Add", variance, nodes.constant(step.epsilon)))
     scaled = nodes.op("Mul", nodes.op("Div", centred, deviation), nodes.constant(step.weight))
     return nodes.op("Add", scaled, nodes.constant(step.bias))

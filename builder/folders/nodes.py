@@ -3,29 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 from onnx import ModelProto, TensorProto
 from padfree.onnx_tools.files import MessageBuilder
-
-_AXES_ARE_INPUTS = {"ReduceSum": 13, "ReduceMax": 18, "ReduceL2": 18, "ReduceMean": 18, "Unsqueeze": 13, "Squeeze": 13}
-"""Operator -> the version from which its axes are an input."""
 
 
 class HeadBuilder(MessageBuilder):
     """Writes the nodes of a head after those of a model."""
 
     def __init__(self, model: ModelProto) -> None:
-        super().__init__(model.graph, "padfree_head_")
-        self.opset = next((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), 1)
-
-    def along(self, op: str, x: str, axes: Sequence[int], **attributes: Any) -> str:
-        """An operator that takes axes."""
-        if self.opset >= _AXES_ARE_INPUTS[op]:
-            return self.op(op, x, self.integers(*axes), **attributes)
-        return self.op(op, x, axes=list(axes), **attributes)
+        version = next((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), 1)
+        super().__init__(model.graph, "padfree_head_", version)
 
     def at_least(self, x: str, low: float) -> str:
         """Elements of x, none below a number."""

@@ -15,7 +15,6 @@ from .graph import (
     remove_nodes,
     replace_node,
 )
-from .node_builder import NodeBuilder
 from .special_ids import IdRule, with_rules
 from .token_elements import (
     BATCH,
@@ -37,7 +36,6 @@ __all__ = [
     "Editor",
     "IdRule",
     "MaskArray",
-    "NodeBuilder",
     "dims_of",
     "dtype_name",
     "find_padfree",

@@ -3,18 +3,23 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_graphsurgeon as gs
+from onnx import helper
 
 from ..errors import RewriteError
+from ..files.node_builder import NodeBuilder
 from ..operators import DOMAIN, DOMAIN_VERSION, OPERATORS, AttributeValue
 
 STANDARD_DOMAINS = (None, "", "ai.onnx")
+_BOOLEAN = frozenset(
+    {"And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "Xor"}
+)
 
 
 def is_standard(node: gs.Node, *ops: str) -> bool:
@@ -113,7 +118,7 @@ def dtype_name(dtype: Any) -> str | None:
     """The name in numpy of a numpy or ONNX element type, cached because numpy builds it anew; None if not known."""
     if dtype is None:
         return None
-    return str((onnx.helper.tensor_dtype_to_np_dtype(dtype) if isinstance(dtype, int) else np.dtype(dtype)).name)
+    return str((helper.tensor_dtype_to_np_dtype(dtype) if isinstance(dtype, int) else np.dtype(dtype)).name)
 
 
 def names_in_use(graph: gs.Graph) -> set[str]:
@@ -125,13 +130,24 @@ def names_in_use(graph: gs.Graph) -> set[str]:
     return names
 
 
-class Editor:
-    """Adds nodes to one graph under names that nothing else uses."""
+class Editor(NodeBuilder[gs.Tensor]):
+    """Adds nodes to one graph under names that nothing else uses.
+
+    The type of a new tensor follows from the operator and the types of what it reads.
+    """
 
     def __init__(self, graph: gs.Graph) -> None:
         self.graph = graph
+        self.opset = opset(graph)
         self._names = names_in_use(graph)
         self._counts: dict[str, int] = {}
+        self._stem = ""
+
+    def named(self, stem: str) -> Editor:
+        """The same editor, whose new names begin with this stem unless a call gives another."""
+        other = copy.copy(self)
+        other._stem = stem
+        return other
 
     def fresh(self, stem: str) -> str:
         """A name that no tensor or node has: `stem`, or `stem` and a number."""
@@ -152,23 +168,22 @@ class Editor:
         """A new tensor of the given type."""
         return gs.Variable(self.fresh(stem), dtype=dtype)
 
-    def node(
+    def _constant(self, values: np.ndarray) -> gs.Constant:
+        kind = "integers" if values.ndim else "number"
+        return self.constant(f"{self._stem}_{kind}" if self._stem else kind, values)
+
+    def _add(
         self,
         op: str,
         inputs: Sequence[gs.Tensor],
-        *,
-        stem: str = "",
-        dtype: Any = None,
-        attrs: Mapping[str, Any] | None = None,
-        output: gs.Tensor | None = None,
-        domain: str | None = None,
+        output: gs.Tensor | None,
+        stem: str,
+        attributes: Mapping[str, Any],
     ) -> gs.Tensor:
-        """Adds a node with one output (a new tensor unless given) and returns that output, whose name is the stem."""
-        stem = stem or str(output.name if output is not None else op)
-        result = output if output is not None else self.variable(stem, dtype)
-        self.graph.nodes.append(
-            gs.Node(op, self.fresh(f"{stem}_node"), dict(attrs or {}), list(inputs), [result], domain=domain)
-        )
+        own = f"{self._stem}_{op.lower()}" if self._stem else str(op if output is None else output.name)
+        stem = stem or own
+        result = self.variable(stem, _result_type(op, inputs, attributes)) if output is None else output
+        self.graph.nodes.append(gs.Node(op, self.fresh(f"{stem}_node"), dict(attributes), list(inputs), [result]))
         return result
 
     def padfree(
@@ -182,17 +197,9 @@ class Editor:
         self.graph.nodes.append(node)
         return node
 
-    def cast(self, tensor: gs.Tensor, dtype: Any, stem: str) -> gs.Tensor:
+    def cast(self, tensor: gs.Tensor, dtype: Any, stem: str = "", output: gs.Tensor | None = None) -> gs.Tensor:
         """The tensor as another element type."""
-        target = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-        return self.node("Cast", [tensor], stem=stem, dtype=np.dtype(dtype), attrs={"to": target})
-
-    def reshape(
-        self, tensor: gs.Tensor, sizes: gs.Tensor, *, stem: str = "", dtype: Any = None, output: gs.Tensor | None = None
-    ) -> gs.Tensor:
-        """The tensor in another shape, of its own type unless another one is given."""
-        kind = tensor.dtype if dtype is None else dtype
-        return self.node("Reshape", [tensor, sizes], stem=stem, dtype=kind, output=output)
+        return self.op("Cast", tensor, output=output, stem=stem, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def take_over(self, tensor: gs.Tensor) -> gs.Tensor:
         """The tensor without the node that made it, so that another node can make it."""
@@ -207,14 +214,27 @@ class Editor:
                     node.inputs[position] = new
         if is_output(self.graph, old):
             old.inputs.clear()
-            self.node("Identity", [new], stem=f"{old.name}_output", output=old)
+            self.op("Identity", new, stem=f"{old.name}_output", output=old)
+
+
+def _result_type(op: str, inputs: Sequence[gs.Tensor], attributes: Mapping[str, Any]) -> Any:
+    """The type of a node's result, of the operators that passes add."""
+    if op in _BOOLEAN:
+        return np.dtype(np.bool_)
+    if op in ("Shape", "Size"):
+        return np.dtype(np.int64)
+    if op == "Cast":
+        return helper.tensor_dtype_to_np_dtype(attributes["to"])
+    if op == "ConstantOfShape":
+        return attributes["value"].dtype
+    return inputs[1 if op == "Where" else 0].dtype
 
 
 def add_domain(graph: gs.Graph) -> None:
     """Declares the padfree operators in the graph's opsets."""
     domains = list(graph.import_domains or [])
     if not any(item.domain == DOMAIN for item in domains):
-        graph.import_domains = [*domains, onnx.helper.make_opsetid(DOMAIN, DOMAIN_VERSION)]
+        graph.import_domains = [*domains, helper.make_opsetid(DOMAIN, DOMAIN_VERSION)]
 
 
 def inline_constants(graph: gs.Graph) -> None:

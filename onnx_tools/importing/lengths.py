@@ -13,7 +13,6 @@ from types import MappingProxyType
 
 import numpy as np
 import onnx_graphsurgeon as gs
-from onnx import helper
 
 from ..analysis.graph import Editor, is_standard
 from ..analysis.layout import B, S, is_token_input
@@ -55,11 +54,9 @@ def put_mask(graph: gs.Graph, analysis: Analysis, name: str) -> LengthsInput:
     for node, source, keeps in _comparisons(graph, analysis, [lengths_input]):
         if source == name:
             _put_in_place(editor, mask, node, keeps, analysis[node.outputs[0]].rank or 2)
-    lengths_input.name, axes = editor.fresh(f"{name}_sum"), editor.constant("axes", np.asarray([1], np.int64))
-    keep = {"keepdims": int(len(lengths.shape) > 1)}
-    total = editor.node("ReduceSum", [mask, axes], stem=f"{name}_total", dtype=_INT64, attrs=keep)
-    target = helper.np_dtype_to_tensor_dtype(np.dtype(lengths.dtype))
-    editor.node("Cast", [total], attrs={"to": target}, output=lengths_input)
+    lengths_input.name = editor.fresh(f"{name}_sum")
+    total = editor.along("ReduceSum", mask, 1, stem=f"{name}_total", keepdims=int(len(lengths.shape) > 1))
+    editor.cast(total, lengths.dtype, output=lengths_input)
     return lengths
 
 
@@ -88,14 +85,13 @@ def _comparisons(
 
 def _put_in_place(editor: Editor, mask: gs.Tensor, node: gs.Node, keeps: bool, rank: int) -> None:
     """Makes the result of a comparison from the mask."""
-    result, boolean = node.outputs[0], np.dtype(np.bool_)
+    result = node.outputs[0]
     node.inputs.clear()
     node.outputs.clear()
     is_token = editor.cast(mask, np.bool_, "kept")
     if rank > 2:
-        axes = editor.constant("axes", np.arange(1, rank - 1))
-        is_token = editor.node("Unsqueeze", [is_token, axes], stem="kept", dtype=boolean)
-    editor.node("Identity" if keeps else "Not", [is_token], output=result)
+        is_token = editor.unsqueeze(is_token, *range(1, rank - 1), stem="kept")
+    editor.op("Identity" if keeps else "Not", is_token, output=result)
 
 
 def take_lengths(graph: gs.Graph, lengths: LengthsInput) -> None:
@@ -106,16 +102,8 @@ def take_lengths(graph: gs.Graph, lengths: LengthsInput) -> None:
     lengths_input = gs.Variable(lengths.input, np.dtype(lengths.dtype), list(lengths.shape))
     graph.inputs = [lengths_input if tensor is mask else tensor for tensor in graph.inputs]
     mask.name = editor.fresh(f"{lengths.mask}_made")
-    shape = editor.node("Shape", [like], stem="slot_shape", dtype=_INT64)
-    second = editor.constant("second", np.asarray(1, np.int64))
-    slots = editor.node("Gather", [shape, second], stem="slots", dtype=_INT64, attrs={"axis": 0})
-    zero, one = (editor.constant(stem, np.asarray(value, np.int64)) for stem, value in (("zero", 0), ("one", 1)))
-    positions = editor.node("Range", [zero, slots, one], stem="places", dtype=_INT64)
-    column = editor.constant("column", np.asarray([-1, 1], np.int64))
-    counts = editor.reshape(editor.cast(lengths_input, _INT64, "lengths"), column, stem="lengths")
-    is_token = editor.node("Less", [positions, counts], stem="kept", dtype=np.dtype(np.bool_))
-    target = helper.np_dtype_to_tensor_dtype(_INT64)
-    editor.node("Cast", [is_token], attrs={"to": target}, output=mask)
+    counts = editor.reshape(editor.cast(lengths_input, _INT64, "lengths"), -1, 1)
+    editor.cast(editor.op("Less", editor.slots(like, 1), counts, stem="kept"), _INT64, output=mask)
 
 
 def _inner(expr: Expr | None) -> Expr | None:

@@ -105,10 +105,8 @@ class _PluginConversion(MessageBuilder):
         tables = [self._matrix(node, fields, f"bert_embeddings_{name}_embeddings", None)
                   for name in ("word", "token_type", "position")]  # fmt: skip
         self._types_read = True
-        size = self.op("Gather", self.op("Shape", IDS), self.constant(1, np.int64), axis=0)
-        positions = self.op("Range", self.constant(0, np.int64), size, self.constant(1, np.int64))
         total = self.op("Gather", self.constant(tables[0]), IDS, axis=0)
-        for table, index in ((tables[1], TYPES), (tables[2], positions)):
+        for table, index in ((tables[1], TYPES), (tables[2], self.slots(IDS, 1))):
             total = self.op("Add", total, self.op("Gather", self.constant(table), index, axis=0))
         self._norm(node, total, fields, "bert_embeddings_layernorm_")
 
@@ -117,13 +115,12 @@ class _PluginConversion(MessageBuilder):
         if not fields.get("var_seqlen", 0):
             raise _error(node, "has var_seqlen 0: it reads padded tensors")
         width, heads = int(fields["hidden_size"]), int(fields["num_heads"])
-        shape = self.integers(0, 0, heads, 3, width // heads)
-        split = self.op("Reshape", self._read(node, 0), shape)
-        parts = [self.op("Gather", split, self.constant(part, np.int64), axis=3) for part in range(3)]
+        split = self.reshape(self._read(node, 0), 0, 0, heads, 3, width // heads)
+        parts = [self.op("Gather", split, self.scalar(part, np.int64), axis=3) for part in range(3)]
         q, k, v = (self.op("Transpose", part, perm=[0, 2, 3, 1] if at == 1 else [0, 2, 1, 3])
                    for at, part in enumerate(parts))  # fmt: skip
         scale = self.constant((width // heads) ** -0.5)
-        is_token = self.op("Unsqueeze", self.op("Cast", MASK, to=TensorProto.FLOAT), self.integers(1, 2))
+        is_token = self.unsqueeze(self.op("Cast", MASK, to=TensorProto.FLOAT), 1, 2)
         hidden = self.op("Mul", self.op("Sub", self.constant(1), is_token), self.constant(-1e4))
         scores = self.op("Add", self.op("Mul", self.op("MatMul", q, k), scale), hidden)
         result = self.op("MatMul", self.op("Softmax", scores, axis=-1), v)

@@ -24,7 +24,7 @@ def take_apart(editor: Editor, lookup: Lookup, node: gs.Node) -> bool:
     result = editor.variable(f"{node.outputs[0].name}_plain", node.outputs[0].dtype)
     if node.op == "OptionalGetElement":
         optional = made_by(source, "Optional")
-        editor.node("Identity", [source if optional is None else optional.inputs[0]], output=result)
+        editor.op("Identity", source if optional is None else optional.inputs[0], output=result)
     elif node.op == "SequenceAt":
         _element(editor, lookup, node, result)
     else:
@@ -34,7 +34,7 @@ def take_apart(editor: Editor, lookup: Lookup, node: gs.Node) -> bool:
     output = editor.take_over(node.outputs[0])
     node.inputs.clear()
     node.outputs.clear()
-    editor.node("Identity", [result], output=output)
+    editor.op("Identity", result, output=output)
     return True
 
 
@@ -46,18 +46,17 @@ def _element(editor: Editor, lookup: Lookup, node: gs.Node, result: gs.Tensor) -
     position = indices[0]
     if maker.op == "SequenceConstruct":
         if -len(maker.inputs) <= position < len(maker.inputs):
-            editor.node("Identity", [maker.inputs[position]], output=result)
+            editor.op("Identity", maker.inputs[position], output=result)
         return
     x, axis, split = maker.inputs[0], int(maker.attrs.get("axis", 0)), argument(maker, 1)
     if split is None:
         keeps = int(maker.attrs.get("keepdims", 1))
-        index = editor.constant("place", np.asarray([position] if keeps else position, np.int64))
-        editor.node("Gather", [x, index], attrs={"axis": axis}, output=result)
+        index = editor.integers(position) if keeps else editor.scalar(position, np.int64)
+        editor.op("Gather", x, index, axis=axis, output=result)
         return
     limits = _limits(lookup, x, axis, split, position)
     if limits is not None:
-        numbers = [editor.constant("limit", np.asarray([number], np.int64)) for number in (*limits, axis)]
-        editor.node("Slice", [x, *numbers], output=result)
+        editor.op("Slice", x, *map(editor.integers, (*limits, axis)), output=result)
 
 
 def _limits(lookup: Lookup, x: gs.Tensor, axis: int, split: gs.Tensor, index: int) -> tuple[int, int] | None:
@@ -86,10 +85,9 @@ def _join(editor: Editor, node: gs.Node, result: gs.Tensor) -> None:
     if maker.op == "SplitToSequence":
         keeps = argument(maker, 1) is not None or int(maker.attrs.get("keepdims", 1)) == 1
         if axis == int(maker.attrs.get("axis", 0)) and keeps != bool(is_new):
-            editor.node("Identity", [maker.inputs[0]], output=result)
+            editor.op("Identity", maker.inputs[0], output=result)
         return
     parts = list(maker.inputs)
     if is_new:
-        axes = editor.constant("axes", np.asarray([axis], np.int64))
-        parts = [editor.node("Unsqueeze", [part, axes], stem=f"{part.name}_wide", dtype=part.dtype) for part in parts]
-    editor.node("Concat", parts, attrs={"axis": axis}, output=result)
+        parts = [editor.unsqueeze(part, axis, stem=f"{part.name}_wide") for part in parts]
+    editor.op("Concat", *parts, axis=axis, output=result)

@@ -21,7 +21,7 @@ def attention(b: BodyBuilder) -> None:
 
     ratio = b.op("Div", heads, kv_heads)  # query heads that read the same keys; they get an axis of their own
     q = b.op("Mul", b.op("Transpose", q, perm=[0, 2, 1, 3]), b.attribute("scale"))
-    q = b.reshape(q, batch, kv_heads, ratio, ragged.smax, size)
+    q = b.reshape_to(q, batch, kv_heads, ratio, ragged.smax, size)
     keys = _keys(b, ragged, k, v)
     k = b.unsqueeze(b.op("Transpose", keys.k, perm=[0, 2, 3, 1]), 2)  # [B,KVH,1,D,keys]
     v = b.unsqueeze(b.op("Transpose", keys.v, perm=[0, 2, 1, 3]), 2)
@@ -32,19 +32,19 @@ def attention(b: BodyBuilder) -> None:
         by_head = _distance_bias(b, keys.distance)
         if b.attributes["has_prefix"]:
             sizes = (batch, kv_heads, ratio, ragged.smax, b.dim(keys.k, 1))
-            by_head = b.reshape(b.op("Transpose", by_head, perm=[1, 0, 2, 3]), *sizes)
+            by_head = b.reshape_to(b.op("Transpose", by_head, perm=[1, 0, 2, 3]), *sizes)
         else:
-            by_head = b.reshape(by_head, kv_heads, ratio, ragged.smax, ragged.smax)
+            by_head = b.reshape_to(by_head, kv_heads, ratio, ragged.smax, ragged.smax)
         scores = b.op("Add", scores, by_head)
     near = _in_window(b, keys.distance)
     near = near if b.attributes["has_prefix"] else b.unsqueeze(near, 0)
     visible = b.op("And", b.unsqueeze(keys.mask, 1), near)  # [B,Smax,keys]
     scores = b.op("Add", scores, b.unsqueeze(bool_to_bias(b, visible), 1, 2))
     context = b.op("MatMul", b.op("Softmax", scores, axis=-1), v)
-    rows = b.reshape(b.op("Transpose", context, perm=[0, 3, 1, 2, 4]), b.op("Mul", batch, ragged.smax), width)
+    rows = b.reshape_to(b.op("Transpose", context, perm=[0, 3, 1, 2, 4]), b.op("Mul", batch, ragged.smax), width)
 
     flat_mask = b.flat(ragged.mask)
-    live = b.op("Squeeze", b.op("NonZero", flat_mask), b.const([0]))
+    live = b.op("Squeeze", b.op("NonZero", flat_mask), b.integers(0))
     missing = b.op("Concat", b.op("Sub", tokens, ragged.total), width, axis=0)
     filler = b.op("ConstantOfShape", missing)
     y = b.op("Concat", b.op("Gather", rows, live, axis=0), filler, axis=0)
@@ -85,7 +85,7 @@ def _query_key_value(
 ) -> tuple[str, str, str, str]:
     """T as int64 [1]; q [B,Smax,H,D], k and v [B,Smax,KVH,D] with their biases."""
     grid, batch = grid_token(b, ragged), b.op("Shape", ragged.lens)
-    zero, firsts = b.const([0]), b.op("Add", heads, kv_heads)
+    zero, firsts = b.integers(0), b.op("Add", heads, kv_heads)
     every = b.op("Add", firsts, kv_heads)
     bounds = ((zero, heads), (heads, firsts), (firsts, every))  # where q, k and v lie among all heads
     if b.attributes["qkv_layout"] == "separate":
@@ -97,23 +97,23 @@ def _query_key_value(
                 parts[i] = b.op("Add", parts[i], own)
         counts = (heads, kv_heads, kv_heads)
         split = [
-            b.reshape(b.gather_rows(part, grid), batch, ragged.smax, count, size)
+            b.reshape_to(b.gather_rows(part, grid), batch, ragged.smax, count, size)
             for part, count in zip(parts, counts, strict=True)
         ]
         return b.dim("q", 0), split[0], split[1], split[2]
     qkv = b.load("qkv")
     if b.attributes["qkv_layout"] == "2HD":
-        v = b.op("Slice", qkv, b.op("Mul", firsts, size), b.op("Mul", every, size), b.const([1]))
+        v = b.op("Slice", qkv, b.op("Mul", firsts, size), b.op("Mul", every, size), b.integers(1))
         qkv = b.op("Concat", b.load("qk"), v, axis=1)
     if b.attributes["has_qkv_bias"]:
         qkv = b.op("Add", qkv, b.load("qkv_bias"))
     rows = b.gather_rows(qkv, grid)
     if b.attributes["qkv_layout"] == "H3D":
-        padded = b.reshape(rows, batch, ragged.smax, heads, b.const([3]), size)
+        padded = b.reshape_to(rows, batch, ragged.smax, heads, b.integers(3), size)
         split = [b.op("Gather", padded, b.const(i), axis=3) for i in range(3)]
     else:
-        padded = b.reshape(rows, batch, ragged.smax, every, size)
-        split = [b.op("Slice", padded, first, end, b.const([2])) for first, end in bounds]
+        padded = b.reshape_to(rows, batch, ragged.smax, every, size)
+        split = [b.op("Slice", padded, first, end, b.integers(2)) for first, end in bounds]
     return b.dim("qkv", 0), split[0], split[1], split[2]
 
 
@@ -155,9 +155,9 @@ def _add_disentangled(b: BodyBuilder, scores: str, q: str, k: str, distance: str
 
     def gather(rows: str, table: str, index: str, perm: list[int]) -> str:
         """[B,H,1,Smax,Smax] from rows [H,1,B,Smax,D]; perm is applied to [H,B,Smax,Smax], ordered like `index`."""
-        by_head = b.op("Transpose", b.reshape(b.load(table), b.dim(table, 0), heads, size), perm=[1, 2, 0])
-        dot_products = b.op("MatMul", b.reshape(rows, heads, b.op("Mul", batch, length), size), by_head)
-        dot_products = b.reshape(dot_products, heads, batch, length, b.dim(table, 0))
+        by_head = b.op("Transpose", b.reshape_to(b.load(table), b.dim(table, 0), heads, size), perm=[1, 2, 0])
+        dot_products = b.op("MatMul", b.reshape_to(rows, heads, b.op("Mul", batch, length), size), by_head)
+        dot_products = b.reshape_to(dot_products, heads, batch, length, b.dim(table, 0))
         everywhere = b.op("Expand", index, b.op("Concat", heads, batch, length, length, axis=0))
         near = b.op("GatherElements", dot_products, everywhere, axis=-1)
         return b.unsqueeze(b.op("Transpose", near, perm=perm), 2)

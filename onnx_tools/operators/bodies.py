@@ -18,14 +18,14 @@ from .ragged_tokens import RaggedTokens, grid_token, is_live, pad_index, prefixe
 def _index(b: BodyBuilder) -> None:
     is_token = b.op("Cast", b.op("Not", b.op("Equal", "mask", b.const(0, np.int32))), to=TensorProto.INT64)
     flat = b.flat(is_token)
-    b.output_index("token_index", b.op("Squeeze", b.op("NonZero", flat), b.const([0])))
-    b.output_index("seq_lens", b.reduce("ReduceSum", is_token, 1))
-    b.output_index("num_tokens", b.reduce("ReduceSum", flat, 0))
+    b.output_index("token_index", b.op("Squeeze", b.op("NonZero", flat), b.integers(0)))
+    b.output_index("seq_lens", b.along("ReduceSum", is_token, 1, keepdims=0))
+    b.output_index("num_tokens", b.along("ReduceSum", flat, 0, keepdims=0))
 
 
 def _pack(b: BodyBuilder) -> None:
     slots = b.op("Mul", b.dim("x", 0), b.dim("x", 1))
-    flat = b.reshape("x", slots, b.dims_from("x", 2))
+    flat = b.reshape_to("x", slots, b.dims_from("x", 2))
     b.output_as_is("packed", b.gather_rows(flat, b.load_index("token_index")))
 
 
@@ -35,24 +35,24 @@ def _unpack(b: BodyBuilder) -> None:
     index = b.load_index("token_index")
     inside = b.op("And", b.op("GreaterOrEqual", index, b.const(0)), b.op("Less", index, slots))
     # One extra slot at the end takes tokens that belong in no slot.
-    nowhere = b.fill(b.op("Add", slots, b.const([1])), -1)
+    nowhere = b.fill(b.op("Add", slots, b.integers(1)), -1)
     target = b.op("Where", inside, index, slots)
     source = b.op("ScatterElements", nowhere, target, b.range(b.op("Shape", "token_index")), axis=0)
-    rows = b.gather_rows("packed", b.op("Slice", source, b.const([0]), slots))
-    b.output_as_is("x", b.reshape(rows, batch, length, b.dims_from("packed", 1)))
+    rows = b.gather_rows("packed", b.op("Slice", source, b.integers(0), slots))
+    b.output_as_is("x", b.reshape_to(rows, batch, length, b.dims_from("packed", 1)))
 
 
 def _offsets(b: BodyBuilder, tokens: str) -> str:
     """int64 [B+1]: cumulative sums of seq_lens, none above the number of tokens."""
-    lens = b.op("Max", b.load_index("seq_lens"), b.const([0]))
+    lens = b.op("Max", b.load_index("seq_lens"), b.integers(0))
     sums = b.op("CumSum", lens, b.const(0))
     # Not Min: onnxruntime 1.31 picks the wrong operand for int64 beyond 2^31.
     sums = b.op("Where", b.op("Less", sums, tokens), sums, tokens)
-    return b.op("Concat", b.const([0]), sums, axis=0)
+    return b.op("Concat", b.integers(0), sums, axis=0)
 
 
 def _no_tasks(b: BodyBuilder) -> None:
-    b.output_index("tasks", b.fill(b.const([1, 4]), 0))
+    b.output_index("tasks", b.fill(b.integers(1, 4), 0))
 
 
 def _schedule(b: BodyBuilder) -> None:
@@ -78,8 +78,8 @@ def _schedule(b: BodyBuilder) -> None:
 
 def _table_rows(b: BodyBuilder, table: str, ids: str) -> str:
     """float32 [T,E]: rows of a table, zeros for ids out of its range (without a copy of the table)."""
-    last = b.op("Sub", b.dim(table, 0), b.const([1]))
-    near = b.op("Max", b.op("Min", ids, last), b.const([0]))
+    last = b.op("Sub", b.dim(table, 0), b.integers(1))
+    near = b.op("Max", b.op("Min", ids, last), b.integers(0))
     rows = b.load(b.op("Gather", table, near, axis=0))
     return b.where_or_zero(b.unsqueeze(b.op("Equal", near, ids), 1), rows)
 
@@ -113,21 +113,21 @@ def _embedding(b: BodyBuilder) -> None:
 
 def _rotary(b: BodyBuilder) -> None:
     heads, size = b.as_vector(b.attribute("num_heads")), b.as_vector(b.attribute("head_size"))
-    width, end = b.op("Mul", heads, size), b.const([np.iinfo(np.int64).max])
-    columns = b.load(b.op("Slice", "x", b.const([0]), width, b.const([1])))
-    rest = b.load(b.op("Slice", "x", width, end, b.const([1])))
+    width, end = b.op("Mul", heads, size), b.integers(np.iinfo(np.int64).max)
+    columns = b.load(b.op("Slice", "x", b.integers(0), width, b.integers(1)))
+    rest = b.load(b.op("Slice", "x", width, end, b.integers(1)))
     b.output("y", b.op("Concat", _rotated_heads(b, columns, b.dim("x", 0), heads, size), rest, axis=1))
 
 
 def _rotated_heads(b: BodyBuilder, columns: str, tokens: str, heads: str, size: str) -> str:
     """float32 [T,H*D] of numbers in float32, [T,H*D] or [T,H,D]: split as [T,H,2,P] or [T,H,P,2], rotated."""
-    two = b.const([2])
+    two = b.integers(2)
     pairs, is_half = b.op("Div", size, two), b.attributes["pairing"] == "half"
-    split = b.reshape(columns, tokens, heads, *((two, pairs) if is_half else (pairs, two)))
+    split = b.reshape_to(columns, tokens, heads, *((two, pairs) if is_half else (pairs, two)))
     angle = b.op(
         "Mul", b.unsqueeze(b.op("Cast", "positions", to=TensorProto.FLOAT), 1, 2), b.unsqueeze("frequencies", 1)
     )
-    return b.reshape(rotated_pairs(b, split, angle, 2 if is_half else 3), tokens, b.op("Mul", heads, size))
+    return b.reshape_to(rotated_pairs(b, split, angle, 2 if is_half else 3), tokens, b.op("Mul", heads, size))
 
 
 def _qk_norm_rotary(b: BodyBuilder) -> None:
@@ -135,9 +135,9 @@ def _qk_norm_rotary(b: BodyBuilder) -> None:
     counts = [b.as_vector(b.attribute(name)) for name in ("num_heads", "num_kv_heads")]
     q, both = counts[0], b.op("Add", *counts)
     normed = []
-    for name, first, end, count in (("q_gamma", b.const([0]), q, counts[0]), ("k_gamma", q, both, counts[1])):
-        columns = b.op("Slice", "qkv", b.op("Mul", first, size), b.op("Mul", end, size), b.const([1]))
-        normed.append(b.norm(b.reshape(b.load(columns), tokens, count, size), b.load(name), None, rms=True))
+    for name, first, end, count in (("q_gamma", b.integers(0), q, counts[0]), ("k_gamma", q, both, counts[1])):
+        columns = b.op("Slice", "qkv", b.op("Mul", first, size), b.op("Mul", end, size), b.integers(1))
+        normed.append(b.norm(b.reshape_to(b.load(columns), tokens, count, size), b.load(name), None, rms=True))
     b.output("qk", _rotated_heads(b, b.op("Concat", *normed, axis=1), tokens, both, size))
 
 
@@ -191,13 +191,13 @@ def _pool(b: BodyBuilder) -> None:
         padded = b.gather_rows(x, grid_token(b, ragged))  # [B,Smax,E]
         if mode == "mean":
             count = b.op("Cast", b.op("Max", ragged.lens, b.const(1)), to=TensorProto.FLOAT)
-            y = b.op("Div", b.reduce("ReduceSum", padded, 1), b.unsqueeze(count, 1))
+            y = b.op("Div", b.along("ReduceSum", padded, 1, keepdims=0), b.unsqueeze(count, 1))
         else:
             hidden = b.op("Where", b.unsqueeze(ragged.mask, 2), padded, b.const(-np.inf, np.float32))
             some = b.op("Greater", ragged.lens, b.const(0))
-            y = b.where_or_zero(b.unsqueeze(some, 1), b.reduce("ReduceMax", hidden, 1))
+            y = b.where_or_zero(b.unsqueeze(some, 1), b.along("ReduceMax", hidden, 1, keepdims=0))
     if b.attributes["normalize"]:
-        norm = b.op("Sqrt", b.reduce("ReduceSum", b.op("Mul", y, y), -1, keepdims=True))
+        norm = b.op("Sqrt", b.along("ReduceSum", b.op("Mul", y, y), -1, keepdims=1))
         y = b.op("Div", y, b.op("Max", norm, b.const(1e-12, np.float32)))
     b.output_results(y)
 

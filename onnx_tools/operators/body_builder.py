@@ -11,12 +11,13 @@ import numpy.typing as npt
 from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
 from ..errors import RewriteError
+from ..files.node_builder import NodeBuilder
 from .spec import AttributeValue, OperatorSpec
 
 _E4M3_OPSET = 19
 
 
-class BodyBuilder:
+class BodyBuilder(NodeBuilder[str]):
     """Collects the nodes of one function body. Every method returns the name of the value that it makes.
 
     Values inside a body: indices and sizes are int64, activations float32 (`load` casts, `output` casts back). A node
@@ -31,13 +32,16 @@ class BodyBuilder:
         self.nodes: list[NodeProto] = []
         self._outputs_by_node: dict[tuple[bytes, int], list[str]] = {}  # a node without its outputs -> its outputs
 
-    def op(self, op_type: str, *inputs: str, **attributes: Any) -> str:
-        """A node with one output."""
-        return self.ops(op_type, *inputs, count=1, **attributes)[0]
-
     def ops(self, op_type: str, *inputs: str, count: int, **attributes: Any) -> list[str]:
         """A node with `count` outputs."""
         return self._outputs(helper.make_node(op_type, inputs, [], **attributes), count)
+
+    def _add(self, op: str, inputs: Sequence[str], output: str | None, stem: str, attributes: Mapping[str, Any]) -> str:
+        del stem  # values of bodies have numbers
+        if output is None:
+            return self.ops(op, *inputs, count=1, **attributes)[0]
+        self.nodes.append(helper.make_node(op, inputs, [output], **attributes))
+        return output
 
     def _outputs(self, node: NodeProto, count: int) -> list[str]:
         """Adds a node and names its outputs, unless there is an equal one; returns the outputs' names."""
@@ -52,6 +56,9 @@ class BodyBuilder:
     def const(self, value: npt.ArrayLike, dtype: npt.DTypeLike = np.int64) -> str:
         """A constant."""
         return self.op("Constant", value=numpy_helper.from_array(np.asarray(value, dtype)))
+
+    def _constant(self, values: npt.NDArray[Any]) -> str:
+        return self.const(values, values.dtype)
 
     def attribute(self, name: str) -> str:
         """The node's attribute as a scalar: int64 or float32."""
@@ -76,7 +83,7 @@ class BodyBuilder:
 
     def output(self, name: str, value: str) -> None:
         """Makes `value` (float32) the activation output `name`."""
-        self.nodes.append(helper.make_node("Cast", [value], [name], to=self.act_type))
+        self.op("Cast", value, output=name, to=self.act_type)
 
     def load_e4m3(self, name: str) -> str:
         """A float8e4m3fn input as float32, which represents all its numbers exactly."""
@@ -87,13 +94,13 @@ class BodyBuilder:
         """Makes `value` (float32) times 1 / `scale` (a float32 scalar), saturated, the float8e4m3fn output `name`."""
         self._check_e4m3()
         scaled = self.op("Mul", value, self.op("Div", self.const(1.0, np.float32), scale))
-        self.nodes.append(helper.make_node("Cast", [scaled], [name], to=TensorProto.FLOAT8E4M3FN, saturate=1))
+        self.op("Cast", scaled, output=name, to=TensorProto.FLOAT8E4M3FN, saturate=1)
 
     def output_int8(self, name: str, value: str) -> None:
         """Makes `value` (float32), rounded to nearest even and saturated, the int8 output `name`; NaN becomes 0."""
         numbers = self.where_or_zero(self.op("Not", self.op("IsNaN", value)), self.op("Round", value))
         ends = (self.const(end, np.float32) for end in (-128.0, 127.0))
-        self.nodes.append(helper.make_node("Cast", [self.op("Clip", numbers, *ends)], [name], to=TensorProto.INT8))
+        self.op("Cast", self.op("Clip", numbers, *ends), output=name, to=TensorProto.INT8)
 
     def output_results(self, value: str) -> None:
         """Makes `value` (float32) the outputs that `results` asks for: y, y_e4m3 of rounded numbers, y_fp32."""
@@ -109,7 +116,7 @@ class BodyBuilder:
         # Up to opset 22, the scale must have the type of the numbers that are quantised.
         scale = self.op("Cast", self.attribute("y_scale"), to=self.act_type)
         zero = self.op("Constant", value=helper.make_tensor("zero", TensorProto.FLOAT8E4M3FN, [], [0.0]))
-        self.nodes.append(helper.make_node("QuantizeLinear", [rounded, scale, zero], ["y_e4m3"]))
+        self.op("QuantizeLinear", rounded, scale, zero, output="y_e4m3")
 
     def _check_e4m3(self) -> None:
         if self.opset < _E4M3_OPSET:
@@ -120,44 +127,34 @@ class BodyBuilder:
 
     def output_index(self, name: str, value: str) -> None:
         """Makes `value` (int64) the int32 output `name`."""
-        self.nodes.append(helper.make_node("Cast", [value], [name], to=TensorProto.INT32))
+        self.op("Cast", value, output=name, to=TensorProto.INT32)
 
     def output_as_is(self, name: str, value: str) -> None:
         """Makes `value` the output `name`, whatever its type."""
-        self.nodes.append(helper.make_node("Identity", [value], [name]))
-
-    def reduce(self, op_type: str, value: str, axis: int, *, keepdims: bool = False) -> str:
-        """Reduces one axis; axes became an input of ReduceMax and ReduceMean in opset 18, and of ReduceSum in 13."""
-        if op_type == "ReduceSum" or self.opset >= 18:
-            return self.op(op_type, value, self.const([axis]), keepdims=int(keepdims))
-        return self.op(op_type, value, axes=[axis], keepdims=int(keepdims))
+        self.op("Identity", value, output=name)
 
     def dim(self, value: str, axis: int) -> str:
         """One dimension as int64 [1]."""
-        return self.op("Gather", self.op("Shape", value), self.const([axis]))
+        return self.op("Gather", self.op("Shape", value), self.integers(axis))
 
     def dims_from(self, value: str, axis: int) -> str:
         """The dimensions from `axis` on as int64 [n]."""
-        end = self.const([np.iinfo(np.int64).max])
-        return self.op("Slice", self.op("Shape", value), self.const([axis]), end)
+        end = self.integers(np.iinfo(np.int64).max)
+        return self.op("Slice", self.op("Shape", value), self.integers(axis), end)
 
     def flat(self, value: str) -> str:
         """All elements along one axis."""
-        return self.op("Reshape", value, self.const([-1]))
+        return self.op("Reshape", value, self.integers(-1))
 
     def as_vector(self, scalar: str) -> str:
         """A scalar as [1]."""
-        return self.op("Reshape", scalar, self.const([1]))
+        return self.op("Reshape", scalar, self.integers(1))
 
     def as_scalar(self, vector: str) -> str:
         """[1] as a scalar."""
-        return self.op("Squeeze", vector, self.const([0]))
+        return self.along("Squeeze", vector, 0)
 
-    def unsqueeze(self, value: str, *axes: int) -> str:
-        """Inserts axes of size 1."""
-        return self.op("Unsqueeze", value, self.const(axes))
-
-    def reshape(self, value: str, *dims: str) -> str:
+    def reshape_to(self, value: str, *dims: str) -> str:
         """Reshapes to dimensions that are all given, where 0 means 0 (each argument is int64 [n])."""
         shape = self.op("Concat", *dims, axis=0) if len(dims) > 1 else dims[0]
         return self.op("Reshape", value, shape, allowzero=1)
@@ -188,9 +185,9 @@ class BodyBuilder:
     def _zero_row(self, rows: str) -> str:
         """Zeros [1,...] in the type of `rows`. Opset 14 has no CastLike: there they are a sum over no rows."""
         if self.opset < 15:
-            none = self.op("Slice", rows, self.const([0]), self.const([0]), self.const([0]))
-            return self.reduce("ReduceSum", none, 0, keepdims=True)
-        shape = self.op("Concat", self.const([1]), self.dims_from(rows, 1), axis=0)
+            none = self.op("Slice", rows, self.integers(0), self.integers(0), self.integers(0))
+            return self.along("ReduceSum", none, 0, keepdims=1)
+        shape = self.op("Concat", self.integers(1), self.dims_from(rows, 1), axis=0)
         return self.op("CastLike", self.op("ConstantOfShape", shape), rows)
 
     def norm(self, value: str, gamma: str, beta: str | None, *, rms: bool) -> str:
@@ -199,8 +196,8 @@ class BodyBuilder:
             inputs = [value, gamma] if beta is None else [value, gamma, beta]
             return self._op_with_reference("LayerNormalization", inputs, "epsilon", "epsilon", False, axis=-1)
         if not rms:
-            value = self.op("Sub", value, self.reduce("ReduceMean", value, -1, keepdims=True))
-        square = self.reduce("ReduceMean", self.op("Mul", value, value), -1, keepdims=True)
+            value = self.op("Sub", value, self.along("ReduceMean", value, -1, keepdims=1))
+        square = self.along("ReduceMean", self.op("Mul", value, value), -1, keepdims=1)
         root = self.op("Sqrt", self.op("Add", square, self.attribute("epsilon")))
         scaled = self.op("Mul", self.op("Div", value, root), gamma)
         return scaled if beta is None else self.op("Add", scaled, beta)

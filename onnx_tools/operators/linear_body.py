@@ -71,9 +71,9 @@ def _epilogue(b: BodyBuilder, total: str, bias: str | None) -> str:
     if b.attributes["gated"]:
         blocks = _blocks(b, total)
         u, v = (b.op("Gather", blocks, b.const(i), axis=2) for i in range(2))  # [T,N/16,8]
-        half = b.op("Div", b.dim(total, 1), b.const([2]))
+        half = b.op("Div", b.dim(total, 1), b.integers(2))
         gate = b.op("Mul", _activate(b, u, b.attributes["activation"]), v)
-        return b.reshape(gate, b.dim(total, 0), half)
+        return b.reshape_to(gate, b.dim(total, 0), half)
     y = _activate(b, total, b.attributes["activation"])
     if not b.attributes["has_residual"]:
         return y
@@ -88,31 +88,31 @@ def _epilogue(b: BodyBuilder, total: str, bias: str | None) -> str:
 
 def _blocks(b: BodyBuilder, columns: str) -> str:
     """[T,N] as [T,N/16,2,8]: each block of 8 columns with the 8 columns that belong to it."""
-    count = b.op("Div", b.dim(columns, 1), b.const([16]))
-    return b.reshape(columns, b.dim(columns, 0), count, b.const([2, 8]))
+    count = b.op("Div", b.dim(columns, 1), b.integers(16))
+    return b.reshape_to(columns, b.dim(columns, 0), count, b.integers(2, 8))
 
 
 def _normed_heads(b: BodyBuilder, columns: str) -> str:
     """[T,N] float32 with RMS norms of the heads among the first rotary_features."""
-    count, end = b.as_vector(b.attribute("rotary_features")), b.const([np.iinfo(np.int64).max])
-    size = b.const([NORMED_HEAD])
-    heads = b.op("Slice", columns, b.const([0]), count, b.const([1]))
-    heads = b.reshape(heads, b.dim(columns, 0), b.op("Div", count, size), size)
-    square = b.reduce("ReduceMean", b.op("Mul", heads, heads), -1, keepdims=True)
+    count, end = b.as_vector(b.attribute("rotary_features")), b.integers(np.iinfo(np.int64).max)
+    size = b.integers(NORMED_HEAD)
+    heads = b.op("Slice", columns, b.integers(0), count, b.integers(1))
+    heads = b.reshape_to(heads, b.dim(columns, 0), b.op("Div", count, size), size)
+    square = b.along("ReduceMean", b.op("Mul", heads, heads), -1, keepdims=1)
     root = b.op("Sqrt", b.op("Add", square, b.attribute("residual_epsilon")))
-    normed = b.reshape(b.op("Div", heads, root), b.dim(columns, 0), count)
+    normed = b.reshape_to(b.op("Div", heads, root), b.dim(columns, 0), count)
     scaled = b.op("Mul", normed, b.load("head_scale"))
-    return b.op("Concat", scaled, b.op("Slice", columns, count, end, b.const([1])), axis=1)
+    return b.op("Concat", scaled, b.op("Slice", columns, count, end, b.integers(1)), axis=1)
 
 
 def _rotated_columns(b: BodyBuilder, columns: str) -> str:
     """[T,N] float32 with the pairs among the first rotary_features rotated."""
-    count, end = b.as_vector(b.attribute("rotary_features")), b.const([np.iinfo(np.int64).max])
-    blocks = _blocks(b, b.op("Slice", columns, b.const([0]), count, b.const([1])))
+    count, end = b.as_vector(b.attribute("rotary_features")), b.integers(np.iinfo(np.int64).max)
+    blocks = _blocks(b, b.op("Slice", columns, b.integers(0), count, b.integers(1)))
     angle = b.op("Mul", b.unsqueeze(b.op("Cast", "positions", to=TensorProto.FLOAT), 1), "frequencies")  # [T,P]
-    angle = b.reshape(angle, b.dim(columns, 0), b.op("Div", b.dim(angle, 1), b.const([8])), b.const([8]))
-    rotated = b.reshape(rotated_pairs(b, blocks, angle, 2), b.dim(columns, 0), count)
-    return b.op("Concat", rotated, b.op("Slice", columns, count, end, b.const([1])), axis=1)
+    angle = b.reshape_to(angle, b.dim(columns, 0), b.op("Div", b.dim(angle, 1), b.integers(8)), b.integers(8))
+    rotated = b.reshape_to(rotated_pairs(b, blocks, angle, 2), b.dim(columns, 0), count)
+    return b.op("Concat", rotated, b.op("Slice", columns, count, end, b.integers(1)), axis=1)
 
 
 def _mean_and_root(b: BodyBuilder, moments: str, epsilon: str) -> tuple[str, str]:
@@ -120,18 +120,18 @@ def _mean_and_root(b: BodyBuilder, moments: str, epsilon: str) -> tuple[str, str
 
     With rms, the mean square takes the place of the variance.
     """
-    means, squares = (b.op("Gather", moments, b.const([i]), axis=2) for i in range(2))  # [G,T,1]
-    mean = b.reduce("ReduceMean", means, 0)
+    means, squares = (b.op("Gather", moments, b.integers(i), axis=2) for i in range(2))  # [G,T,1]
+    mean = b.along("ReduceMean", means, 0, keepdims=0)
     deviation = means if b.attributes["rms"] else b.op("Sub", means, mean)
     inside = b.op("Div", squares, b.const(MOMENTS_GROUP, np.float32))
-    variance = b.reduce("ReduceMean", b.op("Add", inside, b.op("Mul", deviation, deviation)), 0)
+    variance = b.along("ReduceMean", b.op("Add", inside, b.op("Mul", deviation, deviation)), 0, keepdims=0)
     return mean, b.op("Sqrt", b.op("Add", variance, b.attribute(epsilon)))
 
 
 def moments(b: BodyBuilder, y: str) -> str:
     """float32 [M,T,2]: mean and sum of squared deviations of each row's groups of columns."""
-    group = b.const([MOMENTS_GROUP])
-    split = b.reshape(y, b.dim(y, 0), b.op("Div", b.dim(y, 1), group), group)  # [T,M,64]
+    group = b.integers(MOMENTS_GROUP)
+    split = b.reshape_to(y, b.dim(y, 0), b.op("Div", b.dim(y, 1), group), group)  # [T,M,64]
     # Sums as products: in onnxruntime 1.31, a reduction over no rows has its input's shape.
     mean = b.op("MatMul", split, b.const(np.full((MOMENTS_GROUP, 1), 1 / MOMENTS_GROUP), np.float32))
     deviation = b.op("Sub", split, mean)

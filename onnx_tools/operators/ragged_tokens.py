@@ -24,13 +24,13 @@ class RaggedTokens:
 
 def ragged_from_cu_seqlens(b: BodyBuilder, cu: str) -> RaggedTokens:
     """The description of the sequences in `cu`, which is cu_seqlens as int64 [B+1]."""
-    end = b.const([np.iinfo(np.int64).max])
-    starts = b.op("Slice", cu, b.const([0]), b.const([-1]))
-    ends = b.op("Slice", cu, b.const([1]), end)
+    end = b.integers(np.iinfo(np.int64).max)
+    starts = b.op("Slice", cu, b.integers(0), b.integers(-1))
+    ends = b.op("Slice", cu, b.integers(1), end)
     lens = b.op("Sub", ends, starts)
-    longest = b.reduce("ReduceMax", b.op("Concat", lens, b.const([1]), axis=0), 0, keepdims=True)
+    longest = b.along("ReduceMax", b.op("Concat", lens, b.integers(1), axis=0), 0, keepdims=1)
     mask = b.op("Less", b.unsqueeze(b.range(longest), 0), b.unsqueeze(lens, 1))
-    return RaggedTokens(starts, lens, b.op("Slice", cu, b.const([-1]), end), longest, mask)
+    return RaggedTokens(starts, lens, b.op("Slice", cu, b.integers(-1), end), longest, mask)
 
 
 def grid_token(b: BodyBuilder, ragged: RaggedTokens) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
 import onnx_graphsurgeon as gs
 
 from ..analysis.graph import Editor, find_padfree, is_padfree, made_by, node_name, producer
@@ -136,9 +135,7 @@ def pack_tokens(editor: Editor, tensor: gs.Tensor, boundary: Boundary, facts: Fa
     source = made_by(tensor, "Transpose")
     if source is not None and permutation(source, len(back)) == back:
         return pack(editor, source.inputs[0], boundary, facts.dtype)
-    tokens_first = editor.node(
-        "Transpose", [tensor], stem=f"{tensor.name}_tokens", dtype=tensor.dtype, attrs={"perm": order}
-    )
+    tokens_first = editor.op("Transpose", tensor, stem=f"{tensor.name}_tokens", perm=order)
     return pack(editor, tokens_first, boundary, facts.dtype)
 
 
@@ -151,7 +148,7 @@ def unpack_tokens(editor: Editor, tensor: gs.Tensor, boundary: Boundary, facts: 
     back = [int(axis) for axis in np.argsort(order)]
     editor.take_over(output)
     padded = unpack(editor, tensor, boundary, facts.dtype)
-    editor.node("Transpose", [padded], attrs={"perm": back}, output=output)
+    editor.op("Transpose", padded, perm=back, output=output)
 
 
 def pool_tokens(
@@ -181,14 +178,7 @@ def unpack(
         if output is not None:
             editor.take_over(output)
         narrow = unpack(editor, editor.cast(tensor, np.int32, f"{tensor.name}_int32"), boundary, "int32")
-        return editor.node(
-            "Cast",
-            [narrow],
-            stem=f"{tensor.name}_padded",
-            dtype=np.dtype(dtype),
-            attrs={"to": onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))},
-            output=output,
-        )
+        return editor.cast(narrow, dtype, f"{tensor.name}_padded", output)
     if output is not None:
         editor.take_over(output)
     padded = output if output is not None else editor.variable(f"{tensor.name}_padded", tensor.dtype)

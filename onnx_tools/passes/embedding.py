@@ -201,5 +201,5 @@ def _stretch(editor: Editor, analysis: Analysis, tensor: gs.Tensor, like: gs.Ten
     """Positions [1,S] as [B,S]."""
     if analysis[tensor].shape == analysis[like].shape:
         return tensor
-    shape = editor.node("Shape", [like], stem="token_shape", dtype=np.dtype(np.int64))
-    return editor.node("Expand", [tensor, shape], stem="positions", dtype=tensor.dtype)
+    shape = editor.op("Shape", like, stem="token_shape")
+    return editor.op("Expand", tensor, shape, stem="positions")

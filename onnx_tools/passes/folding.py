@@ -169,9 +169,7 @@ def _unflatten(editor: Editor, node: gs.Node, analysis: Analysis) -> bool:
         return False
     if axis_of(node, rank) != rank - 1 or before[-1] == Poly.of(1):
         return False
-    result = editor.node(
-        node.op, [source], stem=f"{node.outputs[0].name}_unflattened", dtype=source.dtype, attrs={"axis": -1}
-    )
+    result = editor.op(node.op, source, stem=f"{node.outputs[0].name}_unflattened", axis=-1)
     for reader in list(node.outputs[0].outputs):
         shape = analysis[reader.outputs[0]].shape if is_standard(reader, "Reshape") else None
         if shape == before and reader.inputs[0] is node.outputs[0]:
@@ -179,7 +177,7 @@ def _unflatten(editor: Editor, node: gs.Node, analysis: Analysis) -> bool:
     view_inputs = [result, *view.inputs[1:]]
     output = node.outputs[0]
     editor.take_over(output)
-    editor.node(view.op, view_inputs, stem=output.name, dtype=source.dtype, attrs=view.attrs, output=output)
+    editor.op(view.op, *view_inputs, stem=output.name, output=output, **view.attrs)
     return True
 
 
@@ -190,7 +188,7 @@ def _join_views(editor: Editor, shapes: ShapeBuilder, node: gs.Node, analysis: A
     if source is None or source is node.inputs[0] or shape is None or not is_of_sizes(shape):
         return False
     output = editor.take_over(node.outputs[0])
-    editor.reshape(source, shapes.build(list(shape)), output=output)
+    editor.op("Reshape", source, shapes.build(list(shape)), output=output)
     node.outputs.clear()
     return True
 

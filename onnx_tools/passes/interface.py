@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
-from onnx import helper
 
 from ..analysis.graph import Editor, find_padfree, is_padfree, is_standard, made_by, producer, tidy
 from ..analysis.layout import B, S, is_shared_input, is_token_input, is_token_shape, rows_before
@@ -103,13 +102,10 @@ def _row_input(editor: Editor, tensor: gs.Tensor) -> gs.Tensor:
         return result
     value = result
     if is_shared:
-        first = editor.constant("first", np.asarray(0, np.int64))
-        same = _packed_type(tensor) == dtype
-        arguments = {"output": tensor} if same else {"dtype": _packed_type(tensor)}
-        value = editor.node("Gather", [result, first], stem=tensor.name, attrs={"axis": 0}, **arguments)
+        output = tensor if _packed_type(tensor) == dtype else None
+        value = editor.op("Gather", result, editor.scalar(0, np.int64), output=output, stem=tensor.name, axis=0)
     if value is not tensor:
-        target = helper.np_dtype_to_tensor_dtype(dtype)
-        editor.node("Cast", [value], attrs={"to": target}, output=tensor)
+        editor.cast(value, dtype, output=tensor)
     return result
 
 
@@ -150,7 +146,7 @@ def _pack_outputs(editor: Editor, analysis: Analysis, boundary: Boundary) -> Non
         if packed.dtype is None and facts.dtype is not None:
             packed.dtype = np.dtype(facts.dtype)
         is_shared = any(packed is item for item in [*graph.inputs, *graph.outputs])
-        result = editor.node("Identity", [packed], stem=name, dtype=packed.dtype) if is_shared else packed
+        result = editor.op("Identity", packed, stem=name) if is_shared else packed
         result.name = name
         graph.outputs[position] = result
 
@@ -294,8 +290,8 @@ def _count_positions(editor: Editor, analysis: Analysis, seq_lens: gs.Tensor, to
         node.outputs.clear()
         indices = positions if offsets[0] is not None else _sequences(editor, seq_lens, tokens)
         if offset:
-            shift = editor.constant("offset", np.asarray([offset], np.int32))
-            editor.node("Add", [indices, shift], stem="positions", output=result)
+            shift = editor.scalar(offset, np.int32)
+            editor.op("Add", indices, shift, stem="positions", output=result)
         else:
             editor.redirect(result, indices)
     return positions
@@ -305,10 +301,9 @@ def _sequences(editor: Editor, seq_lens: gs.Tensor, tokens: gs.Tensor) -> gs.Ten
     """int32 [T]: the number of every token's sequence, 0 for filler: its slot where rows have T slots, divided by T."""
     cu_seqlens, slots = editor.variable("cu_seqlens", _INT32), editor.variable("slots", _INT32)
     add_schedule(editor, [seq_lens, tokens, tokens], [cu_seqlens, slots])
-    size = editor.node("Shape", [tokens], stem="token_count", dtype=np.dtype(np.int64))
-    zero = editor.constant("zero", np.asarray(0, np.int32))
-    at_least_zero = editor.node("Max", [slots, zero], stem="slots", dtype=_INT32)  # filler has no slot
-    return editor.node("Div", [at_least_zero, editor.cast(size, _INT32, "row_length")], stem="sequences", dtype=_INT32)
+    size = editor.op("Shape", tokens, stem="token_count")
+    at_least_zero = editor.op("Max", slots, editor.scalar(0, np.int32), stem="slots")  # filler has no slot
+    return editor.op("Div", at_least_zero, editor.cast(size, _INT32, "row_length"), stem="sequences")
 
 
 def boundary_of_packed(graph: gs.Graph) -> Boundary:
@@ -319,19 +314,18 @@ def boundary_of_packed(graph: gs.Graph) -> Boundary:
 
 def _full_shapes(editor: Editor, seq_lens: gs.Tensor, extent: gs.Tensor, padded: list[gs.Tensor]) -> None:
     """Makes the shapes of old inputs: B from the lengths, S from the extent."""
-    int64 = np.dtype(np.int64)
     batch: gs.Tensor | None = None
     for tensor in padded:
         plain = len(tensor.shape) == 2  # the shapes of other inputs are made from this one's
         for node in [item for item in tensor.outputs if plain and is_standard(item, "Shape") and not item.attrs]:
             shape = node.outputs[0]
-            batch = batch if batch is not None else editor.node("Shape", [seq_lens], stem="batch_shape", dtype=int64)
+            batch = batch if batch is not None else editor.op("Shape", seq_lens, stem="batch_shape")
             for reader in list(shape.outputs):
                 if _takes_first(reader):
                     reader.inputs[0] = batch
             if shape.outputs:
-                length = editor.node("Shape", [extent], stem="length_shape", dtype=int64)
-                whole = editor.node("Concat", [batch, length], stem="shape", dtype=int64, attrs={"axis": 0})
+                length = editor.op("Shape", extent, stem="length_shape")
+                whole = editor.op("Concat", batch, length, stem="shape", axis=0)
                 editor.redirect(shape, whole)
 
 
@@ -355,15 +349,14 @@ def _restore(editor: Editor, boundary: Boundary, padded: gs.Tensor, packed: gs.T
         unpack(editor, packed, boundary, dtype.name, padded)
         return
     if filler:  # unpacking writes zeros
-        number = editor.constant("filler", np.asarray(filler, np.int32))
-        above = editor.node("Sub", [packed, number], stem="above_filler", dtype=_INT32)
+        number = editor.scalar(filler, np.int32)
+        above = editor.op("Sub", packed, number, stem="above_filler")
         result = editor.variable("filled", _INT32) if dtype != _INT32 else padded
-        narrow = editor.node("Add", [unpack(editor, above, boundary, "int32"), number], stem="filled", output=result)
+        narrow = editor.op("Add", unpack(editor, above, boundary, "int32"), number, stem="filled", output=result)
     else:
         narrow = unpack(editor, packed, boundary, "int32")
     if dtype != _INT32:
-        target = helper.np_dtype_to_tensor_dtype(dtype)
-        editor.node("Cast", [narrow], attrs={"to": target}, output=padded)
+        editor.cast(narrow, dtype, output=padded)
 
 
 def _join(editor: Editor) -> None:
@@ -378,18 +371,17 @@ def _join(editor: Editor) -> None:
             continue
         packed = maker.inputs[0]
         for cast in reversed(casts):
-            packed = editor.node("Cast", [packed], stem="joined", dtype=cast.outputs[0].dtype, attrs=cast.attrs)
+            packed = editor.op("Cast", packed, stem="joined", **cast.attrs)
         editor.redirect(node.outputs[0], packed)
 
 
 def _fill(editor: Editor, tokens: gs.Tensor, number: int) -> gs.Tensor:
     """int32 [T] filled with one number, as long as a tensor [T,...]."""
-    shape = editor.node("Shape", [tokens], stem="token_count", dtype=np.dtype(np.int64))
+    shape = editor.op("Shape", tokens, stem="token_count")
     if len(tokens.shape) > 1:
-        first = editor.constant("axis", np.zeros(1, np.int64))
-        shape = editor.node("Gather", [shape, first], stem="token_count", dtype=np.dtype(np.int64), attrs={"axis": 0})
+        shape = editor.op("Gather", shape, editor.integers(0), stem="token_count", axis=0)
     value = gs.Constant("value", np.full(1, number, np.int32))
-    result = editor.node("ConstantOfShape", [shape], stem="kept_tokens", dtype=_INT32, attrs={"value": value})
+    result = editor.op("ConstantOfShape", shape, stem="kept_tokens", value=value)
     result.shape = ["T"]
     return result
 

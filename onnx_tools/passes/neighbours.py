@@ -11,7 +11,6 @@ import onnx_graphsurgeon as gs
 
 from ..analysis.graph import Editor, argument, find_standard, made_by, node_name
 from ..analysis.layout import is_token_shape
-from ..analysis.node_builder import NodeBuilder
 from ..analysis.symbolic import Analysis
 from ..analysis.symbolic.arguments import axis_of, slice_arguments
 from ..match import IF_CONTIGUOUS, NoMatch
@@ -121,32 +120,27 @@ def _replace(
 ) -> None:
     """Row t gets row t + d for every offset d where that token is d slots from it, and zeros elsewhere."""
     facts, count = analysis[match.x], len(match.offsets)
-    dtype, offsets = (
-        np.dtype(facts.dtype or np.float32),
-        editor.constant("offsets", np.asarray([match.offsets], np.int32)),
-    )
-
-    nodes = NodeBuilder(editor, "neighbours", _INT32)
-    op, number = nodes.op, nodes.number
+    offsets = editor.constant("offsets", np.asarray([match.offsets], np.int32))
+    nodes = editor.named("neighbours")
+    op, number = nodes.op, nodes.scalar
 
     def at_distance(indices: gs.Tensor) -> gs.Tensor:
         """[T,K]: whether the row for each offset has an index that is this far from the token's own."""
-        indices_moved = op("Add", op("Unsqueeze", indices, nodes.integers(1)), offsets)
-        return op("Equal", op("Gather", indices, rows, axis=0), indices_moved, dtype=np.dtype(np.bool_))
+        indices_moved = op("Add", nodes.unsqueeze(indices, 1), offsets)
+        return op("Equal", op("Gather", indices, rows, axis=0), indices_moved)
 
     slots = positions.slots()
-    size = op("Squeeze", op("Shape", slots, dtype=_INT64), nodes.integers(0), dtype=_INT64)
-    every = op("Range", number(0, _INT64), size, number(1, _INT64), dtype=_INT64)
-    row_indices = op("Add", op("Unsqueeze", editor.cast(every, _INT32, "rows"), nodes.integers(1)), offsets)
-    last = op("Sub", editor.cast(size, _INT32, "rows"), number(1))
-    rows = op("Min", op("Max", row_indices, number(0)), last)
+    size = nodes.along("Squeeze", op("Shape", slots), 0)
+    every = op("Range", number(0, _INT64), size, number(1, _INT64))
+    row_indices = op("Add", nodes.unsqueeze(editor.cast(every, _INT32, "rows"), 1), offsets)
+    last = op("Sub", editor.cast(size, _INT32, "rows"), number(1, _INT32))
+    rows = op("Min", op("Max", row_indices, number(0, _INT32)), last)
     near = at_distance(slots)
     if padded:  # that slot may be in another row of the batch
-        near = op("And", near, at_distance(boundary.token_index), dtype=np.dtype(np.bool_))
+        near = op("And", near, at_distance(boundary.token_index))
     x = pack_tokens(editor, match.x, boundary, facts)
-    beside = op("Gather", x, rows, dtype=dtype, axis=0)
-    near = op("Unsqueeze", near, nodes.integers(2), dtype=np.dtype(np.bool_))
-    within = op("Where", near, beside, number(0, dtype), dtype=dtype)
+    beside = op("Gather", x, rows, axis=0)
+    near = nodes.unsqueeze(near, 2)
+    within = op("Where", near, beside, number(0, facts.dtype or np.float32))
     width = (facts.shape or ())[2].constant() or 0
-    side_by_side = nodes.reshape(within, [-1, count * width], dtype)
-    unpack(editor, side_by_side, boundary, facts.dtype, node.outputs[0])
+    unpack(editor, nodes.reshape(within, -1, count * width), boundary, facts.dtype, node.outputs[0])

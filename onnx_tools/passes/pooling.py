@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..analysis.graph import Editor, argument, is_output, is_standard, made_by, node_name, producer, used_once
@@ -55,8 +54,7 @@ def pooling(graph: gs.Graph, analysis: Analysis) -> PassResult:
         packed = pack(editor, x, boundary, dtype)
         pool_tokens(editor, packed, boundary, result, mode, normalize=normalized is not None)
         if has_axis:
-            axis = editor.constant("axis", np.asarray([1], np.int64))
-            editor.node("Unsqueeze", [result, axis], stem="pooled_kept", output=target)
+            editor.unsqueeze(result, 1, output=target)
         replaced_count += 1
     return PassResult(NAME, replaced_count, tuple(misses), right_padded=tuple(counting_names))
 

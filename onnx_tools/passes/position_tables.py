@@ -158,10 +158,9 @@ class _Builder:
             values = rows.table.values
             table = rows.table if values.ndim == 2 else editor.constant(rows.table.name, values.reshape(rows.count, -1))
             self._tables[rows.table.name] = table
-        rows_of_table = editor.node("Gather", [table, self._slots(rows)], stem="position_rows", dtype=table.dtype)
+        rows_of_table = editor.op("Gather", table, self._slots(rows), stem="position_rows")
         if new_axes:
-            axes = editor.constant("axes", np.asarray(new_axes, np.int64))
-            rows_of_table = editor.node("Unsqueeze", [rows_of_table, axes], stem="position_rows", dtype=table.dtype)
+            rows_of_table = editor.unsqueeze(rows_of_table, *new_axes, stem="position_rows")
         self._cache[key] = rows_of_table
         return rows_of_table
 
@@ -170,8 +169,7 @@ class _Builder:
         key = (rows.offset, rows.count)
         if key not in self._positions:
             editor = self._editor
-            start, axis = (editor.constant("number", np.asarray([value], np.int64)) for value in (0, 1))
             indices = editor.constant("positions", np.arange(rows.offset, rows.count, dtype=np.int64)[None])
-            inputs = [indices, start, self._shapes.build([S]), axis]
-            self._positions[key] = editor.node("Slice", inputs, stem="positions", dtype=np.dtype(np.int64))
+            inputs = [indices, editor.integers(0), self._shapes.build([S]), editor.integers(1)]
+            self._positions[key] = editor.op("Slice", *inputs, stem="positions")
         return self._positions[key]

@@ -160,10 +160,10 @@ class _QkNorms:
     def _replace(self, attention: gs.Node, q: _Heads, k: _Heads, projections: Sequence[_Projection]) -> None:
         x = projections[0].matmul.inputs[0]
         weight = self._join([item.matmul.inputs[1] for item in projections], "qkv_weight")
-        qkv = self._editor.node("MatMul", [x, weight], stem="qkv", dtype=weight.dtype)
+        qkv = self._editor.op("MatMul", x, weight, stem="qkv")
         if any(item.bias is not None for item in projections):
             bias = self._join([item.bias or self._zeros(item.matmul) for item in projections], "qkv_bias")
-            qkv = self._editor.node("Add", [qkv, bias], stem="qkv_with_bias", dtype=weight.dtype)
+            qkv = self._editor.op("Add", qkv, bias, stem="qkv_with_bias")
         qk = self._editor.variable("qk", weight.dtype)
         _, positions, frequencies = q.rotary.inputs
         self._editor.padfree(

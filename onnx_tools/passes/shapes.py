@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..analysis.graph import Editor
-from ..analysis.node_builder import NodeBuilder
 from ..analysis.symbolic import Poly
 from ..analysis.symbolic.facts import Shape
 
@@ -18,16 +16,14 @@ class ShapeBuilder:
     def __init__(self, editor: Editor, source: gs.Tensor) -> None:
         self.source = source
         self._editor = editor
-        self._nodes = NodeBuilder(editor, "size", np.dtype(np.int64))
+        self._nodes = editor.named("size")
         self._tensors: dict[Poly, gs.Tensor] = {}
         self._shape: gs.Tensor | None = None
 
     def build(self, sizes: list[Poly]) -> gs.Tensor:
         """A 1-D int64 tensor of the sizes."""
         parts = [self._size(size) for size in sizes]
-        if not parts:
-            return self._editor.constant("shape", np.zeros(0, np.int64))
-        return self._editor.node("Concat", parts, stem="shape", dtype=np.dtype(np.int64), attrs={"axis": 0})
+        return self._editor.op("Concat", *parts, stem="shape", axis=0) if parts else self._editor.integers()
 
     def _size(self, size: Poly) -> gs.Tensor:
         if size not in self._tensors:

@@ -10,7 +10,6 @@ import onnx_graphsurgeon as gs
 
 from ..analysis.graph import Editor, is_output, is_standard, node_name
 from ..analysis.layout import B, S, token_axis
-from ..analysis.node_builder import NodeBuilder
 from ..analysis.symbolic import Analysis, Poly
 from ..analysis.symbolic.arguments import axis_of
 from ..analysis.symbolic.facts import Facts, Shape
@@ -79,14 +78,9 @@ class _Sums:
 
     def write_first(self, node: gs.Node) -> None:
         """Writes slot 0 for every sequence, which is its first kept slot in the packed interface."""
-        lengths, int64 = self._boundary.seq_lens, np.dtype(np.int64)
-        zeros = self._editor.node("Sub", [lengths, lengths], stem="first_slots", dtype=np.dtype(np.int32))
-        output = self._editor.take_over(node.outputs[0])
-        wide = self._editor.cast(zeros, int64, "first_slots")
-        if int(node.attrs.get("keepdims", 1)):
-            self._editor.node("Unsqueeze", [wide, self._shape([1])], output=output)
-        else:
-            self._editor.node("Identity", [wide], output=output)
+        lengths, editor = self._boundary.seq_lens, self._editor
+        zeros = editor.op("Sub", lengths, lengths, stem="first_slots")
+        self._finish(node, editor.cast(zeros, np.int64, "first_slots"), 1)
 
     def visit(self, node: gs.Node) -> str | None:
         """Rewrites a node that `may_reduce`; returns the reason where that cannot be done."""
@@ -128,8 +122,9 @@ class _Sums:
         rest, both, parts = self._rest(x), self._values.outcomes(x), x
         if both is not None:
             number = {"ReduceSum": both[0], "ReduceL1": abs(both[0])}.get(node.op, both[0] ** 2)
-            product = self._nodes(x).op("Mul", self._lengths(x, len(rest) + 1), self._nodes(x).number(number))
-            return product if set(rest) <= {1} else self._nodes(x).op("Expand", product, self._shape([1, *rest]))
+            nodes = self._nodes(x)
+            product = nodes.op("Mul", self._lengths(x, len(rest) + 1), nodes.scalar(number, self._dtype(x)))
+            return product if set(rest) <= {1} else nodes.op("Expand", product, nodes.integers(1, *rest))
         if is_standard(node, "ReduceSumSquare", "ReduceL2"):
             parts = self._nodes(x).op("Mul", x, x)
         elif is_standard(node, "ReduceL1"):
@@ -152,9 +147,9 @@ class _Sums:
             return False
         share = self._nodes(x).op("Div", self._lengths(x, rank), division.inputs[1])
         if rank != len(self._rest(x)) + 1:
-            mean = self._nodes(x).op("Unsqueeze", mean, self._shape([axis]))
+            mean = self._nodes(x).unsqueeze(mean, axis)
         output = self._editor.take_over(division.outputs[0])
-        self._editor.node("Mul", [mean, share], stem=total.name, output=output)
+        self._editor.op("Mul", mean, share, stem=total.name, output=output)
         division.inputs.clear()
         return True
 
@@ -184,19 +179,19 @@ class _Sums:
         axis, value = token_axis(self._analysis[x].shape) or 1, self._values.at_masked(x)
         if self._mask.source is not None and (value is None or value > VERY_NEGATIVE):
             raise NoMatch(f"'{node_name(node)}' ({node.op}) gives masked slots a weight above 0")
-        rest, index = self._rest(x), self._shape([axis])
-        largest = self._nodes(x).op("Unsqueeze", self._pool(x, rest, "max", axis), index)
+        rest = self._rest(x)
+        largest = self._nodes(x).unsqueeze(self._pool(x, rest, "max", axis), axis)
         shifted = self._nodes(x).op("Sub", x, largest)
         powers = self._nodes(x).op("Exp", shifted)
         mean = self._pool(powers, rest, "mean", axis)
         total = self._nodes(x).op("Mul", mean, self._lengths(x, len(rest) + 1))
         output = self._editor.take_over(node.outputs[0])
         if is_standard(node, "LogSoftmax"):
-            logarithm = self._nodes(x).op("Unsqueeze", self._nodes(x).op("Log", total), index)
-            self._editor.node("Sub", [shifted, logarithm], output=output)
+            logarithm = self._nodes(x).unsqueeze(self._nodes(x).op("Log", total), axis)
+            self._editor.op("Sub", shifted, logarithm, output=output)
             return
-        whole = self._nodes(x).op("Unsqueeze", total, index)
-        self._editor.node("Div", [powers, whole], output=output)
+        whole = self._nodes(x).unsqueeze(total, axis)
+        self._editor.op("Div", powers, whole, output=output)
         self._values.know(output, 0.0)
 
     def _rest(self, tensor: gs.Tensor) -> list[int]:
@@ -211,33 +206,30 @@ class _Sums:
         facts = Facts((B, *sizes[: axis - 1], S, *sizes[axis - 1 :]), dtype.name)
         packed = pack_tokens(editor, x, self._boundary, facts)
         if len(rest) != 1:
-            packed = editor.reshape(packed, self._shape([-1, int(np.prod(rest))]), stem="rows", dtype=dtype)
+            packed = editor.reshape(packed, -1, int(np.prod(rest)))
         pooled = editor.variable("pooled", dtype)
         pool_tokens(editor, packed, self._boundary, pooled, mode)
-        return pooled if len(rest) == 1 else self._nodes(x).reshape(pooled, [-1, *rest])
+        return pooled if len(rest) == 1 else self._nodes(x).reshape(pooled, -1, *rest)
 
     def _finish(self, node: gs.Node, pooled: gs.Tensor, axis: int) -> None:
         """Writes [B,*rest] to a node's output, which may have an axis of size 1 in the sequence's place."""
         output = self._editor.take_over(node.outputs[0])
         keepdims = is_standard(node, "MatMul") or int(node.attrs.get("keepdims", 1))
         if keepdims:
-            self._editor.node("Unsqueeze", [pooled, self._shape([axis])], output=output)
+            self._editor.unsqueeze(pooled, axis, output=output)
         else:
-            self._editor.node("Identity", [pooled], output=output)
+            self._editor.op("Identity", pooled, output=output)
 
     def _lengths(self, like: gs.Tensor, rank: int) -> gs.Tensor:
         """The number of tokens of every sequence [B,1,...], in the type of another tensor."""
         lengths = self._editor.cast(self._boundary.seq_lens, self._dtype(like), "lengths")
-        return lengths if rank == 1 else self._nodes(like).reshape(lengths, [-1, *([1] * (rank - 1))])
-
-    def _shape(self, values: Sequence[int]) -> gs.Constant:
-        return self._editor.constant("sizes", np.asarray(values, np.int64))
+        return lengths if rank == 1 else self._nodes(like).reshape(lengths, -1, *([1] * (rank - 1)))
 
     def _dtype(self, tensor: gs.Tensor) -> np.dtype:
         """The type of a tensor of the graph, or of one that has been made here."""
         name = self._analysis[tensor].dtype
         return np.dtype(tensor.dtype if name is None else name)
 
-    def _nodes(self, like: gs.Tensor) -> NodeBuilder:
-        """A builder of nodes whose results have the type of a tensor."""
-        return NodeBuilder(self._editor, like.name, self._dtype(like))
+    def _nodes(self, like: gs.Tensor) -> Editor:
+        """The editor, for nodes that are named like a tensor."""
+        return self._editor.named(like.name)

@@ -8,7 +8,6 @@ import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
 from ..analysis.graph import Editor, node_name, padfree_attributes
-from ..analysis.node_builder import NodeBuilder
 
 
 def takes_rows(node: gs.Node) -> bool:
@@ -19,18 +18,17 @@ def takes_rows(node: gs.Node) -> bool:
 
 def add_standard_pool(editor: Editor, node: gs.Node) -> None:
     """Adds nodes that take such rows, zeros for an empty sequence, as a PadfreePool does, and make its output."""
-    new, (x, cu_seqlens), mode = NodeBuilder(editor, node_name(node), np.int32), node.inputs, node.attrs["mode"]
-    zero, one, begin, second = new.number(0), new.number(1), new.integers(0), new.integers(1)
+    new, (x, cu_seqlens), mode = editor.named(node_name(node)), node.inputs, node.attrs["mode"]
+    zero, one, begin, second = new.scalar(0, np.int32), new.scalar(1, np.int32), new.integers(0), new.integers(1)
     starts = new.op("Slice", cu_seqlens, begin, new.integers(-1), begin)
     ends = new.op("Slice", cu_seqlens, second, new.integers(np.iinfo(np.int64).max), begin)
     lengths = new.op("Sub", ends, starts)
     rows = x
     if mode != "each":
-        tokens = new.op("Slice", new.op("Shape", x, dtype=np.int64), begin, second, begin, dtype=np.int64)
+        tokens = new.op("Slice", new.op("Shape", x), begin, second, begin)
         last_token = new.op("Sub", new.op("Cast", tokens, to=TensorProto.INT32), one)
         slots = starts if mode == "first" else new.op("Max", new.op("Sub", ends, one), zero)
         indices = new.op("Min", slots, last_token)  # empty sequences may begin after all tokens
-        rows = new.op("Gather", x, indices, dtype=np.float32, axis=0)
-    some = new.op("Unsqueeze", new.op("Greater", lengths, zero, dtype=np.bool_), second, dtype=np.bool_)
-    nothing = new.number(0.0, np.float32)
-    editor.node("Where", [some, rows, nothing], stem=f"{node_name(node)}_rows", output=node.outputs[0])
+        rows = new.op("Gather", x, indices, axis=0)
+    some = new.op("Unsqueeze", new.op("Greater", lengths, zero), second)
+    new.op("Where", some, rows, new.scalar(0.0, np.float32), output=node.outputs[0])

@@ -67,7 +67,7 @@ def narrow_outputs(graph: gs.Graph, original: ModelProto) -> bool:
         dtype = kind if kind == TensorProto.BFLOAT16 else helper.tensor_dtype_to_np_dtype(kind)  # numpy has no bfloat16
         output = gs.Variable(wide.name, dtype, wide.shape)
         wide.name = editor.fresh(f"{wide.name}_wide")
-        graph.outputs[position] = editor.node("Cast", [wide], stem=wide.name, attrs={"to": kind}, output=output)
+        graph.outputs[position] = editor.op("Cast", wide, stem=wide.name, to=kind, output=output)
     return bool(changed)
 
 

@@ -119,7 +119,7 @@ class _Narrowing:
         if factors is not None:
             reciprocals = act_constant(editor, f"{x.name}_factors", (1 / factors).astype(np.float32), self._precision)
             product = editor.variable(f"{x.name}_smooth", ACT_TYPES[self._precision])
-            editor.node("Mul", [x, reciprocals], output=product)
+            editor.op("Mul", x, reciprocals, output=product)
             x = product
         if self._precision == "bf16":
             x = editor.cast(x, np.float32, f"{x.name}_wide")
@@ -127,7 +127,7 @@ class _Narrowing:
         else:
             scale_constant = half_scalar(editor, stem, scale)
         zero = constant_of(editor, f"{stem}_zero", np.zeros((), np.uint8), self._format)
-        editor.node("QuantizeLinear", [x, scale_constant, zero], output=narrow)
+        editor.op("QuantizeLinear", x, scale_constant, zero, output=narrow)
 
     def _change(self, node: gs.Node, narrow: gs.Tensor | None) -> None:
         """Gives a GEMM its weights and inputs in 8 bits, and the results that are needed."""

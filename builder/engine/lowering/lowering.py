@@ -96,11 +96,11 @@ def bound_max_seqlen(graph: gs.Graph, max_seq_len: int) -> None:
         for name, value in (("start", 0), ("end", max_seq_len), ("least", LEAST))
     )
     stem = f"{MAX_SEQLEN}_bounded"
-    cut = editor.node("Slice", [extent, start, end], stem=f"{MAX_SEQLEN}_cut", dtype=extent.dtype)
-    size = editor.node("Shape", [cut], stem=f"{MAX_SEQLEN}_cut_shape", dtype=np.int64)
-    shape = editor.node("Max", [size, least], stem=f"{stem}_shape", dtype=np.int64)
+    cut = editor.op("Slice", extent, start, end, stem=f"{MAX_SEQLEN}_cut")
+    size = editor.op("Shape", cut, stem=f"{MAX_SEQLEN}_cut_shape")
+    shape = editor.op("Max", size, least, stem=f"{stem}_shape")
     zero = gs.Constant("zero", np.zeros(1, np.int32))
-    bounded = editor.node("ConstantOfShape", [shape], stem=stem, dtype=np.int32, attrs={"value": zero})
+    bounded = editor.op("ConstantOfShape", shape, stem=stem, value=zero)
     for node in readers:
         node.inputs = [bounded if tensor is extent else tensor for tensor in node.inputs]
     graph.nodes = [*graph.nodes[count:], *graph.nodes[:count]]

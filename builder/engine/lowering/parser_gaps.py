@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import TensorProto, helper
-from padfree.onnx_tools.analysis import Editor, NodeBuilder, is_standard, replace_node
+from padfree.onnx_tools.analysis import Editor, is_standard, replace_node
 
 
 def spell_for_parser(graph: gs.Graph) -> None:
@@ -21,17 +21,16 @@ def spell_for_parser(graph: gs.Graph) -> None:
 def _spell_identity_matrix(graph: gs.Graph, node: gs.Node) -> None:
     """EyeLike becomes a comparison of rows and columns: the parser wants fixed sizes."""
     like, result, count, editor = node.inputs[0], node.outputs[0], len(graph.nodes), Editor(graph)
-    new = NodeBuilder(editor, f"{result.name}_eye")
-    shape, zero, one = new.op("Shape", like), new.number(0), new.number(1)
+    new = editor.named(f"{result.name}_eye")
+    shape = new.op("Shape", like)
 
-    def indices(axis: gs.Tensor, other: int) -> gs.Tensor:
-        size = new.op("Gather", shape, axis)
-        return new.op("Unsqueeze", new.op("Range", zero, size, one), new.integers(other))
+    def indices(axis: int, other: int) -> gs.Tensor:
+        return new.unsqueeze(new.count_to(new.op("Gather", shape, new.scalar(axis, np.int64))), other)
 
-    rows = new.op("Add", indices(zero, 1), new.number(node.attrs.get("k", 0)))
-    same = new.op("Equal", rows, indices(one, 0))
+    rows = new.op("Add", indices(0, 1), new.scalar(node.attrs.get("k", 0), np.int64))
+    same = new.op("Equal", rows, indices(1, 0))
     kind = node.attrs.get("dtype") or _element_type(like)
-    editor.node("Cast", [same], stem=f"{result.name}_eye_cast", attrs={"to": kind}, output=result)
+    new.op("Cast", same, to=kind, output=result)
     replace_node(graph, node, count)
 
 

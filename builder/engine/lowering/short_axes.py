@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import onnx_graphsurgeon as gs
-from padfree.onnx_tools.analysis import Editor, NodeBuilder, is_standard, made_by, replace_node
+from padfree.onnx_tools.analysis import Editor, is_standard, made_by, replace_node
 
 LEAST = 2  # slots
 
@@ -61,7 +61,7 @@ class _Lengthening:
     """Adds nodes for one GEMM."""
 
     def __init__(self, editor: Editor, stem: str) -> None:
-        self._editor, self._stem, self._new = editor, stem, NodeBuilder(editor, stem)
+        self._new = editor.named(stem)
         self._least, self._none = self._new.integers(LEAST), self._new.integers(0)
         self._sizes: dict[tuple[int, int], gs.Tensor] = {}  # by tensor and axis
 
@@ -84,5 +84,4 @@ class _Lengthening:
     def cut(self, tensor: gs.Tensor, ends: Mapping[int, gs.Tensor], result: gs.Tensor) -> None:
         """Adds the node that makes `result`, which ends at `ends`, sizes by axis, of a longer tensor."""
         limits = self._new.integers(*([0] * len(ends))), self._new.op("Concat", *ends.values(), axis=0)
-        inputs = [tensor, *limits, self._new.integers(*ends)]
-        self._editor.node("Slice", inputs, stem=f"{self._stem}_cut", output=result)
+        self._new.op("Slice", tensor, *limits, self._new.integers(*ends), output=result)

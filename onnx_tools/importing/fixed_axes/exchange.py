@@ -58,7 +58,7 @@ class _Exchange:
     def _numbers(self, sizes: list[Poly], rank: int, dtype: np.dtype) -> gs.Tensor:
         result = self.shapes.build(sizes)
         if rank == 0:
-            result = self._editor.node("Squeeze", [result], stem="number", dtype=_INT64)
+            result = self._editor.op("Squeeze", result, stem="number")
         return result if dtype == _INT64 else self._editor.cast(result, dtype, "number")
 
     def constant(self, node: gs.Node, tensor: gs.Constant, shape: Shape) -> gs.Tensor:
@@ -102,14 +102,10 @@ class _Exchange:
         if batches:
             result = editor.constant(f"{tensor.name}_of_one", values)
         for axis in lengths:
-            limits = [editor.constant("limit", np.asarray([number], np.int64)) for number in (0, axis)]
-            length = self.shapes.build([S])
-            result = editor.node(
-                "Slice", [result, limits[0], length, limits[1]], stem=tensor.name, dtype=values.dtype
-            )  # fmt: skip
+            result = self._to_length(result, axis, tensor.name)
         if batches:
             sizes = [B if axis == batches[0] else Poly.of(1) for axis in range(values.ndim)]
-            result = editor.node("Expand", [result, self.shapes.build(sizes)], stem=tensor.name, dtype=values.dtype)
+            result = editor.op("Expand", result, self.shapes.build(sizes), stem=tensor.name)
         return result
 
     def _is_table(self, node: gs.Node, values: np.ndarray, lengths: list[int]) -> bool:
@@ -123,10 +119,14 @@ class _Exchange:
         editor, values = self._editor, tensor.values
         table = editor.constant(f"{tensor.name}_rows", values.reshape(values.shape[axis:]))
         slots = np.arange(values.shape[axis]).reshape([1] * axis + [-1])
-        limits = [editor.constant("limit", np.asarray([number], np.int64)) for number in (0, axis)]
-        inputs = [editor.constant("slots", slots), limits[0], self.shapes.build([S]), limits[1]]
-        slot_numbers = editor.node("Slice", inputs, stem="slots", dtype=_INT64)
-        return editor.node("Gather", [table, slot_numbers], stem=tensor.name, dtype=values.dtype, attrs={"axis": 0})
+        slot_numbers = self._to_length(editor.constant("slots", slots), axis, "slots")
+        return editor.op("Gather", table, slot_numbers, stem=tensor.name, axis=0)
+
+    def _to_length(self, tensor: gs.Tensor, axis: int, stem: str) -> gs.Tensor:
+        """The first S elements along an axis."""
+        editor = self._editor
+        limits = editor.integers(0), self.shapes.build([S]), editor.integers(axis)
+        return editor.op("Slice", tensor, *limits, stem=stem)
 
     def _count_up(self, node: gs.Node, tensor: gs.Constant, axis: int) -> gs.Tensor:
         """0, 1, 2, ... along the batch."""
@@ -134,11 +134,9 @@ class _Exchange:
         counts = np.arange(values.shape[axis]).reshape([-1 if i == axis else 1 for i in range(values.ndim)])
         if not np.issubdtype(values.dtype, np.integer) or not np.array_equal(counts, values):
             raise self._error(node, tensor, "differs between the sequences of the batch")
-        zero, one = (editor.constant("number", np.asarray(number, np.int64)) for number in (0, 1))
-        limit = self._numbers([B], 0, _INT64)
-        steps = editor.node("Range", [zero, limit, one], stem="batch_rows", dtype=_INT64)
+        steps = editor.count_to(self._numbers([B], 0, _INT64), "batch_rows")
         sizes = [B if i == axis else Poly.of(1) for i in range(values.ndim)]
-        result = editor.node("Reshape", [steps, self.shapes.build(sizes)], stem="batch_rows", dtype=_INT64)
+        result = editor.op("Reshape", steps, self.shapes.build(sizes), stem="batch_rows")
         return result if values.dtype == _INT64 else editor.cast(result, values.dtype, "batch_rows")
 
     def _shape_of(self, tensor: gs.Tensor) -> Shape:

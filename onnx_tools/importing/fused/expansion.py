@@ -3,23 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, argument, is_output, made_by, node_name, opset
-from ...analysis.node_builder import NodeBuilder
+from ...analysis.graph import Editor, argument, is_output, made_by, node_name
 from ...analysis.symbolic import Facts, learn
 from ...analysis.symbolic.facts import Shape
+from ...files.node_builder import NodeBuilder
 
 
 class NotImportable(Exception):
     """Raised for a node in a form that is not imported; the message is the reason."""
 
 
-class Expansion:
+class Expansion(NodeBuilder[gs.Tensor]):
     """One fused node, and the nodes that take its place.
 
     Constants are float32: half precision files are widened before they are imported.
@@ -27,11 +27,9 @@ class Expansion:
 
     def __init__(self, editor: Editor, facts: dict[str, Facts], node: gs.Node) -> None:
         self.node = node
-        self.name = node_name(node)
-        self._editor = editor
-        self._nodes = NodeBuilder(editor, self.name)
+        self.opset = editor.opset
+        self._editor = editor.named(node_name(node))
         self._facts = facts
-        self.opset = opset(editor.graph)
 
     def optional_input(self, position: int) -> gs.Tensor | None:
         """Input number `position`, or None where it is left out."""
@@ -96,17 +94,17 @@ class Expansion:
         """Whether the tensor is known to hold integers."""
         return (self._facts.get(tensor.name, Facts()).dtype or "").startswith("int")
 
-    def constant(self, values: Any, dtype: Any = np.float32) -> gs.Constant:
+    def constant(self, values: Any, dtype: Any = np.float32) -> gs.Tensor:
         """A constant, float32 unless said otherwise."""
-        return self._editor.constant(f"{self.name}_constant", np.array(values, dtype=dtype))
+        return self._constant(np.array(values, dtype=dtype))
 
-    def axes(self, *values: int) -> gs.Constant:
-        """A 1-D int64 constant."""
-        return self._nodes.integers(*values)
+    def _constant(self, values: np.ndarray) -> gs.Tensor:
+        return self._editor.constant(f"{node_name(self.node)}_constant", values)
 
-    def op(self, op: str, *inputs: gs.Tensor, **attributes: Any) -> gs.Tensor:
-        """Adds a standard operator with one output; returns that output."""
-        result = self._nodes.op(op, *inputs, **attributes)
+    def _add(
+        self, op: str, inputs: Sequence[gs.Tensor], output: gs.Tensor | None, stem: str, attributes: Mapping[str, Any]
+    ) -> gs.Tensor:
+        result = self._editor.op(op, *inputs, output=output, stem=stem, **attributes)
         learn(self._facts, self._editor.graph.nodes[-1])
         return result
 
@@ -120,8 +118,7 @@ class Expansion:
         self.node.inputs.clear()
         self.node.outputs.clear()
         for tensor, output in input_names:
-            self._editor.node("Identity", [tensor], stem=f"{self.name}_output", output=output)
-            learn(self._facts, self._editor.graph.nodes[-1])
+            self.op("Identity", tensor, output=output)
 
     # Parts that several operators need.
 
@@ -132,33 +129,11 @@ class Expansion:
             first = self.op("Add", first, term)
         return first
 
-    def reduce(self, op: str, x: gs.Tensor, axis: int, *, keep: bool) -> gs.Tensor:
-        """ReduceSum or ReduceMean over one axis, which is an attribute or an input by the opset."""
-        since = {"ReduceSum": 13}.get(op, 18)
-        if self.opset < since:
-            return self.op(op, x, axes=[axis], keepdims=int(keep))
-        return self.op(op, x, self.axes(axis), keepdims=int(keep))
-
-    def reshape(self, x: gs.Tensor, *sizes: int) -> gs.Tensor:
-        """Reshape; 0 keeps an axis, -1 takes what is left."""
-        return self.op("Reshape", x, self.axes(*sizes))
-
-    def unsqueeze(self, x: gs.Tensor, *axes: int) -> gs.Tensor:
-        """Unsqueeze; the axes are an attribute or an input by the opset."""
-        if self.opset < 13:
-            return self.op("Unsqueeze", x, axes=list(axes))
-        return self.op("Unsqueeze", x, self.axes(*axes))
-
     def columns(self, x: gs.Tensor, start: int, end: int, axis: int = -1, step: int = 1) -> gs.Tensor:
         """A part of a tensor along an axis; the part of a constant is a constant."""
         if isinstance(x, gs.Constant):
             return self.constant(np.moveaxis(np.moveaxis(x.values, axis, 0)[start:end:step], 0, axis))
-        return self.op("Slice", x, self.axes(start), self.axes(end), self.axes(axis), self.axes(step))
-
-    def slots(self, like: gs.Tensor, axis: int) -> gs.Tensor:
-        """0, 1, 2, ... int64, as many as the tensor has along an axis."""
-        size = self.op("Gather", self.op("Shape", like), self.constant(axis, np.int64), axis=0)
-        return self.op("Range", self.constant(0, np.int64), size, self.constant(1, np.int64))
+        return self.op("Slice", x, *map(self.integers, (start, end, axis, step)))
 
     def uncast(self, tensor: gs.Tensor) -> gs.Tensor:
         """The integers before casts to other integer types, which fused operators ask for."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import onnx_graphsurgeon as gs
 
@@ -58,4 +59,5 @@ def fused_gemm(e: Expansion) -> Sequence[gs.Tensor]:
     inputs = [e.input(0, "A"), e.input(1, "B"), *(item for item in [e.optional_input(2)] if item is not None)]
     gemm = e.op("Gemm", *inputs, **own)
     keys = {name: f"activation_{name}" for name in names if f"activation_{name}" in e.node.attrs}
-    return [e.op(activation, gemm, **{name: e.number(key, 0.0) for name, key in keys.items()})]
+    factors: dict[str, Any] = {name: e.number(key, 0.0) for name, key in keys.items()}
+    return [e.op(activation, gemm, **factors)]

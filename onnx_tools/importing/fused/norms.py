@@ -17,8 +17,8 @@ _SMALL_EPSILON = frozenset({"EmbedLayerNormalization", "SkipLayerNormalization",
 def normalize(e: Expansion, x: gs.Tensor, gamma: gs.Tensor, beta: gs.Tensor | None, *, rms: bool) -> gs.Tensor:
     """Layer norm or RMS norm over the last axis, written out so that it is valid in every opset."""
     if not rms:
-        x = e.op("Sub", x, e.reduce("ReduceMean", x, -1, keep=True))
-    square = e.reduce("ReduceMean", e.op("Pow", x, e.constant(2.0)), -1, keep=True)
+        x = e.op("Sub", x, e.along("ReduceMean", x, -1, keepdims=1))
+    square = e.along("ReduceMean", e.op("Pow", x, e.constant(2.0)), -1, keepdims=1)
     epsilon = e.number("epsilon", 1e-12 if e.node.op in _SMALL_EPSILON else 1e-5)
     root = e.op("Sqrt", e.op("Add", square, e.constant(epsilon)))
     result = e.op("Mul", e.op("Div", x, root), gamma)
@@ -56,7 +56,7 @@ def embedding(e: Expansion) -> Sequence[gs.Tensor | None]:
     total = e.sum(*terms)
     lengths = None
     if mask is not None:
-        lengths = e.op("Cast", e.reduce("ReduceSum", e.uncast(mask), 1, keep=False), to=TensorProto.INT32)
+        lengths = e.op("Cast", e.along("ReduceSum", e.uncast(mask), 1, keepdims=0), to=TensorProto.INT32)
     elif e.is_read(1):
         raise NotImportable("its mask_index is read, but it has no mask (input 7)")
     return [normalize(e, total, e.input(5, "scale"), e.optional_input(6), rms=False), lengths, total]

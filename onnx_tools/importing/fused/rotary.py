@@ -89,9 +89,7 @@ def _head_size(e: Expansion, width: int, rotary: int) -> int:
 def _angles(e: Expansion, table: gs.Tensor, positions: gs.Tensor | None, x: gs.Tensor, sequence: int) -> gs.Tensor:
     """Rows of a table at every position, as [B or 1,S,1,D/2] or, for heads first, [B or 1,1,S,D/2]."""
     rows = table if positions is None else _looked_up(e, table, positions, x, sequence)
-    return (
-        e.op("Unsqueeze", rows, e.axes(3 - sequence)) if e.opset >= 13 else e.op("Unsqueeze", rows, axes=[3 - sequence])
-    )
+    return e.unsqueeze(rows, 3 - sequence)
 
 
 def _looked_up(e: Expansion, table: gs.Tensor, positions: gs.Tensor, x: gs.Tensor, sequence: int) -> gs.Tensor:

@@ -122,11 +122,9 @@ def _token_slots(editor: Editor, rule: Keeping | None) -> gs.Tensor:
     """int32 [B,S]: not 0 where a slot is kept; without a mask all are."""
     if rule is not None:
         return keep_nodes(editor, next(tensor for tensor in editor.graph.inputs if tensor.name == rule.source), rule)
-    shape = editor.node("Shape", [shape_source(editor.graph)], stem="slot_shape", dtype=np.dtype(np.int64))
+    shape = editor.op("Shape", shape_source(editor.graph), stem="slot_shape")
     value = gs.Constant("value", np.ones(1, np.int32))
-    return editor.node(
-        "ConstantOfShape", [shape], stem="padfree_mask", dtype=np.dtype(np.int32), attrs={"value": value}
-    )
+    return editor.op("ConstantOfShape", shape, stem="padfree_mask", value=value)
 
 
 def _excluded_ids(rule: Keeping, rows: TableRows) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -197,8 +195,8 @@ class _Replacement:
         output = self._editor.take_over(item.context)
         tensor = unpack(self._editor, result, self._boundary, dtype)
         sizes = self._constant("heads", np.asarray([0, 0, item.num_heads, item.head_size]))
-        heads = self._editor.reshape(tensor, sizes, stem=f"{output.name}_heads")
-        self._editor.node("Transpose", [heads], attrs={"perm": list(TOKENS_FIRST)}, output=output)
+        heads = self._editor.op("Reshape", tensor, sizes, stem=f"{output.name}_heads")
+        self._editor.op("Transpose", heads, perm=list(TOKENS_FIRST), output=output)
 
     def _rotate(self, x: gs.Tensor, rotation: Rotation | None, heads: int, size: int) -> gs.Tensor:
         """The tensor [T,...] with its first heads rotated."""

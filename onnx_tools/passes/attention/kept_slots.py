@@ -12,32 +12,29 @@ from ...match.values.mask_values import Keeping
 
 def keep_nodes(editor: Editor, mask: gs.Tensor, rule: Keeping) -> gs.Tensor:
     """int32 [B,S]: not 0 where the mask input's value keeps a slot."""
-    boolean = np.dtype(np.bool_)
     if rule.form in ("nonzero", "zero"):
         if rule.form == "nonzero" and np.dtype(mask.dtype) == np.int32:
             return mask
         # Any non-zero value keeps a slot, and must stay non-zero as int32.
-        truth = mask if np.dtype(mask.dtype) == boolean else editor.cast(mask, np.bool_, "padfree_kept")
+        truth = mask if np.dtype(mask.dtype) == np.bool_ else editor.cast(mask, np.bool_, "padfree_kept")
         if rule.form == "zero":
-            truth = editor.node("Not", [truth], stem="padfree_kept", dtype=boolean)
+            truth = editor.op("Not", truth, stem="padfree_kept")
     elif rule.form in ("above", "below"):
-        limit = editor.constant("padfree_limit", np.asarray(rule.values[0], mask.dtype))
+        limit = editor.scalar(rule.values[0], mask.dtype)
         op = "Greater" if rule.form == "above" else "Less"
-        truth = editor.node(op, [mask, limit], stem="padfree_kept", dtype=boolean)
+        truth = editor.op(op, mask, limit, stem="padfree_kept")
     else:
         truth = _is_one_of(editor, mask, rule.values)
         if rule.form == "except":
-            truth = editor.node("Not", [truth], stem="padfree_kept", dtype=boolean)
+            truth = editor.op("Not", truth, stem="padfree_kept")
     return editor.cast(truth, np.int32, "padfree_mask")
 
 
 def _is_one_of(editor: Editor, mask: gs.Tensor, values: tuple[int, ...]) -> gs.Tensor:
-    boolean = np.dtype(np.bool_)
     either: gs.Tensor | None = None
     for value in values:
-        constant = editor.constant("padfree_value", np.asarray(value, mask.dtype))
-        same = editor.node("Equal", [mask, constant], stem="padfree_same", dtype=boolean)
-        either = same if either is None else editor.node("Or", [either, same], stem="padfree_same", dtype=boolean)
+        same = editor.op("Equal", mask, editor.scalar(value, mask.dtype), stem="padfree_same")
+        either = same if either is None else editor.op("Or", either, same, stem="padfree_same")
     if either is None:
         raise AssertionError("a rule without values")
     return either

@@ -70,11 +70,11 @@ class Projections:
             return None
         editor = self._editor
         weight = self._concatenate([(item.weight, item) for item in linears], "qkv_weight")
-        result = editor.node("MatMul", [linears[0].x, weight], stem="qkv", dtype=weight.dtype)
+        result = editor.op("MatMul", linears[0].x, weight, stem="qkv")
         if all(item.bias is None for item in linears):
             return result
         bias = self._concatenate([(item.bias or self._zeros(item), item) for item in linears], "qkv_bias")
-        return editor.node("Add", [result, bias], stem="qkv_with_bias", dtype=weight.dtype)
+        return editor.op("Add", result, bias, stem="qkv_with_bias")
 
     def _zeros(self, linear: Linear) -> gs.Constant:
         return gs.Constant(f"zeros_for_{linear.weight.name}", np.zeros(linear.weight.shape[-1], linear.weight.dtype))
@@ -149,15 +149,14 @@ class Projections:
         if np.array_equal(source.columns.reshape(-1), np.arange(count)) and width == count:
             return tensor
         columns = self._editor.constant("columns", source.columns.reshape(-1).astype(np.int64))
-        return self._editor.node("Gather", [tensor, columns], stem="heads", dtype=tensor.dtype, attrs={"axis": 2})
+        return self._editor.op("Gather", tensor, columns, stem="heads", axis=2)
 
     def _joined_heads(self, source: HeadsSource, width: int) -> gs.Tensor:
         """Heads [B,S,H,D] or [B,H,S,D] as [B,S,H*D]."""
         editor, tensor, order = self._editor, source.tensor, source.order
         if order is not None and order != (0, 1, 2, 3):
-            tensor = editor.node("Transpose", [tensor], stem="heads", dtype=tensor.dtype, attrs={"perm": list(order)})
-        shape = editor.constant("heads_shape", np.asarray([0, 0, width], np.int64))
-        return editor.reshape(tensor, shape, stem="heads")
+            tensor = editor.op("Transpose", tensor, stem="heads", perm=list(order))
+        return editor.named("heads").reshape(tensor, 0, 0, width)
 
 
 def _are(sources: Sequence[HeadsSource], parts: Sequence[np.ndarray]) -> bool:

@@ -13,8 +13,7 @@ from types import MappingProxyType
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, argument, find_standard, is_standard, made_by, opset
-from ...analysis.node_builder import NodeBuilder
+from ...analysis.graph import Editor, argument, find_standard, is_standard, made_by
 from ...analysis.symbolic import Analysis
 from ...analysis.symbolic.arguments import permutation
 
@@ -59,13 +58,8 @@ def expand_global_pools(graph: gs.Graph, analysis: Analysis) -> bool:
         rank = analysis[node.inputs[0]].rank
         if rank is None:
             continue
-        axes, inputs, attrs = list(range(2, rank)), [node.inputs[0]], dict[str, object](keepdims=1)
-        if opset(graph) < _AXES_ARE_AN_INPUT:
-            attrs["axes"] = axes
-        else:
-            inputs.append(editor.constant("axes", np.asarray(axes, np.int64)))
         output = editor.take_over(node.outputs[0])
-        editor.node(_GLOBAL[node.op], inputs, attrs=attrs, output=output)
+        editor.along(_GLOBAL[node.op], node.inputs[0], *range(2, rank), output=output, keepdims=1)
         node.outputs.clear()
         changed = True
     return changed
@@ -87,8 +81,8 @@ def expand_batch_norms(graph: gs.Graph, analysis: Analysis) -> bool:
             for what, values in (("factor", factor), ("shift", shift - mean * factor))
         ]
         output = editor.take_over(node.outputs[0])
-        product = editor.node("Mul", [node.inputs[0], numbers[0]], stem=f"{output.name}_scaled", dtype=output.dtype)
-        editor.node("Add", [product, numbers[1]], output=output)
+        product = editor.op("Mul", node.inputs[0], numbers[0], stem=f"{output.name}_scaled")
+        editor.op("Add", product, numbers[1], output=output)
         node.outputs.clear()
         changed = True
     return changed
@@ -146,9 +140,8 @@ def _write_gemm(
     the numbers side by side before those of each channel are added up.
     """
     x, output, name = node.inputs[0], node.outputs[0], node.name or "convolution"
-    dtype, taps = weight.dtype, weight.shape[2]
-
-    nodes = NodeBuilder(editor, name, dtype)
+    taps = weight.shape[2]
+    nodes = editor.named(name)
     transposed = made_by(x, "Transpose")
     rows = (
         transposed.inputs[0]
@@ -166,9 +159,8 @@ def _write_gemm(
         together = nodes.op("Concat", *beside, axis=2)
     if by_channel:
         factors = editor.constant(f"{name}_weight", np.ascontiguousarray(weight[:, 0].T).reshape(-1))  # [taps * C]
-        scaled, sizes = nodes.op("Mul", together, factors), nodes.integers(0, 0, taps, -1)
-        apart = nodes.reshape(scaled, sizes)
-        total = nodes.op("ReduceSum", apart, nodes.integers(2), keepdims=0)
+        apart = nodes.reshape(nodes.op("Mul", together, factors), 0, 0, taps, -1)
+        total = nodes.along("ReduceSum", apart, 2, keepdims=0)
     else:
         matrix = np.ascontiguousarray(weight.transpose(2, 1, 0).reshape(-1, weight.shape[0]))  # [taps * C, N]
         total = nodes.op("MatMul", together, editor.constant(f"{name}_weight", matrix))
@@ -177,6 +169,4 @@ def _write_gemm(
     node.inputs.clear()
     for reader in [item for item in output.outputs if _is_transpose(item)]:
         editor.redirect(reader.outputs[0], total)
-    editor.node(
-        "Transpose", [total], stem=f"{name}_result", output=editor.take_over(output), attrs={"perm": _TRANSPOSE}
-    )
+    nodes.op("Transpose", total, output=editor.take_over(output), perm=_TRANSPOSE)

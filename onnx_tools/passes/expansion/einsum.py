@@ -10,7 +10,6 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, find_standard
-from ...analysis.node_builder import NodeBuilder
 from ...analysis.symbolic import Analysis
 from ...match import NoMatch
 
@@ -96,7 +95,7 @@ class _EinsumExpansion:
 
     def __init__(self, editor: Editor, node: gs.Node, sizes: Mapping[str, int]) -> None:
         self._sizes = sizes
-        self._nodes = NodeBuilder(editor, node.name or "einsum", node.outputs[0].dtype)
+        self._nodes = editor.named(node.name or "einsum")
 
     def contract(self, a: gs.Tensor, a_labels: str, b: gs.Tensor, b_labels: str, result: str) -> gs.Tensor:
         """The sum over the labels that are not in `result` of a * b, with axes as `result` names them."""
@@ -120,7 +119,7 @@ class _EinsumExpansion:
         total = self._nodes.op("MatMul", a, b)
         squeezed_axes = [len(batch) + index for index, label in enumerate((row, column)) if not label]
         if squeezed_axes:
-            total = self._nodes.op("Squeeze", total, self._nodes.integers(*squeezed_axes))
+            total = self._nodes.along("Squeeze", total, *squeezed_axes)
         return self.arrange(total, batch + row + column, result)
 
     def _is_weight(self, labels: str, others: str, inner: str) -> bool:
@@ -135,10 +134,10 @@ class _EinsumExpansion:
         rows, columns = (_without(result, labels) for labels in (a_labels, weight_labels))
         sizes = [self._sizes[label] for label in columns]
         matrix = self.arrange(weight, weight_labels, inner + columns)
-        matrix = self._nodes.reshape(matrix, [-1, int(np.prod(sizes))])
+        matrix = self._nodes.reshape(matrix, -1, int(np.prod(sizes)))
         x = self._merge(a, a_labels, rows, inner)
-        total = self._nodes.op("MatMul", x if rows else self._nodes.op("Unsqueeze", x, self._nodes.integers(0)), matrix)
-        total = self._nodes.reshape(total, [*([0] * len(rows)), *sizes])
+        total = self._nodes.op("MatMul", x if rows else self._nodes.unsqueeze(x, 0), matrix)
+        total = self._nodes.reshape(total, *([0] * len(rows)), *sizes)
         return self.arrange(total, rows + columns, result)
 
     def sum_over(self, tensor: gs.Tensor, labels: str, remaining: str) -> gs.Tensor:
@@ -146,7 +145,7 @@ class _EinsumExpansion:
         axes = [axis for axis, label in enumerate(labels) if label not in remaining]
         if not axes:
             return tensor
-        return self._nodes.op("ReduceSum", tensor, self._nodes.integers(*axes), keepdims=0)
+        return self._nodes.along("ReduceSum", tensor, *axes, keepdims=0)
 
     def arrange(self, tensor: gs.Tensor, labels: str, result: str) -> gs.Tensor:
         """The tensor with its axes in the order of `result`."""
@@ -159,7 +158,7 @@ class _EinsumExpansion:
         arranged = self.arrange(tensor, labels, outer + inner)
         if len(inner) == 1:
             return arranged
-        return self._nodes.reshape(arranged, [0] * len(outer) + [-1])
+        return self._nodes.reshape(arranged, *([0] * len(outer)), -1)
 
     def _matrix(self, tensor: gs.Tensor, labels: str, batch: str, matrix: str) -> gs.Tensor:
         """The tensor as [*batch, *matrix], with axes of size 1 where it has none, except for leading ones."""
@@ -169,4 +168,4 @@ class _EinsumExpansion:
         """The tensor with axes in the order of the result, of size 1 where it has none."""
         arranged = self.arrange(tensor, labels, _without(result, labels))
         new_axes = [axis for axis, label in enumerate(result) if label not in labels]
-        return self._nodes.op("Unsqueeze", arranged, self._nodes.integers(*new_axes)) if new_axes else arranged
+        return self._nodes.unsqueeze(arranged, *new_axes) if new_axes else arranged

@@ -203,13 +203,9 @@ class _Slots:
         """offset, offset + 1, ... in every row."""
         if (offset, dtype) not in self._cache:
             editor, shapes = self._editor, self._shapes
-            first, step = (editor.constant("number", np.asarray(value, _INT64)) for value in (0, 1))
-            axes = editor.constant("axes", np.zeros(1, _INT64))
-            length = editor.node("Squeeze", [shapes.build([S]), axes], stem="length", dtype=_INT64)
-            slots = editor.node("Range", [first, length, step], stem="slots", dtype=_INT64)
-            shift = editor.constant("offset", np.asarray(offset, _INT64))
-            indices = editor.node("Add", [slots, shift], stem="slots", dtype=_INT64) if offset else slots
-            shape = editor.node("Shape", [shapes.source], stem="token_shape", dtype=_INT64)
-            spread = editor.node("Expand", [indices, shape], stem="slots_of_batch", dtype=_INT64)
+            slots = editor.count_to(editor.along("Squeeze", shapes.build([S]), 0, stem="length"), "slots")
+            indices = editor.op("Add", slots, editor.scalar(offset, np.int64), stem="slots") if offset else slots
+            shape = editor.op("Shape", shapes.source, stem="token_shape")
+            spread = editor.op("Expand", indices, shape, stem="slots_of_batch")
             self._cache[offset, dtype] = spread if dtype == "int64" else editor.cast(spread, dtype, "slots_of_batch")
         return self._cache[offset, dtype]

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, is_standard, producer
 from ...analysis.layout import S, token_axis
 from ...analysis.layout_rules import is_slot_shape
-from ...analysis.node_builder import NodeBuilder
 from ...analysis.onnx_operators import ELEMENTWISE
 from ...analysis.symbolic import Analysis
 from ...analysis.symbolic.arguments import arguments_with_axes, permutation
@@ -62,9 +60,9 @@ class _Lift:
                 return False
         output = self._editor.take_over(node.outputs[0])
         if rest:
-            self._editor.node("Unsqueeze", [source, self._axes(rest)], output=output)
+            self._editor.unsqueeze(source, *rest, output=output)
         else:
-            self._editor.node("Identity", [source], output=output)
+            self._editor.op("Identity", source, output=output)
         return True
 
     def operand(self, node: gs.Node, position: int, tensor: gs.Tensor, rank: int, sequence: int) -> bool:
@@ -78,7 +76,7 @@ class _Lift:
             return False
         missing = list(range(1, sequence))
         if missing:
-            source = self._nodes(tensor).op("Unsqueeze", source, self._axes(missing))
+            source = self._nodes(tensor).unsqueeze(source, *missing)
         node.inputs[position] = source
         return True
 
@@ -94,7 +92,7 @@ class _Lift:
         if not shape or shape[0] != S or any(size.constant() is None for size in shape[1:]):
             raise NoMatch(f"'{tensor.name}' is not made of positions")
         if facts.expr is not None and axes_of(facts.expr) == {0} and len(shape) == 1:
-            return self._nodes(tensor).op("Unsqueeze", tensor, self._axes([0]))
+            return self._nodes(tensor).unsqueeze(tensor, 0)
         if node is None or depth == 0 or len(node.outputs) != 1:
             raise NoMatch(f"'{tensor.name}' is not made of positions")
         input_facts, rank = [self._analysis[item] for item in node.inputs], len(shape)
@@ -116,7 +114,7 @@ class _Lift:
             return self._nodes(tensor).op("Transpose", *inputs, perm=[0, *(axis + 1 for axis in order)])
         if is_standard(node, "Reshape"):
             sizes = [size.constant() or 0 for size in shape[1:]]
-            return self._nodes(tensor).op("Reshape", inputs[0], self._axes([1, -1, *sizes]))
+            return self._nodes(tensor).reshape(inputs[0], 1, -1, *sizes)
         raise NoMatch(f"'{tensor.name}' is not made of positions")
 
     def _lift_along_axes(self, node: gs.Node, inputs: Sequence[gs.Tensor]) -> gs.Tensor:
@@ -127,14 +125,9 @@ class _Lift:
         if axes is None or 0 in axes or not is_movable:
             raise NoMatch(f"'{tensor.name}' is not made of positions")
         attrs, constants = arguments_with_axes(node, facts, [axis + 1 for axis in axes])
-        operands = [
-            self._axes(constants[position]) if position in constants else item for position, item in enumerate(inputs)
-        ]
+        made = {position: self._editor.integers(*values) for position, values in constants.items()}
+        operands = [made.get(position, item) for position, item in enumerate(inputs)]
         return self._nodes(tensor).op(node.op, *operands, **attrs)
 
-    def _axes(self, values: Sequence[int] | np.ndarray) -> gs.Constant:
-        return self._editor.constant("axes", np.asarray(values, np.int64))
-
-    def _nodes(self, like: gs.Tensor) -> NodeBuilder:
-        name = self._analysis[like].dtype
-        return NodeBuilder(self._editor, f"{like.name}_of_batch", like.dtype if name is None else np.dtype(name))
+    def _nodes(self, like: gs.Tensor) -> Editor:
+        return self._editor.named(f"{like.name}_of_batch")

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, is_output, is_standard
-from ...analysis.layout import S, packed_axis, token_axis
+from ...analysis.layout import S, token_axis
 from ...analysis.onnx_operators import ELEMENTWISE
 from ...analysis.symbolic import Analysis, Apply, Expr, Index, Number, Poly
 from ...analysis.symbolic.arguments import axis_of
@@ -34,11 +34,11 @@ def spread_positions(graph: gs.Graph, analysis: Analysis, boundary: Boundary) ->
     if not spreading.leaves or not spreading.is_closed(graph):
         return False
     editor = Editor(graph)
-    batch = editor.node("Shape", [boundary.seq_lens], stem="batch_shape", dtype=np.dtype(np.int64))
+    batch = editor.op("Shape", boundary.seq_lens, stem="batch_shape")
     for leaf, readers in spreading.leaves.values():
         ones = editor.constant("ones", np.ones((analysis[leaf].rank or 1) - 1, np.int64))
-        shape = editor.node("Concat", [batch, ones], stem="shape", dtype=np.dtype(np.int64), attrs={"axis": 0})
-        spread = editor.node("Expand", [leaf, shape], stem=f"{leaf.name}_of_batch", dtype=leaf.dtype)
+        shape = editor.op("Concat", batch, ones, stem="shape", axis=0)
+        spread = editor.op("Expand", leaf, shape, stem=f"{leaf.name}_of_batch")
         for reader in readers:
             for position, item in enumerate(reader.inputs):
                 if item is leaf:
@@ -160,39 +160,34 @@ class Positions:
     def row(self, tensor: gs.Tensor, facts: Facts, sequence: int) -> gs.Tensor:
         """A tensor [B,...,1,...] as [T,...], with the row of its sequence for every token."""
         editor = self._editor
-        axis = editor.constant("axis", np.asarray([sequence], np.int64))
-        rows = editor.node("Squeeze", [tensor, axis], stem="rows", dtype=tensor.dtype)
+        rows = editor.along("Squeeze", tensor, sequence, stem="rows")
         if facts.dtype is not None:
             rows.dtype = np.dtype(facts.dtype)
-        return editor.node("Gather", [rows, self._sequences()], stem="own_row", dtype=rows.dtype, attrs={"axis": 0})
+        return editor.op("Gather", rows, self._sequences(), stem="own_row", axis=0)
 
     def index_of(self, tensor: gs.Tensor, facts: Facts, rank: int, sequence: int) -> gs.Tensor:
         """A tensor [...,S,...] without a batch as [T,...], with the row of its slot for every token.
 
         `rank` and `sequence` are those of the tokens that it meets, with whose axes its own line up.
         """
-        editor, dtype = self._editor, None if facts.dtype is None else np.dtype(facts.dtype)
+        editor = self._editor
         own = len(facts.shape or ()) - (rank - sequence)
         rows = tensor
         if own:
             order = [own, *(axis for axis in range(len(facts.shape or ())) if axis != own)]
-            rows = editor.node("Transpose", [rows], stem="rows", dtype=dtype, attrs={"perm": order})
+            rows = editor.op("Transpose", rows, stem="rows", perm=order)
         if len(facts.shape or ()) == rank:  # it has the batch's axis, of size 1
-            axis = editor.constant("axis", np.asarray([1], np.int64))
-            rows = editor.node("Squeeze", [rows, axis], stem="rows", dtype=dtype)
-        return editor.node("Gather", [rows, self.slots()], stem="own_row", dtype=dtype, attrs={"axis": 0})
+            rows = editor.along("Squeeze", rows, 1, stem="rows")
+        return editor.op("Gather", rows, self.slots(), stem="own_row", axis=0)
 
     def pack(self, facts: Facts) -> gs.Tensor | None:
         """A tensor [B,...,S,...] made of positions as [T,...]; None where it holds something else."""
         sequence = token_axis(facts.shape)
         if sequence is None or facts.expr is None or not is_made_of_positions(facts, sequence):
             return None
-        editor, result = self._editor, self._compute(facts.expr, sequence)
-        others = [packed_axis(axis, sequence) for axis in range(facts.rank or 0) if axis not in (0, sequence)]
-        if not others:
-            return result
-        axes = editor.constant("axes", np.asarray(others, np.int64))
-        return editor.node("Unsqueeze", [result, axes], stem="positions", dtype=result.dtype)
+        result = self._compute(facts.expr, sequence)
+        others = range(1, (facts.rank or 0) - 1)
+        return self._editor.unsqueeze(result, *others, stem="positions") if others else result
 
     def _compute(self, expr: Expr, sequence: int) -> gs.Tensor:
         """An expression of the index along the sequence, for every token."""
@@ -205,17 +200,16 @@ class Positions:
                     if operands[0].dtype == np.dtype(expr.dtype)
                     else editor.cast(operands[0], expr.dtype, "positions")
                 )
-            return editor.node(expr.op, operands, stem="positions", dtype=np.dtype(expr.dtype))
+            return editor.op(expr.op, *operands, stem="positions")
         if isinstance(expr, Number):
-            return editor.constant("number", np.asarray(expr.value, expr.dtype))
+            return editor.scalar(expr.value, expr.dtype)
         step, offset = _line(expr, sequence) or (0, 0)
         if step == 0:
-            return editor.constant("number", np.asarray(offset, expr.dtype))
+            return editor.scalar(offset, expr.dtype)
         result = self.slots()
         for op, number, nothing in (("Mul", step, 1), ("Add", offset, 0)):
             if number != nothing:
-                constant = editor.constant("number", np.asarray(number, np.int32))
-                result = editor.node(op, [result, constant], stem="positions", dtype=np.dtype(np.int32))
+                result = editor.op(op, result, editor.scalar(number, np.int32), stem="positions")
         return result if result.dtype == np.dtype(expr.dtype) else editor.cast(result, expr.dtype, "positions")
 
     def slots(self) -> gs.Tensor:
@@ -232,13 +226,10 @@ class Positions:
 
     def _along(self, axis: int) -> gs.Tensor:
         """int32 [T]: the index of each token along an axis of [B,S]."""
-        editor, int64 = self._editor, np.dtype(np.int64)
-        shape = editor.node("Shape", [self._boundary.mask], stem="slot_shape", dtype=int64)
-        index, zero, one = (editor.constant("number", np.asarray(value, np.int64)) for value in (axis, 0, 1))
-        length = editor.node("Gather", [shape, index], stem="slot_count", dtype=int64, attrs={"axis": 0})
-        row = editor.cast(editor.node("Range", [zero, length, one], stem="slots", dtype=int64), np.int32, "slots")
-        if axis == 0:
-            column = editor.constant("axis", np.asarray([1], np.int64))
-            row = editor.node("Unsqueeze", [row, column], stem="slots", dtype=np.int32)
-        slots = editor.node("Expand", [row, shape], stem="slots", dtype=np.int32)
+        editor = self._editor
+        shape = editor.op("Shape", self._boundary.mask, stem="slot_shape")
+        length = editor.op("Gather", shape, editor.scalar(axis, np.int64), stem="slot_count", axis=0)
+        row = editor.cast(editor.count_to(length, "slots"), np.int32, "slots")
+        row = editor.unsqueeze(row, 1, stem="slots") if axis == 0 else row
+        slots = editor.op("Expand", row, shape, stem="slots")
         return pack(editor, slots, self._boundary, "int32")

@@ -19,7 +19,7 @@ def write_choices(graph: gs.Graph, analysis: Analysis) -> bool:
             if one is None or two is None or not _is_inverse(one[0], two[0]):
                 continue
             output = editor.take_over(node.outputs[0])
-            editor.node("Where", [one[0], one[1], two[1]], output=output)
+            editor.op("Where", one[0], one[1], two[1], output=output)
             node.outputs.clear()
             changed = True
             break

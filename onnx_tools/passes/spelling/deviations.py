@@ -70,10 +70,10 @@ def _variance(editor: Editor, node: gs.Node) -> bool:
     rank = None if x.shape is None else len(x.shape)
     if _nonnegative(_axes(mean), rank) != _nonnegative(_axes(squares), rank):
         return False
-    square = editor.node("Mul", [rest.outputs[0]] * 2, stem=f"{node.outputs[0].name}_square", dtype=x.dtype)
+    square = editor.op("Mul", *[rest.outputs[0]] * 2, stem=f"{node.outputs[0].name}_square")
     output = editor.take_over(node.outputs[0])
     inputs = [square, *squares.inputs[1:]]
-    editor.node("ReduceMean", inputs, attrs=dict(squares.attrs), output=output)
+    editor.op("ReduceMean", *inputs, output=output, **dict(squares.attrs))
     node.outputs.clear()
     return True
 
@@ -117,7 +117,7 @@ def _root(editor: Editor, analysis: Analysis, node: gs.Node) -> bool:
     root = output
     if power != 0.5:
         root = editor.variable(f"{output.name}_root", np.dtype(source.dtype or np.float32))
-        editor.node("Reciprocal", [root], output=output)
-    editor.node("Sqrt", [source], output=root)
+        editor.op("Reciprocal", root, output=output)
+    editor.op("Sqrt", source, output=root)
     node.outputs.clear()
     return True

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, is_standard, made_by, producer
 from ...analysis.symbolic import Analysis
 from ...match.chains.heads import scale_of
 from ...match.chains.softmaxes import VIEWS, reduction_of
-from ...precision.norm_nodes import AXES_INPUT_OPSET
 
 _SUMS = ("ReduceSum", "ReduceSumSquare")
 _Origins = dict[str, gs.Node | None]  # a view's result -> the node that makes its numbers
@@ -127,17 +125,11 @@ def _through_views(tensor: gs.Tensor, origins: _Origins) -> gs.Node | None:
 def _replace(editor: Editor, node: gs.Node, reduction: gs.Node, axis: int, keepdims: bool) -> None:
     source, name = reduction.inputs[0], node.name or "mean"
     if reduction.op == "ReduceSumSquare":
-        source = editor.node("Mul", [source, source], stem=f"{name}_square", dtype=source.dtype)
+        source = editor.op("Mul", source, source, stem=f"{name}_square")
     _reduce(editor, node, "ReduceMean", source, axis, keepdims)
 
 
 def _reduce(editor: Editor, node: gs.Node, op: str, source: gs.Tensor, axis: int, keepdims: bool) -> None:
     """Replaces a node by a reduction."""
-    inputs, attrs = [source], dict[str, object](keepdims=int(keepdims))
-    if op == "ReduceMean" and int(editor.graph.opset) < AXES_INPUT_OPSET:
-        attrs["axes"] = [axis]
-    else:
-        inputs.append(editor.constant("axes", np.asarray([axis], np.int64)))
-    output = editor.take_over(node.outputs[0])
-    editor.node(op, inputs, attrs=attrs, output=output)
+    editor.along(op, source, axis, output=editor.take_over(node.outputs[0]), keepdims=int(keepdims))
     node.outputs.clear()

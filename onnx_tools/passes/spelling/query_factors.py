@@ -26,7 +26,7 @@ def move_query_factors(graph: gs.Graph, analysis: Analysis) -> bool:
         shape = analysis[queries].shape
         if shape is None or broadcast_shape([shape, analysis[factor].shape]) != shape:
             continue
-        matmul.inputs[0] = editor.node(node.op, [queries, factor], stem=f"{queries.name}_times", dtype=queries.dtype)
+        matmul.inputs[0] = editor.op(node.op, queries, factor, stem=f"{queries.name}_times")
         editor.redirect(node.outputs[0], node.inputs[index])
         changed = True
     return changed

@@ -58,11 +58,9 @@ def _replace(
     for mask in weights.masks:
         is_token = mask if analysis[mask].dtype == "bool" else editor.cast(mask, np.bool_, "softmax_kept")
         lowest = editor.constant("softmax_lowest", np.asarray(_LOWEST, np.float32))
-        scores = editor.node("Where", [is_token, scores, lowest], stem="softmax_scores", dtype=scores.dtype)
+        scores = editor.op("Where", is_token, scores, lowest, stem="softmax_scores")
     guards = [reader for reader in result.outputs if _guards(reader, result, total)]
-    softmax = editor.node(
-        "Softmax", [scores], stem=f"{node_name(node)}_softmax", dtype=result.dtype, attrs={"axis": axis}
-    )
+    softmax = editor.op("Softmax", scores, stem=f"{node_name(node)}_softmax", axis=axis)
     for tensor in (result, *(guard.outputs[0] for guard in guards)):
         editor.redirect(tensor, softmax)
 

@@ -15,7 +15,6 @@ import onnx_graphsurgeon as gs
 
 from ...analysis.graph import Editor, find_standard, is_output, is_standard, made_by, producer
 from ...analysis.layout import S
-from ...analysis.node_builder import NodeBuilder
 from ...analysis.onnx_operators import ELEMENTWISE, RESHAPES
 from ...analysis.symbolic import Analysis, Poly
 from ...analysis.symbolic.arguments import axis_of, permutation
@@ -74,7 +73,7 @@ class _Transposes:
         if weights.outputs or is_output(self._editor.graph, weights):
             perm = _swap(self._analysis[weights].rank or 0)
             self._editor.take_over(weights)
-            self._editor.node("Transpose", [result], attrs={"perm": perm}, output=weights)
+            self._editor.op("Transpose", result, perm=perm, output=weights)
         softmax.outputs.clear()
 
     def _join(self, weights: gs.Tensor, result: gs.Tensor) -> None:
@@ -92,7 +91,7 @@ class _Transposes:
             shape = None if best is None else self._analysis[best.outputs[0]].shape
             if best is not None and shape is not None:
                 target = self._shapes.build(list(shape))
-                self._editor.redirect(best.outputs[0], self._nodes(best.outputs[0]).reshape(result, target))
+                self._editor.redirect(best.outputs[0], self._nodes(best.outputs[0]).op("Reshape", result, target))
 
     def _is_view(self, weights: gs.Tensor, chain: Sequence[gs.Node]) -> bool:
         """Whether nodes leave the elements of the weights, with their last two axes swapped, in their order."""
@@ -126,7 +125,7 @@ class _Transposes:
         if not shape or all(size == Poly.of(1) for size in shape[-2:]):
             return tensor
         if len(shape) == 1:
-            return self._nodes(tensor).op("Unsqueeze", tensor, self._editor.constant("axes", np.asarray([1], np.int64)))
+            return self._nodes(tensor).unsqueeze(tensor, 1)
         operands = [] if node is None else [self._analysis[item].shape for item in node.inputs]
         if node is not None and is_standard(node, *ELEMENTWISE) and None not in operands and node.op != "PRelu":
             return self._nodes(tensor).op(node.op, *[self.swap(item) for item in node.inputs], **node.attrs)
@@ -137,14 +136,14 @@ class _Transposes:
             return self._transpose(node.inputs[0], [*perm[:-2], perm[-1], perm[-2]])
         source = square_source(self._analysis, tensor)
         if source is not None:
-            return self._nodes(tensor).reshape(self.swap(source), self._shapes.build(list(shape)))
+            return self._nodes(tensor).op("Reshape", self.swap(source), self._shapes.build(list(shape)))
         return self._transpose(tensor, _swap(len(shape)))
 
     def _transpose(self, tensor: gs.Tensor, perm: list[int]) -> gs.Tensor:
         return tensor if perm == sorted(perm) else self._nodes(tensor).op("Transpose", tensor, perm=perm)
 
-    def _nodes(self, like: gs.Tensor) -> NodeBuilder:
-        return NodeBuilder(self._editor, f"{like.name}_swapped", like.dtype)
+    def _nodes(self, like: gs.Tensor) -> Editor:
+        return self._editor.named(f"{like.name}_swapped")
 
 
 def _swap(rank: int) -> list[int]:

@@ -220,9 +220,7 @@ class Views:
             return tensor
         key = (tensor.name, "Transpose", tuple(perm))
         if key not in self._transposes:
-            self._transposes[key] = self._editor.node(
-                "Transpose", [tensor], stem="moved", dtype=tensor.dtype, attrs={"perm": list(perm)}
-            )
+            self._transposes[key] = self._editor.op("Transpose", tensor, stem="moved", perm=list(perm))
         return self._transposes[key]
 
     def _regroup(self, view: View, tensor: gs.Tensor, rest: Sequence[int]) -> gs.Tensor:
@@ -233,9 +231,10 @@ class Views:
         """Reshape to `shape`, of which the first `leading` sizes are those of the tensor."""
         key = (tensor.name, ", ".join(str(size) for size in shape), ())
         if key not in self._transposes:
-            sizes = [0] * leading + [-1 if size.constant() is None else size.constant() for size in shape[leading:]]
+            constants = [size.constant() for size in shape[leading:]]
+            sizes = [0] * leading + [-1 if size is None else size for size in constants]
             target = self._shapes.build(list(shape))
             if sizes.count(-1) <= 1:
-                target = self._editor.constant("shape", np.asarray(sizes, np.int64))
-            self._transposes[key] = self._editor.reshape(tensor, target, stem="regrouped")
+                target = self._editor.integers(*sizes)
+            self._transposes[key] = self._editor.op("Reshape", tensor, target, stem="regrouped")
         return self._transposes[key]

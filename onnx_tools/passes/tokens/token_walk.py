@@ -138,12 +138,13 @@ class TokenWalk:
         self, op: str, inputs: Sequence[gs.Tensor], like: gs.Tensor, attrs: Mapping[str, object] | None = None
     ) -> gs.Tensor:
         """The output of a new node, with the name and type of another tensor."""
-        return self._editor.node(op, inputs, stem=f"{like.name}_tokens", dtype=like.dtype, attrs=attrs)
+        result = self._editor.op(op, *inputs, stem=f"{like.name}_tokens", **(attrs or {}))
+        result.dtype = like.dtype
+        return result
 
     def reshape(self, tensor: gs.Tensor, shape: Sequence[int]) -> gs.Tensor:
         """The tensor in another shape."""
-        sizes = self.constant(np.asarray(shape, np.int64))
-        return self._editor.reshape(tensor, sizes, stem=f"{tensor.name}_tokens")
+        return self._editor.named(f"{tensor.name}_tokens").reshape(tensor, *shape)
 
     def add_multiple(self, like: gs.Node, inputs: Sequence[gs.Tensor], attrs: Mapping[str, object]) -> list[gs.Tensor]:
         """All outputs of a new node like another, with other inputs and attributes."""
