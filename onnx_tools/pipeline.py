@@ -27,7 +27,7 @@ from .gemms import Gemms, gemms_of
 from .importing.axes import check_axes
 from .importing.canonical import name_outputs
 from .importing.importing import import_model
-from .importing.inputs import token_inputs_of
+from .importing.inputs import axis_groups, token_inputs_of
 from .importing.lengths import LengthsInput, lengths_among, put_mask, take_lengths
 from .match.values.mask_values import Mask, mask_of
 from .passes import (
@@ -115,7 +115,9 @@ def rewrite_graph(model: Model, options: GraphOptions) -> PassedGraph:
 
 def _rewrite(model: Model, options: GraphOptions) -> PassedGraph:
     graph = import_model(model)
-    check_axes(model, token_inputs_of(model.proto))
+    token_inputs = token_inputs_of(model.proto)
+    if any(len(axis_groups(model.proto, token_inputs, axis)) > 1 for axis in (0, 1)):
+        check_axes(model, token_inputs)
     add_domain(graph)
     for name in _lengths_in(graph):
         other = copy_of(graph)

@@ -48,6 +48,12 @@ def padfree_inputs(node: gs.Node) -> dict[str, gs.Tensor]:
     return dict(zip(names, node.inputs, strict=True))
 
 
+def padfree_outputs(node: gs.Node) -> dict[str, gs.Tensor]:
+    """The outputs of a padfree node by the names of its description."""
+    names = [spec.name for spec in OPERATORS[node.op].outputs_for(node.attrs)]
+    return dict(zip(names, node.outputs, strict=True))
+
+
 def padfree_attributes(node: gs.Node) -> Mapping[str, AttributeValue]:
     """The attributes of a padfree node, including options of engines that it does not write."""
     return OPERATORS[node.op].complete(node.attrs)

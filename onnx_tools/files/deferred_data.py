@@ -39,6 +39,9 @@ class DeferredData:
     _owner: weakref.ref[Array] | None = field(default=None, init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
+    def __len__(self) -> int:
+        return self.size
+
     def data(self) -> memoryview:
         """The bytes."""
         with self._lock:
@@ -56,11 +59,6 @@ def _owner(values: Array) -> Array:
     while isinstance(values.base, np.ndarray):
         values = values.base
     return values
-
-
-def size_of(data: memoryview | DeferredData) -> int:
-    """Bytes of data, read or not."""
-    return data.size if isinstance(data, DeferredData) else len(data)
 
 
 def of_bfloat16(bits: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:

@@ -22,7 +22,7 @@ from onnx_graphsurgeon.ir.tensor import LazyValues
 from onnx_graphsurgeon.logger import G_LOGGER
 
 from ..errors import ModelFileError
-from .deferred_data import DeferredData, size_of
+from .deferred_data import DeferredData
 
 Array = npt.NDArray[Any]
 
@@ -150,7 +150,7 @@ class Weights:
     def size_of(self, tensor: TensorProto) -> int | None:
         """The number of bytes of a tensor's data where it is held, read or not. Otherwise None."""
         data = self.held_for(tensor)
-        return None if data is None else size_of(data)
+        return None if data is None else len(data)
 
 
 def _copy(stream: BinaryIO, size: int) -> tuple[memoryview, int]:

@@ -22,6 +22,7 @@ from ..errors import RewriteError
 from ..files.model import Model
 from ..files.ort_session import open_session
 from .inputs import (
+    axis_groups,
     inputs_of_own_axis,
     mark_rows,
     sequence_inputs_of,
@@ -40,9 +41,7 @@ Sizes = Mapping[str, tuple[int, int]]
 
 def check_axes(model: Model, token_inputs: Sequence[str]) -> None:
     """Raises RewriteError where token inputs have other batches or sequences than the rest."""
-    names = [_groups(model.proto, token_inputs, axis) for axis in (0, 1)]
-    if all(len(groups) < 2 for groups in names):
-        return
+    names = [axis_groups(model.proto, token_inputs, axis) for axis in (0, 1)]
     model.weights.align()
     trial = _Trial(model, token_inputs, sequence_inputs_of(model.proto))
     if not trial.runs({}):
@@ -94,18 +93,6 @@ def _rows_on_their_own_axis(model: Model) -> tuple[str, ...]:
     trial = _Trial(model, token_inputs_of(model.proto), sequence_inputs_of(model.proto))
     sizes = (1, *(size for size in _OTHERS[1]))
     return tuple(name for name in names if all(trial.runs({name: _with(1, size)}) for size in sizes))
-
-
-def _groups(model: ModelProto, token_inputs: Sequence[str], axis: int) -> list[list[str]]:
-    """The inputs grouped by the name of an axis, without a name each for itself; no fixed axes, no unread inputs."""
-    input_names = {name for node in model.graph.node for name in node.input}
-    groups: dict[str, list[str]] = {}
-    for value in model.graph.input:
-        if value.name in token_inputs and value.name in input_names:
-            dim = value.type.tensor_type.shape.dim[axis]
-            if not dim.HasField("dim_value"):
-                groups.setdefault(dim.dim_param or f"?{value.name}", []).append(value.name)
-    return list(groups.values())
 
 
 def _with(axis: int, size: int) -> tuple[int, int]:

@@ -24,14 +24,13 @@ from onnx import (
 
 from ..analysis.graph import names_in_use
 from ..errors import RewriteError
-from ..files.message_builder import MessageBuilder
 from ..files.model import without_initializers
 from ..precision.widen import HALVES
 from .calls import in_line
 from .expansion import check_expansion
 from .opsets import to_known_opset
 from .skeleton import Names, all_nodes, subgraphs
-from .spreading import inputs_of_one_row, spread
+from .spreading import SPREAD, inputs_of_one_row, spread
 
 _IR_VERSION = 10  # the first with overloads; since version 4, initializers need not be inputs
 _STANDARD = "ai.onnx"  # the other name of the domain ''
@@ -233,7 +232,7 @@ def runnable(model: ModelProto) -> ModelProto:
     node_names = [node.name for node in all_nodes(model.graph) if node.name]
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = [value.name for value in model.graph.input if value.name not in weights and _has_no_rank(value)]
-    rows = inputs_of_one_row(model)
+    rows = inputs_of_one_row(model) if any(node.op_type in SPREAD for node in model.graph.node) else []
     if len(set(node_names)) == len(node_names) and not inputs and not rows:
         return model
     result = without_initializers(model)
@@ -264,7 +263,7 @@ def separate_outputs(model: ModelProto) -> ModelProto:
     values = [unique[name] for name in dict.fromkeys(value.name for value in graph.output)]
     del graph.output[:]
     graph.output.extend(values)
-    names, new = Names(graph), MessageBuilder()
+    names = Names(graph)
     used_names = {item.name for item in (*graph.input, *graph.initializer)}
     constants = {node.output[0] for node in graph.node if node.op_type == "Constant" and not node.domain}
     for value in graph.output:
@@ -280,6 +279,5 @@ def separate_outputs(model: ModelProto) -> ModelProto:
                             names_of_node[index] = source
         used_names.add(value.name)
         if source != value.name:
-            new.op("Identity", source, output=value.name)
-    graph.node.extend(new.graph.node)
+            graph.node.append(helper.make_node("Identity", [source], [value.name], value.name))
     return model

@@ -35,6 +35,7 @@ from .canonical import (
 )
 from .control_flow import keep_needed
 from .fused import holds_fused
+from .inputs import may_hold_rows
 from .nvidia import PLUGINS, without_plugins
 from .quantized.removal import UnquantizedModel, holds_quantization, without_quantization
 from .quantized.rounding_nodes import QUANTIZERS, TENSORRT
@@ -127,7 +128,7 @@ ORIGINAL_STEPS: tuple[ImportStep[Original], ...] = (
     ImportStep(remove_quantization, _holds(*QUANTIZERS)),
     ImportStep(widen_floats),
     ImportStep(make_runnable),
-    ImportStep(mark_rows),
+    ImportStep(mark_rows, may_hold_rows),
 )
 """Steps from a file to the model that the rewritten one is compared with; onnxruntime runs it."""
 

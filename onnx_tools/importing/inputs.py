@@ -58,6 +58,23 @@ def inputs_of_own_axis(model: ModelProto) -> tuple[str, ...]:
     return tuple(value.name for value in alone if value.type.tensor_type.elem_type != floats)
 
 
+def axis_groups(model: ModelProto, token_inputs: Sequence[str], axis: int) -> list[list[str]]:
+    """The inputs grouped by the name of an axis, without a name each for itself; no fixed axes, no unread inputs."""
+    input_names = {name for node in model.graph.node for name in node.input}
+    groups: dict[str, list[str]] = {}
+    for value in model.graph.input:
+        if value.name in token_inputs and value.name in input_names:
+            dim = _dims(value)[axis]
+            if not dim.HasField("dim_value"):
+                groups.setdefault(dim.dim_param or f"?{value.name}", []).append(value.name)
+    return list(groups.values())
+
+
+def may_hold_rows(model: ModelProto) -> bool:
+    """Whether inputs [B,N] of several integers may be rows of sequences and not tokens."""
+    return bool(unclear_inputs(model) or inputs_of_own_axis(model))
+
+
 def mark_rows(model: ModelProto, names: Collection[str]) -> None:
     """Marks inputs [B,N], in place, as having a row for every sequence: of one number where N is open."""
     for value in model.graph.input:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-from ..files.message_builder import MessageBuilder
 from .fused import declare_fused
 
 _SMALL = 1024  # elements; constants up to this may hold shapes, which the inference of types needs
@@ -60,12 +59,13 @@ def infer(skeleton: ModelProto) -> Types:
 
 def _hide_limits(graph: GraphProto) -> None:
     """Hides values from the limits of Range: the inference would write down all numbers up to it, perhaps 2^40."""
-    nodes, new = list(graph.node), MessageBuilder(graph)
+    nodes = list(graph.node)
     del graph.node[:]
     for count, node in enumerate(nodes):
         if node.op_type == "Range" and len(node.input) > 1:
             hidden = f"{node.input[1]}, limit of Range {count}"
-            node.input[1] = new.op("Abs", node.input[1], output=hidden)  # it propagates no values
+            graph.node.append(onnx.helper.make_node("Abs", [node.input[1]], [hidden]))  # it propagates no values
+            node.input[1] = hidden
         graph.node.append(node)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, find_padfree, padfree_inputs, set_padfree_inputs
+from ..analysis.graph import Editor, find_padfree, padfree_inputs, padfree_outputs, set_padfree_inputs
 from ..analysis.symbolic import Analysis
 from .base import PassResult
 
@@ -31,7 +31,7 @@ def attention_tasks(graph: gs.Graph, _: Analysis) -> PassResult:
 def _add_list(editor: Editor, schedule: gs.Node, heads: int) -> gs.Tensor:
     """The list of the schedule, or of a new schedule like it where that has a list for another number of heads."""
     tasks = editor.variable("padfree_tasks", np.dtype(np.int32))
-    if not schedule.attrs["has_tasks"]:
+    if "tasks" not in padfree_outputs(schedule):
         schedule.outputs.append(tasks)
         schedule.attrs.update(has_tasks=1, num_heads=heads)
         return tasks

@@ -19,6 +19,7 @@ from ..analysis.graph import (
     node_name,
     padfree_attributes,
     padfree_inputs,
+    padfree_outputs,
     present,
     set_padfree_inputs,
 )
@@ -119,12 +120,10 @@ def _of_operator(node: gs.Node) -> str | None:
 
 
 def _of_schedule(node: gs.Node) -> str | None:
-    if padfree_attributes(node)["has_extent"]:
+    outputs = padfree_outputs(node)
+    if "token_index" in outputs:
         return f"'{node_name(node)}' lists the slots of padded tokens"
-    offsets, *others = node.outputs
-    tasks = others[-1:] if node.attrs["has_tasks"] else []
-    reasons_found = [_unknown_readers(offsets, _READERS["cu_seqlens"])]
-    reasons_found += [_unknown_readers(tensor, _READERS["tasks"]) for tensor in tasks]
+    reasons_found = [_unknown_readers(outputs[name], names) for name, names in _READERS.items() if name in outputs]
     return next((reason for reasons in reasons_found for reason in reasons), None)
 
 

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import onnx_graphsurgeon as gs
-from padfree.onnx_tools.analysis import find_padfree, is_padfree, padfree_attributes, padfree_inputs
-from padfree.onnx_tools.operators import DOMAIN, OPERATORS
+from padfree.onnx_tools.analysis import find_padfree, is_padfree, padfree_attributes, padfree_inputs, padfree_outputs
+from padfree.onnx_tools.operators import DOMAIN
 
 SHORT_LENGTH = 128
 """Up to this max_seq_len PadfreeAttention takes a kernel that reads no list (kShortLength of attention/kernels.h)."""
@@ -24,15 +24,13 @@ def drop_unread_task_lists(graph: gs.Graph, max_seq_len: int) -> None:
     """
     read = set() if max_seq_len <= SHORT_LENGTH else {id(tensor) for tensor, _ in _readers(graph)}
     for node in graph.nodes:
-        if node.domain != DOMAIN or not padfree_attributes(node).get("has_tasks"):
+        if node.domain != DOMAIN:
             continue
-        if any(id(tensor) in read for tensor in (*node.inputs, *node.outputs)):
-            continue
-        spec = OPERATORS[node.op]
-        inputs, outputs = spec.inputs_for(node.attrs), spec.outputs_for(node.attrs)
-        node.inputs = [tensor for tensor, item in zip(node.inputs, inputs, strict=True) if item.name != "tasks"]
-        node.outputs = [tensor for tensor, item in zip(node.outputs, outputs, strict=True) if item.name != "tasks"]
-        node.attrs["has_tasks"] = 0
+        inputs, outputs = padfree_inputs(node), padfree_outputs(node)
+        tasks = inputs.pop("tasks", None) or outputs.pop("tasks", None)
+        if tasks is not None and id(tasks) not in read:
+            node.inputs, node.outputs = list(inputs.values()), list(outputs.values())
+            node.attrs["has_tasks"] = 0
 
 
 def mark_causal_task_lists(graph: gs.Graph) -> None:
@@ -41,10 +39,10 @@ def mark_causal_task_lists(graph: gs.Graph) -> None:
     for tensor, attention in _readers(graph):
         right_sides.setdefault(id(tensor), []).append(int(padfree_attributes(attention)["window_right"]))
     for node in graph.nodes:
-        if is_padfree(node, "PadfreeSchedule") and padfree_attributes(node)["has_tasks"]:
-            own = right_sides.get(id(node.outputs[-1]), [])
-            if own and not any(own):
-                node.attrs["causal_tasks"] = 1
+        tasks = padfree_outputs(node).get("tasks") if is_padfree(node, "PadfreeSchedule") else None
+        own = right_sides.get(id(tasks), [])
+        if own and not any(own):
+            node.attrs["causal_tasks"] = 1
 
 
 def _readers(graph: gs.Graph) -> list[tuple[gs.Tensor, gs.Node]]:
