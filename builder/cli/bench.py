@@ -15,6 +15,7 @@ from rich.console import Console
 
 from .console import error_console, make_table, output_console, print_line, status
 from .opening import opened_model
+from .option_kinds import file, integer, number, switch, value_of, word
 from .options import add_device_option, add_head_options, add_mask_option, say
 
 if TYPE_CHECKING:
@@ -40,18 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_head_options(parser)
     group = parser.add_argument_group("batch")
-    group.add_argument(
-        "--batch", type=int, metavar="B", help="sequences (default 16; with a file of lengths: its lines)"
-    )
-    group.add_argument("--seq-len", type=int, metavar="S", help="what padded peers pad to (default: the model's limit)")
-    group.add_argument("--mean", type=float, metavar="L", help="mean length, in tokens (default 0.6 S)")
-    group.add_argument(
-        "--lengths",
-        default=UNIFORM,
-        metavar="uniform|FILE",
-        help="uniform up to S with that mean, or a file of lengths",
-    )
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of tokens and order (default 0)")
+    integer(group, "--batch", "B", "sequences (default 16; with a file of lengths: its lines)")
+    integer(group, "--seq-len", "S", "what padded peers pad to (default: the model's limit)")
+    number(group, "--mean", "L", "mean length, in tokens (default 0.6 S)")
+    word(group, "--lengths", "uniform|FILE", "uniform up to S with that mean, or a file of lengths", default=UNIFORM)
+    integer(group, "--seed", "N", "seed of tokens and order", default=0)
     group = parser.add_argument_group("contenders")
     group.add_argument(
         "--precision",
@@ -61,20 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "fp16 on a GPU, fp32 on the CPU",
     )
     add_mask_option(group)
-    group.add_argument(
-        "--peers", metavar="LIST", help="names separated by commas (default: all); `--peers list` prints them"
-    )
-    group.add_argument(
-        "--torch", type=Path, metavar="FOLDER", help="the model as save_pretrained wrote it, for PyTorch"
-    )
-    group.add_argument(
-        "--timing-cache", type=Path, metavar="FILE", help="TensorRT's (default: in the user's cache folder)"
-    )
+    word(group, "--peers", "LIST", "names separated by commas (default: all); `--peers list` prints them")
+    file(group, "--torch", "FOLDER", "the model as save_pretrained wrote it, for PyTorch")
+    file(group, "--timing-cache", "FILE", "TensorRT's (default: in the user's cache folder)")
     add_device_option(group)
-    group.add_argument(
-        "--cpu", action="store_true", help="compare in onnxruntime on the CPU, also on a machine with a GPU"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="append the results as one JSON line")
+    switch(group, "--cpu", "compare in onnxruntime on the CPU, also on a machine with a GPU")
+    file(parser, "--json", "FILE", "append the results as one JSON line")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -88,16 +74,12 @@ def run(arguments: argparse.Namespace) -> int:
     console = output_console()
     missing = [item.name for item in diagnose() if item.name in GPU_PARTS and item.state != "ok"]
     on_cpu = arguments.cpu or bool(missing)
-    case = BenchCase(
-        model=arguments.model,
-        batch=arguments.batch,
-        seq_len=arguments.seq_len,
-        mean=arguments.mean,
+    case = value_of(
+        BenchCase,
+        arguments,
         lengths=None if arguments.lengths == UNIFORM else Path(arguments.lengths),
         precision=arguments.precision or ("fp32" if on_cpu else "fp16"),
         torch_folder=arguments.torch,
-        seed=arguments.seed,
-        mask=arguments.mask,
     )
     peers = None if arguments.peers is None else [name.strip() for name in arguments.peers.split(",")]
     if peers == ["list"]:

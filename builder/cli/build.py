@@ -22,6 +22,7 @@ from .coverage import print_coverage, print_kept_float32
 from .engine_check import engine_check_line, print_engine_check
 from .measurements import measured_lines, print_measured
 from .opening import opened_model
+from .option_kinds import file, integer, switch
 from .options import (
     LINEAR,
     add_calibration_options,
@@ -82,11 +83,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_profile_options(parser)
     group = parser.add_argument_group("TensorRT")
     cache = group.add_mutually_exclusive_group()
-    cache.add_argument(
-        "--timing-cache", type=Path, metavar="FILE", help="timing cache (default: one in the user's cache folder)"
-    )
-    cache.add_argument("--no-timing-cache", action="store_true", help="neither read nor keep a timing cache")
-    group.add_argument("--workspace-mib", type=int, metavar="MIB", help="limit of TensorRT's scratch memory")
+    file(cache, "--timing-cache", "FILE", "timing cache (default: one in the user's cache folder)")
+    switch(cache, "--no-timing-cache", "neither read nor keep a timing cache")
+    integer(group, "--workspace-mib", "MIB", "limit of TensorRT's scratch memory")
     group.add_argument(
         "--optimization-level", type=int, choices=range(6), metavar="0..5", help="TensorRT's effort (default 3)"
     )

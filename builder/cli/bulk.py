@@ -13,6 +13,7 @@ from padfree.contract.machine import cores
 from padfree.contract.names import ONNX_SUFFIX
 
 from .console import count_text, make_table, output_console, print_line
+from .option_kinds import file, integer, switch, value_of, word
 from .options import add_other_gpu_option, add_revision_option, add_tokenizer_option
 from .profiles import PLAN_SUFFIX
 from .row_progress import show_progress
@@ -44,8 +45,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="parquet, jsonl, csv or txt files, folders of them, or URIs such as s3://bucket/folder",
     )
     parser.add_argument("-o", "--output", required=True, metavar="FOLDER", help="folder of the result, local or a URI")
-    parser.add_argument("--engine", type=Path, metavar="MODEL", help="the model, instead of the first argument")
-    parser.add_argument("--verify", action="store_true", help="at the end, compare the result with the inputs")
+    file(parser, "--engine", "MODEL", "the model, instead of the first argument")
+    switch(parser, "--verify", "at the end, compare the result with the inputs")
     add_quiet_option(parser)
     _add_model_options(parser.add_argument_group("the model"))
     _add_result_options(parser.add_argument_group("rows"))
@@ -55,57 +56,44 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def _add_model_options(group: argparse._ArgumentGroup) -> None:
     add_revision_option(group)
     add_tokenizer_option(group)
-    group.add_argument("--head", metavar="NAME", help="the output to keep (default: the one for the model's task)")
-    group.add_argument(
-        "--max-length", type=int, metavar="S", help="maximum tokens per text or pair; longer ones are truncated"
-    )
-    group.add_argument("--max-tokens", type=int, metavar="T", help="maximum tokens per batch (default: the engine's)")
-    group.add_argument("--max-batch", type=int, metavar="B", help="maximum texts per batch (default: the engine's)")
+    word(group, "--head", "NAME", "the output to keep (default: the one for the model's task)")
+    integer(group, "--max-length", "S", "maximum tokens per text or pair; longer ones are truncated")
+    integer(group, "--max-tokens", "T", "maximum tokens per batch (default: the engine's)")
+    integer(group, "--max-batch", "B", "maximum texts per batch (default: the engine's)")
 
 
 def _add_result_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--id", metavar="COLUMN", help="column of ids (default: rows are numbered)")
+    word(group, "--id", "COLUMN", "column of ids (default: rows are numbered)")
     group.add_argument(
         "--dtype",
         choices=("float16", "float32"),
         default="float32",
         help="type of the numbers in the result (default float32)",
     )
-    group.add_argument(
-        "--max-text-bytes",
-        type=int,
-        default=1 << 18,
-        metavar="N",
-        help="larger texts get no result and are listed (default 262144)",
-    )
-    group.add_argument(
-        "--shard-rows",
-        type=int,
-        metavar="N",
-        help="rows per output file (default 65536; 1024 for .onnx; 512 with a row per token)",
+    integer(group, "--max-text-bytes", "N", "larger texts get no result and are listed", default=1 << 18)
+    integer(
+        group, "--shard-rows", "N", "rows per output file (default 65536; 1024 for .onnx; 512 with a row per token)"
     )
 
 
 def _add_worker_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
+    word(
+        group,
         "--gpus",
+        "WHICH",
+        "for plans: all, or numbers separated by commas; one process per GPU (default: all)",
         default=ALL,
-        metavar="WHICH",
-        help="for plans: all, or numbers separated by commas; one process per GPU (default: all)",
     )
-    group.add_argument(
-        "--workers",
-        type=int,
-        metavar="N",
-        help="for .onnx files: processes (default 1); with --ray: actors (default: one per GPU)",
+    integer(
+        group, "--workers", "N", "for .onnx files: processes (default 1); with --ray: actors (default: one per GPU)"
     )
-    group.add_argument(
+    integer(
+        group,
         "--tokenizers",
-        type=int,
-        metavar="N",
-        help=f"tokenising processes per worker (default: its share of cores; for a GPU at most {MOST_TOKENIZERS})",
+        "N",
+        f"tokenising processes per worker (default: its share of cores; for a GPU at most {MOST_TOKENIZERS})",
     )
-    group.add_argument("--ray", metavar="ADDRESS", help="run on a Ray cluster: its address, or auto")
+    word(group, "--ray", "ADDRESS", "run on a Ray cluster: its address, or auto")
     add_other_gpu_option(group)
 
 
@@ -120,20 +108,14 @@ def run_job(arguments: argparse.Namespace, columns: tuple[str, ...] | None, prom
         raise _missing_package(error) or error from error
     tell = sayer(arguments)
     with runnable(_model(arguments), revision=arguments.revision, say=tell) as model:
-        request = Request(
+        request = value_of(
+            Request,
+            arguments,
             inputs=arguments.input,
-            output=arguments.output,
             model=model,
             columns=columns,
             id_column=arguments.id,
-            head=arguments.head,
-            tokenizer=arguments.tokenizer,
             prompt=prompt,
-            max_length=arguments.max_length,
-            dtype=arguments.dtype,
-            max_text_bytes=arguments.max_text_bytes,
-            shard_rows=arguments.shard_rows,
-            max_tokens=arguments.max_tokens,
             max_sequences=arguments.max_batch,
         )
         workers = _Workers(arguments, model)

@@ -12,6 +12,7 @@ from padfree.contract.names import INTERFACES, PRECISIONS
 
 from .console import make_table, output_console, print_line, status
 from .opening import opened_model
+from .option_kinds import file, integer, number, switch, value_of
 from .options import add_device_option, add_head_options, add_mask_option, add_tokenizer_option, say
 
 if TYPE_CHECKING:
@@ -73,44 +74,42 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         help="precision to rewrite to where no model is given (default fp32)",
     )
     add_mask_option(group)
-    group.add_argument(
-        "--torch-model", type=Path, metavar="PATH", help="a Hugging Face folder, or a script with load_model()"
-    )
-    group.add_argument("--absolute-tolerance", type=float, metavar="X", help="instead of the precision's, see below")
-    group.add_argument("--relative-tolerance", type=float, metavar="X", help="instead of the precision's, see below")
+    file(group, "--torch-model", "PATH", "a Hugging Face folder, or a script with load_model()")
+    number(group, "--absolute-tolerance", "X", "instead of the precision's, see below")
+    number(group, "--relative-tolerance", "X", "instead of the precision's, see below")
     add_device_option(group)
 
 
 def _add_data_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data")
-    group.add_argument(
+    file(
+        group,
         "--data",
-        type=Path,
-        metavar="FILE",
-        help="texts (.txt, .jsonl), token ids (.jsonl, .json, .npz; grids with their mask keep it), inputs that "
+        "FILE",
+        "texts (.txt, .jsonl), token ids (.jsonl, .json, .npz; grids with their mask keep it), inputs that "
         "Polygraphy saved (.json), or a Polygraphy data loader script (.py with load_data()); default: generated "
         "ragged batches, and left padding and holes for padded models",
     )
     add_tokenizer_option(group, "a folder's")
-    group.add_argument("--truncate", action="store_true", help="truncate texts to the model's positions")
-    group.add_argument("--max-seq-len", type=int, metavar="S", help="longest generated sequence (default: at most 512)")
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of generated batches (default 0)")
+    switch(group, "--truncate", "truncate texts to the model's positions")
+    integer(group, "--max-seq-len", "S", "longest generated sequence (default: at most 512)")
+    integer(group, "--seed", "N", "seed of generated batches", default=0)
 
 
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("results")
-    group.add_argument(
+    switch(
+        group,
         "--bisect",
-        action="store_true",
-        help="also compare intermediate tensors of models given as .onnx files and name the first node that differs",
+        "also compare intermediate tensors of models given as .onnx files and name the first node that differs",
     )
-    group.add_argument("--json", type=Path, metavar="FILE", help="also write the report as JSON")
-    group.add_argument("--html", type=Path, metavar="FILE", help="also write it as one HTML page (implies --bisect)")
-    group.add_argument(
+    file(group, "--json", "FILE", "also write the report as JSON")
+    file(group, "--html", "FILE", "also write it as one HTML page (implies --bisect)")
+    file(
+        group,
         "--emit-polygraphy",
-        type=Path,
-        metavar="DIR",
-        help="instead of comparing, write the data and scripts with which `polygraphy run` does it",
+        "DIR",
+        "instead of comparing, write the data and scripts with which `polygraphy run` does it",
     )
 
 
@@ -156,19 +155,9 @@ def _compare(arguments: argparse.Namespace, original: Path) -> int:
     console = output_console()
     own_tokenizer = tokenizer_path(original)
     tokenizer = arguments.tokenizer or (own_tokenizer if own_tokenizer.is_file() else None)
-    data = DataOptions(arguments.data, tokenizer, arguments.truncate, arguments.max_seq_len, arguments.seed)
-    options = CompareOptions(
-        runners=arguments.runners,
-        interface=arguments.interface,
-        precision=arguments.precision,
-        absolute_tolerance=arguments.absolute_tolerance,
-        relative_tolerance=arguments.relative_tolerance,
-        data=data,
-        bisect=arguments.bisect or arguments.html is not None,
-        device=arguments.device,
-        torch_model=arguments.torch_model,
-        mask=arguments.mask,
-    )
+    data = value_of(DataOptions, arguments, file=arguments.data, tokenizer=tokenizer)
+    bisects = arguments.bisect or arguments.html is not None
+    options = value_of(CompareOptions, arguments, data=data, bisect=bisects)
     if arguments.emit_polygraphy is not None:
         commands = emit(original, arguments.models, options, arguments.emit_polygraphy)
         print_line(console, "\n".join([f"wrote {arguments.emit_polygraphy}; commands.sh in it says:", *commands]))

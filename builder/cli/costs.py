@@ -10,6 +10,7 @@ from typing import Any
 from padfree.builder.errors import BuildError
 
 from .console import make_table, output_console, print_line
+from .option_kinds import integer, word
 from .options import add_device_option, add_output_option, add_revision_option
 from .row_progress import show_batches
 from .stages import add_quiet_option, sayer
@@ -30,17 +31,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_revision_option(parser)
     add_output_option(parser, "costs.json")
-    parser.add_argument(
+    word(
+        parser,
         "--lengths",
-        metavar="LIST",
-        help="separated by commas, growing (default: 16 to the model's longest; on a CPU every fourfold)",
+        "LIST",
+        "separated by commas, growing (default: 16 to the model's longest; on a CPU every fourfold)",
     )
-    parser.add_argument(
+    word(
+        parser,
         "--batches",
-        metavar="LIST",
-        help="separated by commas, growing from 1 (default: powers of two to the maximum; on a CPU powers of four)",
+        "LIST",
+        "separated by commas, growing from 1 (default: powers of two to the maximum; on a CPU powers of four)",
     )
-    parser.add_argument("--repeats", type=int, metavar="N", help="timed runs per cell (default 20; 5 on a CPU)")
+    integer(parser, "--repeats", "N", "timed runs per cell (default 20; 5 on a CPU)")
     add_device_option(parser)
     add_quiet_option(parser)
 

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from .console import error_console, make_table, output_console, print_line
 from .coverage import print_coverage
+from .option_kinds import switch
 
 if TYPE_CHECKING:
     from padfree.builder.demo.demo import Comparison, DemoModel
@@ -35,7 +36,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommand's arguments."""
-    parser.add_argument("--quick", action="store_true", help="two layers and few texts: seconds instead of a minute")
+    switch(parser, "--quick", "two layers and few texts: seconds instead of a minute")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -6,11 +6,11 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 from padfree.builder.errors import BuildError
 
 from .console import make_table, output_console, print_line
+from .option_kinds import file, integer, switch, word
 
 REQUIRABLE = ("python", "gpu", "driver", "tensorrt", "library", "registration", "compiler", "nvcc", "headers")
 
@@ -25,27 +25,20 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommand's arguments."""
-    parser.add_argument(
-        "--require",
-        default="",
-        metavar="LIST",
-        help=f"fail unless these work, separated by commas: {', '.join(REQUIRABLE)}",
+    word(
+        parser, "--require", "LIST", f"fail unless these work, separated by commas: {', '.join(REQUIRABLE)}", default=""
     )
-    parser.add_argument("--json", action="store_true", help="print the findings, or those of --check, as JSON")
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="instead, run every operator in every type on the GPU beside a reference, in about a minute",
+    switch(parser, "--json", "print the findings, or those of --check, as JSON")
+    switch(
+        parser, "--check", "instead, run every operator in every type on the GPU beside a reference, in about a minute"
     )
-    parser.add_argument(
+    file(
+        parser,
         "--plan",
-        type=Path,
-        metavar="FILE",
-        help="instead, run the batches that `build` kept with a plan, and compare its answers with those kept",
+        "FILE",
+        "instead, run the batches that `build` kept with a plan, and compare its answers with those kept",
     )
-    parser.add_argument(
-        "--device", type=int, default=0, metavar="N", help="CUDA device for --check and --plan (default 0)"
-    )
+    integer(parser, "--device", "N", "CUDA device for --check and --plan", default=0)
 
 
 def _check(arguments: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 
 from .bulk import add_options, run_job
+from .option_kinds import word
 
 HELP = "make vectors of whole data sets, on every GPU"
 DESCRIPTION = (
@@ -18,8 +19,8 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommand's arguments."""
     add_options(parser)
-    parser.add_argument("--text", default="text", metavar="COLUMN", help="column of texts (default: text)")
-    parser.add_argument("--prompt", metavar="NAME", help="name of one of the model's prompts, which is prepended")
+    word(parser, "--text", "COLUMN", "column of texts (default: text)", default="text")
+    word(parser, "--prompt", "NAME", "name of one of the model's prompts, which is prepended")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -19,6 +19,7 @@ from .coverage import print_coverage, print_kept_float32, print_outputs
 from .engine_check import print_engine_check
 from .measurements import measured_lines, print_measured
 from .opening import opened_model
+from .option_kinds import file, switch
 from .options import (
     add_head_options,
     add_length_options,
@@ -66,18 +67,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", type=Path, help="model.onnx, packed.onnx, model.plan, a model's folder or a Hugging Face id"
     )
-    parser.add_argument(
+    file(
+        parser,
         "--texts",
-        type=Path,
-        metavar="FILE",
-        help="texts (.txt, .jsonl, .csv, .parquet): shows how long they are, and what padding them would cost",
+        "FILE",
+        "texts (.txt, .jsonl, .csv, .parquet): shows how long they are, and what padding them would cost",
     )
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="with --texts: also draw that, as .svg, .png or .pdf (matplotlib)"
-    )
+    file(parser, "--plot", "FILE", "with --texts: also draw that, as .svg, .png or .pdf (matplotlib)")
     add_tokenizer_option(parser)
-    parser.add_argument("--json", action="store_true", help="print metadata and report as JSON and nothing else")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 unless everything is packed")
+    switch(parser, "--json", "print metadata and report as JSON and nothing else")
+    switch(parser, "--strict", "exit with 1 unless everything is packed")
     add_mask_option(parser)
     add_head_options(parser)
     add_length_options(parser)

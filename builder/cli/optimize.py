@@ -16,6 +16,7 @@ from .calibrating import print_quantization, steps_of
 from .console import output_console, print_phases
 from .coverage import print_coverage, print_kept_float32, print_outputs
 from .opening import opened_model
+from .option_kinds import file
 from .options import (
     LINEAR,
     add_calibration_options,
@@ -73,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_norms_option(parser)
     add_calibration_options(parser)
-    parser.add_argument("--report", type=Path, metavar="FILE", help="also write the coverage report as JSON")
+    file(parser, "--report", "FILE", "also write the coverage report as JSON")
     add_length_options(parser)
     add_quiet_option(parser)
     add_verbose_option(parser, "outputs, tensors that stay float32, every pass with its near misses, and the roofline")

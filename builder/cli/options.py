@@ -13,6 +13,7 @@ from padfree.contract.names import EIGHT_BITS, INT8, INTERFACES, MASKS, PRECISIO
 from padfree.contract.text_files import read_text
 
 from .console import error_console, print_line
+from .option_kinds import file, integer, number, switch, word
 
 if TYPE_CHECKING:
     from padfree.builder.calibration import Calibration
@@ -49,7 +50,7 @@ def add_rewrite_options(
         help="fp8, int8: GEMMs in e4m3 or int8, everything else in fp16 or bf16, with --calibrate. Default: "
         f"{default_text}{again}",
     )
-    group.add_argument("--strict", action="store_true", help="fail unless the whole model could be packed")
+    switch(group, "--strict", "fail unless the whole model could be packed")
     verify = group.add_mutually_exclusive_group()
     verify.add_argument(
         "--verify",
@@ -66,11 +67,11 @@ def add_rewrite_options(
         help="skip both comparisons: of the rewritten model with the original, and of a new engine with that model",
     )
     add_mask_option(group)
-    group.add_argument(
+    integer(
+        group,
         "--padding-id",
-        type=int,
-        metavar="ID",
-        help="for models that read padded slots: the id that the tokenizer pads with (default: 0 and 1 are tried, and "
+        "ID",
+        "for models that read padded slots: the id that the tokenizer pads with (default: 0 and 1 are tried, and "
         "the report says so)",
     )
     group.add_argument(
@@ -79,30 +80,32 @@ def add_rewrite_options(
         help="for the padded interface: any (default), or contiguous if no padding lies between the tokens of a row, "
         "so that attention with windows and biases by distance is packed too",
     )
-    group.add_argument(
+    switch(
+        group,
         "--shared-prefixes",
-        action="store_true",
-        help="let texts of a batch that begin alike, as pairs with one query do, compute that part once; for models "
+        "let texts of a batch that begin alike, as pairs with one query do, compute that part once; for models "
         "with causal attention that give out the last token's row, as Qwen3-Reranker",
     )
 
 
 def add_mask_option(parser: argparse._ActionsContainer) -> None:
     """--mask, --fix."""
-    parser.add_argument(
+    word(
+        parser,
         "--mask",
-        metavar="NAME",
-        help="the input that is the padding mask (1 at tokens, 0 at padding), if attention does not prove which input "
+        "NAME",
+        "the input that is the padding mask (1 at tokens, 0 at padding), if attention does not prove which input "
         "that is",
     )
 
-    parser.add_argument(
+    word(
+        parser,
         "--fix",
-        metavar="NAME=NUMBER",
+        "NAME=NUMBER",
+        "make an input a constant, such as the number of a task, and remove it from the result; repeatable for "
+        "several inputs",
         action="append",
         default=[],
-        help="make an input a constant, such as the number of a task, and remove it from the result; repeatable for "
-        "several inputs",
     )
 
 
@@ -129,11 +132,12 @@ def fixed_inputs(arguments: argparse.Namespace) -> dict[str, int | float]:
 
 def add_revision_option(parser: argparse._ActionsContainer) -> None:
     """--revision, for models that are repositories of the hub."""
-    parser.add_argument(
+    word(
+        parser,
         "--revision",
-        metavar="REV",
+        "REV",
+        "for a Hugging Face id: the branch, tag or commit to take (default: the newest)",
         default="",
-        help="for a Hugging Face id: the branch, tag or commit to take (default: the newest)",
     )
 
 
@@ -141,35 +145,38 @@ def add_head_options(parser: argparse.ArgumentParser) -> None:
     """--pooling, --normalize, --outputs, --adapter, --scores, --template, --revision."""
     add_revision_option(parser)
     group = parser.add_argument_group("results of exported models and folders (default: as the folder says)")
-    group.add_argument(
+    word(
+        group,
         "--pooling",
-        metavar="MODES",
-        help="one vector per text: cls, lasttoken, mean, max, weightedmean, mean_sqrt_len_tokens, several separated by "
+        "MODES",
+        "one vector per text: cls, lasttoken, mean, max, weightedmean, mean_sqrt_len_tokens, several separated by "
         "commas; or none: the model's own outputs",
     )
     group.add_argument("--normalize", action=argparse.BooleanOptionalAction, help="divide vectors by their L2 norm")
-    group.add_argument("--outputs", metavar="NAMES", help="outputs or inner tensors to keep, separated by commas")
-    group.add_argument(
+    word(group, "--outputs", "NAMES", "outputs or inner tensors to keep, separated by commas")
+    word(
+        group,
         "--adapter",
-        metavar="TASK",
-        help="for weights with one adapter per task (jina-embeddings-v3): the task whose adapter is added (default: "
-        "none)",
+        "TASK",
+        "for weights with one adapter per task (jina-embeddings-v3): the task whose adapter is added (default: none)",
     )
     _add_scorer_options(group)
 
 
 def _add_scorer_options(group: argparse._ArgumentGroup) -> None:
     """--scores, --template."""
-    group.add_argument(
+    word(
+        group,
         "--scores",
-        metavar="TOKENS",
-        help="for models that generate text: the token whose score answers a pair, and the token that it is compared "
+        "TOKENS",
+        "for models that generate text: the token whose score answers a pair, and the token that it is compared "
         "with, such as yes,no",
     )
-    group.add_argument(
+    word(
+        group,
         "--template",
-        metavar="TEXT",
-        help="the prompt of such a reranker: a text or file with {query} and {document}, a chat template, or a known "
+        "TEXT",
+        "the prompt of such a reranker: a text or file with {query} and {document}, a chat template, or a known "
         "one's name: qwen3-reranker, bge-reranker-v2-gemma (default: the folder's chat template)",
     )
 
@@ -233,16 +240,14 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
 def add_length_options(parser: argparse.ArgumentParser) -> None:
     """--mean-length, --max-length, --batch, --gpu: what the report's figures are for."""
     group = parser.add_argument_group("lengths that the report's figures are for")
-    group.add_argument(
+    integer(
+        group,
         "--max-length",
-        type=int,
-        metavar="S",
-        help="longest sequence in tokens (default: the folder's longest text, the model's limit, or 512)",
+        "S",
+        "longest sequence in tokens (default: the folder's longest text, the model's limit, or 512)",
     )
-    group.add_argument(
-        "--mean-length", type=float, metavar="L", help="tokens per sequence (default 0.6 of the longest)"
-    )
-    group.add_argument("--batch", type=int, metavar="B", help="sequences per run (default 32)")
+    number(group, "--mean-length", "L", "tokens per sequence (default 0.6 of the longest)")
+    integer(group, "--batch", "B", "sequences per run (default 32)")
     group.add_argument("--gpu", choices=GPUS, default="h200", help="whose roofline is shown (default h200)")
 
 
@@ -259,11 +264,11 @@ def add_norms_option(parser: argparse._ActionsContainer) -> None:
 def add_calibration_options(parser: argparse.ArgumentParser) -> None:
     """--calibrate, --tokenizer, --keep-scales, --margin, --keep, --quantize, --largest-loss, --least-cosine."""
     group = parser.add_argument_group("GEMMs in 8 bits (--precision fp8, --precision int8)")
-    group.add_argument(
+    file(
+        group,
         "--calibrate",
-        type=Path,
-        metavar="FILE",
-        help="data like the model's later inputs: texts (.txt, .jsonl) or token ids (.jsonl, .npz)",
+        "FILE",
+        "data like the model's later inputs: texts (.txt, .jsonl) or token ids (.jsonl, .npz)",
     )
     add_tokenizer_option(group)
     group.add_argument(
@@ -272,29 +277,15 @@ def add_calibration_options(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="int8 with the scales and weights of a file that has QuantizeLinear nodes; --calibrate is optional then",
     )
-    group.add_argument(
-        "--margin",
-        type=float,
-        metavar="X",
-        help="room above the largest number of the data, 1 to 64 (default 2, of int8 1.25)",
-    )
-    group.add_argument(
-        "--keep", action="append", metavar="NAMES", help="GEMMs that stay in half precision, by name or pattern (*)"
-    )
-    group.add_argument(
-        "--quantize", action="append", metavar="NAMES", help="the only GEMMs in 8 bits, by name or pattern (*)"
-    )
-    group.add_argument(
-        "--largest-loss",
-        type=float,
-        metavar="X",
-        help="GEMMs whose relative error is larger stay in half precision (default 0.1)",
-    )
-    group.add_argument(
+    number(group, "--margin", "X", "room above the largest number of the data, 1 to 64 (default 2, of int8 1.25)")
+    word(group, "--keep", "NAMES", "GEMMs that stay in half precision, by name or pattern (*)", action="append")
+    word(group, "--quantize", "NAMES", "the only GEMMs in 8 bits, by name or pattern (*)", action="append")
+    number(group, "--largest-loss", "X", "GEMMs whose relative error is larger stay in half precision (default 0.1)")
+    number(
+        group,
         "--least-cosine",
-        type=float,
-        metavar="X",
-        help="keep GEMMs in half precision, worst first, until outputs have this cosine to half precision (try 0.995)",
+        "X",
+        "keep GEMMs in half precision, worst first, until outputs have this cosine to half precision (try 0.995)",
     )
 
 
@@ -363,14 +354,12 @@ def _tokenizer_file(text: str) -> Path:
 
 def add_device_option(parser: argparse._ActionsContainer) -> None:
     """--device."""
-    parser.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device (default 0)")
+    integer(parser, "--device", "N", "CUDA device", default=0)
 
 
 def add_other_gpu_option(parser: argparse._ActionsContainer) -> None:
     """--allow-other-gpu."""
-    parser.add_argument(
-        "--allow-other-gpu", action="store_true", help="run a plan built on another GPU of the same architecture"
-    )
+    switch(parser, "--allow-other-gpu", "run a plan built on another GPU of the same architecture")
 
 
 def add_output_option(parser: argparse.ArgumentParser, example: str) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 
 from .bulk import add_options, run_job
+from .option_kinds import word
 
 HELP = "score pairs of texts of whole data sets, on every GPU"
 DESCRIPTION = (
@@ -19,8 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommand's arguments."""
     add_options(parser)
     usual = "default: as the inputs spell pairs, such as query and text, or text and text_pair"
-    parser.add_argument("--query", metavar="COLUMN", help=f"column of first texts ({usual})")
-    parser.add_argument("--document", metavar="COLUMN", help="column of second texts (default: likewise)")
+    word(parser, "--query", "COLUMN", f"column of first texts ({usual})")
+    word(parser, "--document", "COLUMN", "column of second texts (default: likewise)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from padfree.builder.errors import BuildError
 
 from .console import count_text, make_table, output_console, print_line
+from .option_kinds import file, switch, word
 from .options import (
     add_device_option,
     add_other_gpu_option,
@@ -44,31 +45,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model", type=Path, help="model.plan or packed.onnx; a model's folder or a Hugging Face id runs on the CPU"
     )
     sources = parser.add_mutually_exclusive_group(required=True)
-    sources.add_argument(
+    file(
+        sources,
         "--input",
-        type=Path,
-        metavar="FILE",
-        help="batch.jsonl (an object of token inputs, a text, or a list of ids per line), .npz (packed with seq_lens, "
+        "FILE",
+        "batch.jsonl (an object of token inputs, a text, or a list of ids per line), .npz (packed with seq_lens, "
         "or grids with attention_mask), texts.txt (one text per line), or .csv or .parquet with a column 'text'",
     )
-    sources.add_argument("--text", action="append", metavar="TEXT", help="a text instead of a file; repeatable")
-    parser.add_argument(
-        "--text-pair", action="append", metavar="TEXT", help="the second text of each --text, for pairs"
-    )
+    word(sources, "--text", "TEXT", "a text instead of a file; repeatable", action="append")
+    word(parser, "--text-pair", "TEXT", "the second text of each --text, for pairs", action="append")
     add_output_option(parser, "out.npz")
     add_revision_option(parser)
     add_tokenizer_option(parser)
-    parser.add_argument(
+    switch(
+        parser,
         "--truncate",
-        action="store_true",
-        help="truncate texts to the model's positions; models with a tokenizer always truncate, as their folder says",
+        "truncate texts to the model's positions; models with a tokenizer always truncate, as their folder says",
     )
-    parser.add_argument(
-        "--prompt", metavar="NAME", help="name of one of the model's prompts, which is prepended to texts"
-    )
+    word(parser, "--prompt", "NAME", "name of one of the model's prompts, which is prepended to texts")
     add_device_option(parser)
     add_other_gpu_option(parser)
-    parser.add_argument("--no-cuda-graphs", action="store_true", help="never capture CUDA graphs")
+    switch(parser, "--no-cuda-graphs", "never capture CUDA graphs")
     add_quiet_option(parser)
 
 

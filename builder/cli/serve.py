@@ -12,6 +12,7 @@ from padfree.builder.errors import BuildError
 
 from .arguments import Parser
 from .console import output_console, print_line, print_pairs
+from .option_kinds import file, integer, number, switch, value_of, word
 from .options import add_device_option, add_other_gpu_option, add_revision_option, add_tokenizer_option, say
 
 PREFIX = "PADFREE"
@@ -48,23 +49,19 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
         choices=("embed", "rerank", "classify", "sparse", "tag"),
         help="what the model is for (default: what its folder and outputs say)",
     )
-    group.add_argument(
-        "--output", metavar="NAME", help="the output that answers a text (default: the one for the task)"
-    )
-    group.add_argument("--max-length", type=int, metavar="S", help="maximum tokens per text (default: the model's)")
-    group.add_argument("--query-prompt", metavar="TEXT", help="text before each query")
-    group.add_argument("--document-prompt", metavar="TEXT", help="text before each document")
-    group.add_argument("--default-prompt", metavar="NAME", help="name of the prompt for requests that name none")
+    word(group, "--output", "NAME", "the output that answers a text (default: the one for the task)")
+    integer(group, "--max-length", "S", "maximum tokens per text (default: the model's)")
+    word(group, "--query-prompt", "TEXT", "text before each query")
+    word(group, "--document-prompt", "TEXT", "text before each document")
+    word(group, "--default-prompt", "NAME", "name of the prompt for requests that name none")
     gpus = group.add_mutually_exclusive_group()
     add_device_option(gpus)
-    gpus.add_argument(
-        "--gpus", metavar="LIST", help="several GPUs, with the plan on each: 'all', or numbers separated by commas"
-    )
-    group.add_argument("--contexts", type=int, default=2, metavar="N", help="concurrent runs per GPU (default 2)")
-    group.add_argument(
+    word(gpus, "--gpus", "LIST", "several GPUs, with the plan on each: 'all', or numbers separated by commas")
+    integer(group, "--contexts", "N", "concurrent runs per GPU", default=2)
+    switch(
+        group,
         "--cuda-graphs",
-        action="store_true",
-        help="capture repeated sizes, for loads with few sizes: requests wait for captures (6 to 24 ms with BERT-base)",
+        "capture repeated sizes, for loads with few sizes: requests wait for captures (6 to 24 ms with BERT-base)",
     )
     add_other_gpu_option(group)
 
@@ -72,78 +69,42 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
 def _add_server_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     group.add_argument("--port", type=int, default=8080, help="port to listen on; 0 takes a free one (default 8080)")
-    group.add_argument(
-        "--processes", type=int, metavar="N", help="front-end processes (default: one for every two cores)"
-    )
-    group.add_argument(
+    integer(group, "--processes", "N", "front-end processes (default: one for every two cores)")
+    word(
+        group,
         "--api-key",
+        "KEY",
+        f"a key that callers must have; repeatable. Prefer the variable {KEY_VARIABLE}: other users see arguments",
         action="append",
         default=[],
-        metavar="KEY",
-        help=f"a key that callers must have; repeatable. Prefer the variable {KEY_VARIABLE}: other users see arguments",
     )
-    group.add_argument(
-        "--api-key-file",
-        type=Path,
-        metavar="FILE",
-        help="more keys, one per line, as secrets are mounted in containers",
-    )
-    group.add_argument(
-        "--accept-token-ids",
-        action="store_true",
-        help="also take token ids of the model's own tokenizer in place of texts",
-    )
+    file(group, "--api-key-file", "FILE", "more keys, one per line, as secrets are mounted in containers")
+    switch(group, "--accept-token-ids", "also take token ids of the model's own tokenizer in place of texts")
     group.add_argument(
         "--long-texts",
         choices=("truncate", "refuse"),
         default="truncate",
         help="what happens to texts beyond --max-length (default truncate)",
     )
-    group.add_argument(
-        "--grace-seconds",
-        type=float,
-        default=30.0,
-        metavar="S",
-        help="longest wait at the end for requests that have been taken (default 30)",
-    )
-    group.add_argument(
+    number(group, "--grace-seconds", "S", "longest wait at the end for requests that have been taken", default=30.0)
+    number(
+        group,
         "--drain-seconds",
-        type=float,
+        "S",
+        "seconds after SIGTERM in which requests are still taken, while /health reports the end",
         default=0.0,
-        metavar="S",
-        help="seconds after SIGTERM in which requests are still taken, while /health reports the end (default 0)",
     )
-    group.add_argument("--access-log", metavar="FILE", help="a line of JSON per request, without texts; - for stdout")
-    group.add_argument("--no-docs", action="store_true", help="serve no pages at /docs and /openapi.json")
+    word(group, "--access-log", "FILE", "a line of JSON per request, without texts; - for stdout")
+    switch(group, "--no-docs", "serve no pages at /docs and /openapi.json")
 
 
 def _add_limit_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--max-body-bytes", type=int, default=1 << 23, metavar="N", help="largest request (default 8 MiB)"
-    )
-    group.add_argument(
-        "--max-texts", type=int, default=2048, metavar="N", help="most texts in a request (default 2048)"
-    )
-    group.add_argument(
-        "--max-text-bytes", type=int, default=1 << 16, metavar="N", help="longest text, in UTF-8 (default 65536)"
-    )
-    group.add_argument(
-        "--max-concurrent-requests",
-        type=int,
-        default=512,
-        metavar="N",
-        help="most requests under way in a front-end process (default 512)",
-    )
-    group.add_argument(
-        "--max-waiting-tokens",
-        type=int,
-        default=1 << 20,
-        metavar="T",
-        help="most tokens that wait for the model (default 1048576)",
-    )
-    group.add_argument(
-        "--request-seconds", type=float, default=30.0, metavar="S", help="longest time for a request (default 30)"
-    )
+    integer(group, "--max-body-bytes", "N", "largest request (default 8 MiB)", default=1 << 23)
+    integer(group, "--max-texts", "N", "most texts in a request", default=2048)
+    integer(group, "--max-text-bytes", "N", "longest text, in UTF-8", default=1 << 16)
+    integer(group, "--max-concurrent-requests", "N", "most requests under way in a front-end process", default=512)
+    integer(group, "--max-waiting-tokens", "T", "most tokens that wait for the model", default=1 << 20)
+    number(group, "--request-seconds", "S", "longest time for a request", default=30.0)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -204,16 +165,11 @@ def _options(arguments: argparse.Namespace) -> Any:
         raise BuildError(
             f"--processes {arguments.processes}: allowed: 1 or more; leave it out for a choice by the cores"
         )
-    return ServeOptions(
-        host=arguments.host,
-        port=arguments.port,
+    return value_of(
+        ServeOptions,
+        arguments,
         processes=arguments.processes or 0,
         api_keys=(*arguments.api_key, *_keys_of_file(arguments.api_key_file)),
-        accept_token_ids=arguments.accept_token_ids,
-        long_texts=arguments.long_texts,
-        grace_seconds=arguments.grace_seconds,
-        drain_seconds=arguments.drain_seconds,
-        access_log=arguments.access_log,
         docs=not arguments.no_docs,
         limits=Limits(
             body_bytes=arguments.max_body_bytes,
@@ -246,12 +202,4 @@ def _choices(arguments: argparse.Namespace) -> Any:
     from padfree.serving import Choices
 
     prompts = {"query": arguments.query_prompt, "document": arguments.document_prompt}
-    return Choices(
-        task=arguments.task,
-        output=arguments.output,
-        tokenizer=arguments.tokenizer,
-        max_length=arguments.max_length,
-        prompts={name: text for name, text in prompts.items() if text is not None},
-        default_prompt=arguments.default_prompt,
-        name=arguments.name,
-    )
+    return value_of(Choices, arguments, prompts={name: text for name, text in prompts.items() if text is not None})

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from padfree.builder.errors import BuildError
 
 from .console import error_console, make_table, output_console, print_line, status
+from .option_kinds import file, integer, number, word
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,39 +32,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommand's arguments."""
     parser.add_argument("costs", type=Path, nargs="+", help="cost tables; results carry the files' names")
     group = parser.add_argument_group("arrivals")
-    group.add_argument("--trace", type=Path, metavar="FILE", help="recorded arrivals: JSON lines of at_ms and length")
-    group.add_argument(
-        "--rates",
-        metavar="LIST",
-        help="requests per second, separated by commas (default 1000; with --trace: the trace's)",
-    )
-    group.add_argument("--seconds", type=float, default=10.0, metavar="S", help="duration of the arrivals (default 10)")
-    group.add_argument(
-        "--arrivals", default="poisson", metavar="poisson|bursts", help="how requests arrive (default poisson)"
-    )
-    group.add_argument(
+    file(group, "--trace", "FILE", "recorded arrivals: JSON lines of at_ms and length")
+    word(group, "--rates", "LIST", "requests per second, separated by commas (default 1000; with --trace: the trace's)")
+    number(group, "--seconds", "S", "duration of the arrivals", default=10.0)
+    word(group, "--arrivals", "poisson|bursts", "how requests arrive (default poisson)", default="poisson")
+    word(
+        group,
         "--lengths",
+        "short-skewed|uniform|FILE",
+        "lengths of requests, or a file of observed ones (default short-skewed)",
         default="short-skewed",
-        metavar="short-skewed|uniform|FILE",
-        help="lengths of requests, or a file of observed ones (default short-skewed)",
     )
-    group.add_argument("--max-length", type=int, default=512, metavar="L", help="longest request (default 512)")
-    group.add_argument("--deadline-ms", type=float, metavar="MS", help="drop requests that cannot be answered in time")
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of times and lengths (default 0)")
-    group.add_argument(
-        "--save-trace", type=Path, metavar="FILE", help="write the arrivals of the first rate, for --trace"
-    )
+    integer(group, "--max-length", "L", "longest request", default=512)
+    number(group, "--deadline-ms", "MS", "drop requests that cannot be answered in time")
+    integer(group, "--seed", "N", "seed of times and lengths", default=0)
+    file(group, "--save-trace", "FILE", "write the arrivals of the first rate, for --trace")
     group = parser.add_argument_group("server")
-    group.add_argument("--max-batch", type=int, metavar="B", help="maximum sequences per run (default: the table's)")
-    group.add_argument(
-        "--max-tokens", type=int, metavar="T", help="maximum tokens per run (default: the largest measured)"
-    )
-    group.add_argument(
-        "--delay-ms", type=float, default=0.0, metavar="MS", help="how long a request waits for others (default 0)"
-    )
-    group.add_argument("--max-waiting", type=int, default=1024, metavar="N", help="longest queue (default 1024)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write results as JSON lines")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw latency over throughput (.svg, .png)")
+    integer(group, "--max-batch", "B", "maximum sequences per run (default: the table's)")
+    integer(group, "--max-tokens", "T", "maximum tokens per run (default: the largest measured)")
+    number(group, "--delay-ms", "MS", "how long a request waits for others", default=0.0)
+    integer(group, "--max-waiting", "N", "longest queue", default=1024)
+    file(parser, "--json", "FILE", "write results as JSON lines")
+    file(parser, "--plot", "FILE", "draw latency over throughput (.svg, .png)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from shlex import join, quote
 from typing import TYPE_CHECKING
 
 from .console import make_table, output_console, print_line
+from .option_kinds import file, integer, switch, value_of, word
 from .options import add_revision_option, say
 
 if TYPE_CHECKING:
@@ -41,16 +42,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="repository: a new one, or an existing one, whose other models and versions stay",
     )
     parser.add_argument("--name", required=True, metavar="NAME", help="the model's name in the server")
-    parser.add_argument(
+    integer(
+        parser,
         "--version",
-        type=int,
-        metavar="N",
-        help="number of the version (default: one more than the newest; the same files make no new one)",
+        "N",
+        "number of the version (default: one more than the newest; the same files make no new one)",
     )
-    parser.add_argument(
+    switch(
+        parser,
         "--overwrite",
-        action="store_true",
-        help="also replace files that were changed since they were written, and the version that --version names",
+        "also replace files that were changed since they were written, and the version that --version names",
     )
     _add_server_options(parser)
     _add_batching_options(parser)
@@ -65,60 +66,48 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         help="padfree: its own without Python, for packed plans (their default, if the server has their TensorRT); "
         "python: padfree runs plans and .onnx files; tensorrt: Triton's own, for packed plans",
     )
-    group.add_argument("--server", metavar="RELEASE", help="NGC release of the server, such as 25.08")
-    group.add_argument(
-        "--server-tensorrt",
-        metavar="VERSION",
-        help="its TensorRT, such as 10.6.0, if padfree does not know the release",
-    )
+    word(group, "--server", "RELEASE", "NGC release of the server, such as 25.08")
+    word(group, "--server-tensorrt", "VERSION", "its TensorRT, such as 10.6.0, if padfree does not know the release")
 
 
 def _add_batching_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("batching")
-    group.add_argument(
-        "--max-batch", type=int, metavar="B", help="maximum sequences per batch (default: the plan's, or 32)"
-    )
-    group.add_argument(
+    integer(group, "--max-batch", "B", "maximum sequences per batch (default: the plan's, or 32)")
+    integer(
+        group,
         "--max-queue-delay-us",
-        type=int,
+        "US",
+        "how long a request may wait for others to join its batch, microseconds",
         default=0,
-        metavar="US",
-        help="how long a request may wait for others to join its batch, microseconds (default 0)",
     )
-    group.add_argument(
+    integer(
+        group,
         "--max-queue-size",
-        type=int,
+        "N",
+        "requests that may wait; the server refuses more (default 0: no limit)",
         default=0,
-        metavar="N",
-        help="requests that may wait; the server refuses more (default 0: no limit)",
     )
-    group.add_argument("--instances", type=int, default=1, metavar="N", help="copies of the model per GPU (default 1)")
-    group.add_argument(
-        "--gpus", default="all", metavar="LIST", help="the server's GPUs that run a plan: 'all' (default) or numbers"
-    )
-    group.add_argument(
+    integer(group, "--instances", "N", "copies of the model per GPU", default=1)
+    word(group, "--gpus", "LIST", "the server's GPUs that run a plan: 'all' (default) or numbers", default="all")
+    file(
+        group,
         "--costs",
-        type=Path,
-        metavar="FILE",
-        help="table of `padfree costs`: the python backend divides batches into the cheapest runs (for padded plans)",
+        "FILE",
+        "table of `padfree costs`: the python backend divides batches into the cheapest runs (for padded plans)",
     )
-    group.add_argument(
-        "--fair-share",
-        action="store_true",
-        help="the python backend shares the model among clients by tokens",
-    )
+    switch(group, "--fair-share", "the python backend shares the model among clients by tokens")
 
 
 def _add_text_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("texts")
-    group.add_argument(
+    file(
+        group,
         "--tokenizer",
-        type=Path,
-        metavar="PATH",
-        help="tokenizer.json, or a folder with it (default: the one kept with the model): also writes NAME_text, an "
+        "PATH",
+        "tokenizer.json, or a folder with it (default: the one kept with the model): also writes NAME_text, an "
         "ensemble that takes texts",
     )
-    group.add_argument("--max-length", type=int, metavar="S", help="maximum tokens per text (default: the model's)")
+    integer(group, "--max-length", "S", "maximum tokens per text (default: the model's)")
     group.add_argument(
         "--long-texts", choices=LONG_TEXTS, default="truncate", help="what happens to longer texts (default truncate)"
     )
@@ -132,22 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.triton.releases import SAFE_RELEASE
     from padfree.runtime.pool import read_devices
 
-    options = ServingOptions(
-        name=arguments.name,
-        backend=arguments.backend,
-        max_batch=arguments.max_batch,
-        max_queue_delay_us=arguments.max_queue_delay_us,
-        max_queue_size=arguments.max_queue_size,
-        instances=arguments.instances,
-        gpus=read_devices(arguments.gpus),
-        costs=arguments.costs,
-        fair_share=arguments.fair_share,
-        tokenizer=arguments.tokenizer,
-        max_length=arguments.max_length,
-        long_texts=arguments.long_texts,
-        server=arguments.server,
-        server_tensorrt=arguments.server_tensorrt,
-    )
+    options = value_of(ServingOptions, arguments, gpus=read_devices(arguments.gpus))
     protobuf()  # says what is missing before a model is exported or rewritten
     with runnable(arguments.model, revision=arguments.revision, say=say) as model:
         repository = write_repository(

@@ -38,9 +38,12 @@ RUNNERS = (REFERENCE, "onnxrt-packed", "trt", "trt-padded", "torch")
 
 @dataclass(frozen=True)
 class Settings:
-    """How candidates are run. Tolerances that are None are those of each model's precision; folder is for scratch."""
+    """How candidates are run. Tolerances that are None are those of each model's precision; folder is for scratch.
 
-    folder: Path
+    precision: of what the original is rewritten to where no file is given; mask: its padding mask's input.
+    """
+
+    folder: Path = Path()
     precision: str = "fp32"
     absolute_tolerance: float | None = None
     relative_tolerance: float | None = None

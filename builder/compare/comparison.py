@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .batches import ComparedBatch
@@ -25,37 +25,18 @@ from .subject import Candidate, Subject
 
 
 @dataclass(frozen=True)
-class CompareOptions:
-    """What `padfree compare` can be told.
+class CompareOptions(Settings):
+    """What `padfree compare` can be told, beside how runners are made.
 
     runners: of candidates.RUNNERS; empty takes what fits the files.
-    interface, precision: of what the original is rewritten to where no file is given; mask: its padding mask's input.
-    absolute_tolerance, relative_tolerance: None takes those of each model's precision.
+    interface: of what the original is rewritten to where no file is given, as `precision` is.
     bisect: look for the first node that differs, in models that are given as .onnx files.
     """
 
     runners: tuple[str, ...] = ()
     interface: str = "packed"
-    precision: str = "fp32"
-    absolute_tolerance: float | None = None
-    relative_tolerance: float | None = None
     data: DataOptions = field(default_factory=DataOptions)
     bisect: bool = False
-    device: int = 0
-    torch_model: Path | None = None
-    mask: str | None = None
-
-    def settings(self, folder: Path) -> Settings:
-        """What runners are made with."""
-        return Settings(
-            folder,
-            self.precision,
-            self.absolute_tolerance,
-            self.relative_tolerance,
-            self.device,
-            self.torch_model,
-            self.mask,
-        )
 
 
 def compare(original: Path, files: Sequence[Path], options: CompareOptions) -> Report:
@@ -70,9 +51,9 @@ def compare(original: Path, files: Sequence[Path], options: CompareOptions) -> R
         BuildError, RewriteError, SessionError: a file, the data or the machine does not fit; what to do is said.
     """
     with tempfile.TemporaryDirectory(prefix="padfree-compare-") as folder:
-        settings = options.settings(Path(folder))
-        original_model, candidates, batches = _prepare(original, files, options, settings)
-        subjects = make_subjects(original_model, candidates, options.runners, batches, settings)
+        options = replace(options, folder=Path(folder))
+        original_model, candidates, batches = _prepare(original, files, options)
+        subjects = make_subjects(original_model, candidates, options.runners, batches, options)
         reference = make_reference(original_model)
         outcomes = compare_runners(original_model, reference, subjects, batches)
         reports = []
@@ -90,19 +71,19 @@ def emit(original: Path, files: Sequence[Path], options: CompareOptions, folder:
         BuildError, RewriteError, SessionError: as compare.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    settings = options.settings(folder)
-    original_model, candidates, batches = _prepare(original, files, options, settings)
+    options = replace(options, folder=folder)
+    original_model, candidates, batches = _prepare(original, files, options)
     metadata = candidates[0].metadata
-    tolerance = settings.tolerance(options.precision if metadata is None else metadata.arithmetic)
+    tolerance = options.tolerance(options.precision if metadata is None else metadata.arithmetic)
     return save_comparison(folder, original, original_model, candidates[0], batches, tolerance)
 
 
 def _prepare(
-    original: Path, files: Sequence[Path], options: CompareOptions, settings: Settings
+    original: Path, files: Sequence[Path], options: CompareOptions
 ) -> tuple[Original, list[Candidate], tuple[ComparedBatch, ...]]:
-    candidates = open_candidates(original, files, settings, interface=options.interface)
+    candidates = open_candidates(original, files, options, interface=options.interface)
     models = [item.metadata for item in candidates]
-    original_model = describe_original(original, [item for item in models if item is not None], settings.folder)
+    original_model = describe_original(original, [item for item in models if item is not None], options.folder)
     others = [None] * (not {"trt-padded", "torch"}.isdisjoint(options.runners))
     return original_model, candidates, make_batches(original_model, [*models, *others], options.data)
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -80,6 +80,14 @@ def plain_network(parts: Tensors, sizes: LayerSizes, up: str, down: str) -> Feed
     """A network of two linear layers of these names, without a gate."""
     first = Linear.of(parts, up, sizes.inner, sizes.width)
     return FeedForward(first, sizes.active, Linear.of(parts, down, sizes.width, sizes.inner))
+
+
+def layers_of(
+    tensors: Tensors, stem: str, member: str, count: int, layer: Callable[[Tensors], PostNormLayer]
+) -> Iterator[PostNormLayer]:
+    """So many layers, each made of its tensors, which are named STEM.NUMBER.NAME; each has one named `member`."""
+    for number in range(count):
+        yield layer(tensors.below(f"{stem}.{number}.", member=member))
 
 
 def apply_layers(graph: EncoderGraph, x: str, layers: Iterable[PostNormLayer], heads: Heads, scoring: Scoring) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from padfree.contract.texts import ANSWERS, CLASSES, FEATURES, MASKED, PAIRS, SENTENCES, SPARSE, TOKENS
 
 from .graph import EncoderGraph
-from .layers import Activation, Linear, Norm, activation_of
+from .layers import Activation, Linear, activation_of
 from .model import EncoderRows, Outputs, WriteHead, Writing
 from .tensors import Tensors, Weight
 
@@ -91,32 +91,6 @@ def own_or_tied(
         is_tied: whether config.json says that both are the same.
     """
     return head.take(own, *shape) if own in head or not is_tied else encoder.take(tied, *shape)
-
-
-def masked_words(
-    writing: Writing,
-    encoded: EncoderRows,
-    head: Tensors,
-    names: tuple[str, str],
-    active: Activation,
-    words: Linear,
-    epsilon: float,
-) -> Outputs:
-    """A score for every word of the vocabulary at every token: words(norm(active(dense(x)))).
-
-    Args:
-        writing: the model.
-        encoded: x.
-        head: where dense and norm lie.
-        names: theirs.
-        active: the activation.
-        words: the last layer.
-        epsilon: of the norm.
-    """
-    graph, width = writing.graph, words.weight.shape[1]
-    x = Linear.of(head, names[0], width, encoded.width).apply(graph, encoded.rows)
-    x = Norm.of(head, names[1], width, epsilon).apply(graph, active(graph, x))
-    return {LOGITS: (words.apply(graph, x), ("sequence", words.weight.shape[0]))}
 
 
 def heads(classes: WriteHead, masked: WriteHead | None = None) -> Mapping[str, WriteHead]:

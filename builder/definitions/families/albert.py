@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from ..attention import Projections
 from ..blocks import LayerSizes, PostNormLayer, plain_network, post_norm_layer
-from ..heads import heads, masked_words, pooled_classes
-from ..layers import Linear, activation, position_rows
-from ..model import Definition, EncoderRows, Outputs, Writing, of_type
+from ..heads import heads, pooled_classes
+from ..layers import Linear, position_rows
+from ..model import Definition, EncoderRows, Writing, of_type
 from ..tensors import Tensors
 from . import bert
 
@@ -45,18 +45,19 @@ def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
     return post_norm_layer(parts, sizes, attention, network, ("attention.LayerNorm", "full_layer_layer_norm"))
 
 
-def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
-    keys, head = writing.keys, writing.tensors.below("predictions.", member="dense.weight")
-    active = activation(keys, "hidden_act", default="gelu_new")
-    last = bert.tied_words(writing, encoded, head, _VOCABULARY, keys.size("embedding_size", default=128))
-    names = ("dense", "LayerNorm")
-    return masked_words(writing, encoded, head, names, active, last, bert.head_epsilon(writing))
-
-
+_MASK_HEAD = bert.word_head(
+    "predictions.",
+    "dense",
+    "LayerNorm",
+    vocabulary=_VOCABULARY,
+    active="gelu_new",
+    active_key="hidden_act",
+    is_narrow=True,
+)
 ALBERT = Definition(
     "ALBERT",
     of_type("albert"),
     _encode,
     bert.token_types,
-    heads(pooled_classes("pooler"), _mask_head),
+    heads(pooled_classes("pooler"), _MASK_HEAD),
 )

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..attention import Projections, Scoring, mask
-from ..blocks import LayerSizes, PostNormLayer, apply_layers, even_heads, plain_network, post_norm_layer
+from ..blocks import LayerSizes, PostNormLayer, apply_layers, even_heads, layers_of, plain_network, post_norm_layer
 from ..graph import EncoderGraph
-from ..heads import heads, masked_words, own_or_tied, pooled_classes
+from ..heads import LOGITS, heads, own_or_tied, pooled_classes
 from ..keys import Keys
-from ..layers import Linear, Norm, activation, add, position_rows, types, words
-from ..model import Definition, EncoderRows, Outputs, Writing
+from ..layers import Linear, Norm, activation, activation_of, add, position_rows, types, words
+from ..model import Definition, EncoderRows, Outputs, WriteHead, Writing
 from ..tensors import Tensors, Weight
 
 _VOCABULARY = 30522
@@ -26,9 +26,8 @@ def encode(writing: Writing) -> EncoderRows:
     sizes = sizes_of(keys)
     tensors = encoder_tensors(writing, "bert.")
     x = embed(writing, tensors, sizes, token_types(keys), positions=position_rows)
-    x = apply_layers(writing.graph, x, layers(keys, tensors, sizes), sizes.heads, plain_scoring(writing, sizes))
-    tensors.ignore("position_ids", "pooler.", "cls.seq_relationship", "cls.predictions")
-    return EncoderRows(x, sizes.width, tensors)
+    unused = ("position_ids", "pooler.", "cls.seq_relationship", "cls.predictions")
+    return encoded_rows(writing, tensors, sizes, x, layers(keys, tensors, sizes), unused)
 
 
 def check_keys(keys: Keys) -> None:
@@ -106,11 +105,31 @@ def plain_scoring(writing: Writing, sizes: LayerSizes) -> Scoring:
     return Scoring(sizes.heads.size**-0.5, mask(writing.graph))
 
 
+def encoded_rows(
+    writing: Writing,
+    tensors: Tensors,
+    sizes: LayerSizes,
+    x: str,
+    layers: Iterable[PostNormLayer],
+    unused: Sequence[str],
+    scoring: Scoring | None = None,
+) -> EncoderRows:
+    """x [B, S, E] through layers, with plain scores or others; `unused` are parts of names of tensors to leave out."""
+    x = apply_layers(writing.graph, x, layers, sizes.heads, scoring or plain_scoring(writing, sizes))
+    tensors.ignore(*unused)
+    return EncoderRows(x, sizes.width, tensors)
+
+
 def layers(keys: Keys, tensors: Tensors, sizes: LayerSizes) -> Iterator[PostNormLayer]:
     """BERT's layers."""
-    for number in range(keys.size("num_hidden_layers", default=12)):
-        parts = tensors.below(f"encoder.layer.{number}.", member="attention.self.query.weight")
-        yield layer(parts, sizes, projections(parts, sizes.width))
+    count = keys.size("num_hidden_layers", default=12)
+    return layers_of(
+        tensors,
+        "encoder.layer",
+        "attention.self.query.weight",
+        count,
+        lambda parts: layer(parts, sizes, projections(parts, sizes.width)),
+    )
 
 
 def layer(parts: Tensors, sizes: LayerSizes, attention: Projections) -> PostNormLayer:
@@ -130,30 +149,53 @@ def token_types(keys: Keys) -> int:
     return keys.size("type_vocab_size", default=2)
 
 
-def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
-    head = writing.tensors.below("cls.predictions.", member="transform.dense.weight")
-    active, last = activation(writing.keys, "hidden_act", default="gelu"), tied_words(writing, encoded, head)
-    names = ("transform.dense", "transform.LayerNorm")
-    return masked_words(writing, encoded, head, names, active, last, head_epsilon(writing))
+def word_head(
+    prefix: str,
+    dense: str,
+    norm: str,
+    words: str = "decoder",
+    *,
+    vocabulary: int = _VOCABULARY,
+    active: str = "gelu",
+    active_key: str = "",
+    is_narrow: bool = False,
+    epsilon: float | None = None,
+) -> WriteHead:
+    """A score for every word of the vocabulary at every token: words(norm(active(dense(x)))).
 
+    The weights of `words` are the head's own where the file has them, otherwise the embeddings'.
 
-def head_epsilon(writing: Writing) -> float:
-    """Of the norm in the head for masked words."""
-    return writing.keys.number("layer_norm_eps", default=1e-12)
+    Args:
+        prefix: of the head's tensors; those of `words` have names of their own, or the bias is named "bias".
+        dense: a layer's name.
+        norm: a layer's name.
+        words: a layer's name.
+        vocabulary: the default of vocab_size.
+        active: the activation, or the default of `active_key`.
+        active_key: the entry that names the activation; "" for none.
+        is_narrow: whether embeddings, and so the head, have a width of their own.
+        epsilon: of the norm; None: what layer_norm_eps says.
+    """
 
+    def write(writing: Writing, encoded: EncoderRows) -> Outputs:
+        keys, graph = writing.keys, writing.graph
+        head = writing.tensors.below(prefix, member=f"{dense}.weight")
+        width = keys.size("embedding_size", default=128) if is_narrow else encoded.width
+        count, is_tied = keys.size("vocab_size", default=vocabulary), keys.boolean("tie_word_embeddings", default=True)
+        table = own_or_tied(head, f"{words}.weight", encoded.tensors, WORDS, (count, width), is_tied=is_tied)
+        bias = f"{words}.bias" if f"{words}.bias" in head else "bias"
+        activate = activation(keys, active_key, default=active) if active_key else activation_of(active)
+        small = keys.number("layer_norm_eps", default=1e-12) if epsilon is None else epsilon
+        x = activate(graph, Linear.of(head, dense, width, encoded.width).apply(graph, encoded.rows))
+        x = Norm.of(head, norm, width, small).apply(graph, x)
+        return {LOGITS: (Linear(table, head.take(bias, count)).apply(graph, x), ("sequence", count))}
 
-def tied_words(
-    writing: Writing, encoded: EncoderRows, head: Tensors, vocabulary: int = _VOCABULARY, width: int | None = None
-) -> Linear:
-    """The layer from rows to words: its own weights where the file has them, otherwise the embeddings'."""
-    keys, width = writing.keys, width or encoded.width
-    count, is_tied = keys.size("vocab_size", default=vocabulary), keys.boolean("tie_word_embeddings", default=True)
-    table = own_or_tied(head, "decoder.weight", encoded.tensors, WORDS, (count, width), is_tied=is_tied)
-    return Linear(table, head.take("decoder.bias" if "decoder.bias" in head else "bias", count))
+    return write
 
 
 def _matches(keys: Keys, _names: frozenset[str]) -> bool:
     return keys.raw.get("model_type") == "bert" and keys.raw.get("position_embedding_type") != "alibi"
 
 
-BERT = Definition("BERT", _matches, encode, token_types, heads(pooled_classes(), _mask_head))
+_MASK_HEAD = word_head("cls.predictions.", "transform.dense", "transform.LayerNorm", active_key="hidden_act")
+BERT = Definition("BERT", _matches, encode, token_types, heads(pooled_classes(), _MASK_HEAD))

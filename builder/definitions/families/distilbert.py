@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 from ..attention import Projections
-from ..blocks import LayerSizes, PostNormLayer, apply_layers, even_heads, plain_network, post_norm_layer
-from ..heads import dense_classes, heads, masked_words, own_or_tied
+from ..blocks import LayerSizes, PostNormLayer, even_heads, layers_of, plain_network, post_norm_layer
+from ..heads import dense_classes, heads
 from ..keys import Keys
-from ..layers import Linear, activation, activation_of, position_rows
-from ..model import Definition, EncoderRows, Outputs, Writing, of_type
+from ..layers import activation, activation_of, position_rows
+from ..model import Definition, EncoderRows, Writing, of_type
 from ..tensors import Tensors
 from . import bert
 
 _EPSILON = 1e-12
-_VOCABULARY = 30522
 
 
 def _encode(writing: Writing) -> EncoderRows:
@@ -23,13 +22,11 @@ def _encode(writing: Writing) -> EncoderRows:
                 "tie_word_embeddings")  # fmt: skip
     tensors = bert.encoder_tensors(writing, "distilbert.")
     x = bert.embed(writing, tensors, sizes, 0, positions=position_rows)
-    layers = (
-        _layer(tensors.below(f"transformer.layer.{number}.", member="attention.q_lin.weight"), sizes)
-        for number in range(keys.size("n_layers", "num_hidden_layers", default=6))
+    count = keys.size("n_layers", "num_hidden_layers", default=6)
+    layers = layers_of(
+        tensors, "transformer.layer", "attention.q_lin.weight", count, lambda parts: _layer(parts, sizes)
     )
-    x = apply_layers(writing.graph, x, layers, sizes.heads, bert.plain_scoring(writing, sizes))
-    tensors.ignore("position_ids", "pre_classifier.", "vocab_")
-    return EncoderRows(x, sizes.width, tensors)
+    return bert.encoded_rows(writing, tensors, sizes, x, layers, ("position_ids", "pre_classifier.", "vocab_"))
 
 
 def _sizes(keys: Keys) -> LayerSizes:
@@ -49,20 +46,13 @@ def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
     return post_norm_layer(parts, sizes, attention, network, ("sa_layer_norm", "output_layer_norm"))
 
 
-def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
-    keys, tensors, width = writing.keys, writing.tensors, encoded.width
-    count, is_tied = keys.size("vocab_size", default=_VOCABULARY), keys.boolean("tie_word_embeddings", default=True)
-    table = own_or_tied(tensors, "vocab_projector.weight", encoded.tensors, bert.WORDS, (count, width), is_tied=is_tied)
-    last, names = Linear(table, tensors.take("vocab_projector.bias", count)), ("vocab_transform", "vocab_layer_norm")
-    return masked_words(
-        writing, encoded, tensors, names, activation(keys, "activation", default="gelu"), last, _EPSILON
-    )
-
-
+_MASK_HEAD = bert.word_head(
+    "", "vocab_transform", "vocab_layer_norm", "vocab_projector", active_key="activation", epsilon=_EPSILON
+)
 DISTILBERT = Definition(
     "DistilBERT",
     of_type("distilbert"),
     _encode,
     lambda _: 0,
-    heads(dense_classes("pre_classifier", "classifier", activation_of("relu")), _mask_head),
+    heads(dense_classes("pre_classifier", "classifier", activation_of("relu")), _MASK_HEAD),
 )

@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from ..attention import Projections
-from ..blocks import LayerSizes, PostNormLayer, post_norm_layer
+from ..blocks import LayerSizes, PostNormLayer, layers_of, post_norm_layer
 from ..errors import NotDefinedError
 from ..heads import heads, pooled_classes
 from ..keys import Keys
@@ -17,7 +17,7 @@ from ..model import Definition, EncoderRows, Writing
 from ..rotary import Frequencies, frequencies, plain_frequencies
 from ..tensors import Tensors
 from . import bert
-from .flash import rotary_layers
+from .flash import rotary_scoring
 
 T = TypeVar("T")
 
@@ -41,13 +41,10 @@ def _encode(writing: Writing) -> EncoderRows:
         epsilon=_default(keys, 1e-12),
     )
     x = bert.embed(writing, tensors, sizes, _token_types(keys), vocabulary=_default(keys, 250_048))
-    layers = (
-        _layer(tensors.below(f"encoder.layer.{number}.", member="attention.qkv_proj.weight"), sizes)
-        for number in range(keys.size("num_hidden_layers", default=_default(keys, 12)))
-    )
-    x = rotary_layers(writing, x, sizes, _frequencies(keys, sizes.heads.size), layers)
-    tensors.ignore("pooler.", "lm_head.")
-    return EncoderRows(x, sizes.width, tensors)
+    count, member = keys.size("num_hidden_layers", default=_default(keys, 12)), "attention.qkv_proj.weight"
+    layers = layers_of(tensors, "encoder.layer", member, count, lambda parts: _layer(parts, sizes))
+    scoring = rotary_scoring(writing, sizes, _frequencies(keys, sizes.heads.size))
+    return bert.encoded_rows(writing, tensors, sizes, x, layers, ("pooler.", "lm_head."), scoring)
 
 
 def _frequencies(keys: Keys, size: int) -> Frequencies:

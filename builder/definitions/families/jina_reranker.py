@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from ..blocks import apply_layers
 from ..heads import heads
 from ..keys import Keys
 from ..model import Definition, EncoderRows, Writing
@@ -32,9 +31,7 @@ def _encode(writing: Writing) -> EncoderRows:
         norm="emb_ln",
     )
     all_layers = layers(tensors, sizes, keys.size("num_hidden_layers"))
-    x = apply_layers(writing.graph, x, all_layers, sizes.heads, bert.plain_scoring(writing, sizes))
-    tensors.ignore("pooler.", "lm_head.")
-    return EncoderRows(x, sizes.width, tensors)
+    return bert.encoded_rows(writing, tensors, sizes, x, all_layers, ("pooler.", "lm_head."))
 
 
 def _matches(keys: Keys, names: frozenset[str]) -> bool:

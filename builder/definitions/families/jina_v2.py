@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ..attention import Scoring, mask
-from ..blocks import LayerSizes, PostNormLayer, apply_layers, post_norm_layer
+from ..blocks import LayerSizes, PostNormLayer, layers_of, post_norm_layer
 from ..distances import alibi
 from ..heads import heads, pooled_classes
 from ..keys import Keys
@@ -24,13 +24,9 @@ def _encode(writing: Writing) -> EncoderRows:
     x = bert.embed(writing, tensors, sizes, bert.token_types(keys))
     active = activation_of(_GATES[keys.text("feed_forward_type")])
     scoring = Scoring(sizes.heads.size**-0.5, mask(graph), alibi(graph, sizes.heads.queries))
-    layers = (
-        _layer(tensors.below(f"encoder.layer.{number}.", member="attention.self.query.weight"), sizes, active)
-        for number in range(keys.size("num_hidden_layers", default=12))
-    )
-    x = apply_layers(graph, x, layers, sizes.heads, scoring)
-    tensors.ignore("pooler.", "cls.")
-    return EncoderRows(x, sizes.width, tensors)
+    count, member = keys.size("num_hidden_layers", default=12), "attention.self.query.weight"
+    layers = layers_of(tensors, "encoder.layer", member, count, lambda parts: _layer(parts, sizes, active))
+    return bert.encoded_rows(writing, tensors, sizes, x, layers, ("pooler.", "cls."), scoring)
 
 
 def _layer(parts: Tensors, sizes: LayerSizes, active: Activation) -> PostNormLayer:

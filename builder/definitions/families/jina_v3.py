@@ -16,7 +16,7 @@ from ..model import Definition, EncoderRows, Writing
 from ..rotary import Frequencies, frequencies, plain_frequencies
 from ..tensors import Tensors
 from . import bert
-from .flash import rotary_layers
+from .flash import rotary_scoring
 
 _NATIVE = "jina_embeddings_v3"
 """The model_type of transformers; the hub's is that of XLM-RoBERTa."""
@@ -34,9 +34,8 @@ def _encode(writing: Writing) -> EncoderRows:
     sizes = bert.sizes_of(keys, width=1024, heads=16, inner=4096, epsilon=1e-5)
     x = bert.embed(writing, tensors, sizes, _token_types(keys), vocabulary=250_002, norm="emb_ln")
     all_layers = layers(tensors, sizes, keys.size("num_hidden_layers", default=24))
-    x = rotary_layers(writing, x, sizes, _frequencies(keys, sizes.heads.size), all_layers)
-    tensors.ignore("pooler.")
-    return EncoderRows(x, sizes.width, tensors)
+    scoring = rotary_scoring(writing, sizes, _frequencies(keys, sizes.heads.size))
+    return bert.encoded_rows(writing, tensors, sizes, x, all_layers, ("pooler.",), scoring)
 
 
 def _adapters(keys: Keys, name: str) -> Adapters:

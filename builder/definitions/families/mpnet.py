@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from ..attention import Projections, Scoring, mask
-from ..blocks import LayerSizes, PostNormLayer, apply_layers, plain_network, post_norm_layer
+from ..blocks import LayerSizes, PostNormLayer, layers_of, plain_network, post_norm_layer
 from ..distances import bucket_bias
 from ..heads import heads
 from ..model import Definition, EncoderRows, Writing, of_type
@@ -27,13 +25,9 @@ def _encode(writing: Writing) -> EncoderRows:
     x = bert.embed(writing, tensors, sizes, 0, vocabulary=_VOCABULARY, positions=positions_of(keys))
     numbers = tensors.take("encoder.relative_attention_bias.weight", _BUCKETS, sizes.heads.queries)
     scoring = Scoring(sizes.heads.size**-0.5, mask(graph), bucket_bias(graph, numbers, _FURTHEST))
-    layers = (
-        _layer(tensors.below(f"encoder.layer.{number}.", member="attention.attn.q.weight"), sizes)
-        for number in range(keys.size("num_hidden_layers", default=12))
-    )
-    x = apply_layers(graph, x, layers, sizes.heads, scoring)
-    tensors.ignore("position_ids", "pooler.", "lm_head.")
-    return EncoderRows(x, sizes.width, tensors)
+    count = keys.size("num_hidden_layers", default=12)
+    layers = layers_of(tensors, "encoder.layer", "attention.attn.q.weight", count, lambda parts: _layer(parts, sizes))
+    return bert.encoded_rows(writing, tensors, sizes, x, layers, ("position_ids", "pooler.", "lm_head."), scoring)
 
 
 def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
@@ -47,5 +41,5 @@ MPNET = Definition(
     of_type("mpnet"),
     _encode,
     lambda _: 0,
-    heads(CLASSES, partial(mask_head, vocabulary=_VOCABULARY)),
+    heads(CLASSES, mask_head(_VOCABULARY)),
 )

@@ -22,7 +22,7 @@ from ..model import Definition, EncoderRows, Writing
 from ..rotary import Frequencies, frequencies_of
 from ..tensors import Tensors
 from . import bert
-from .flash import rotary_layers
+from .flash import rotary_scoring
 
 _GATES: Mapping[str, str] = MappingProxyType({"swiglu": "silu", "geglu": "gelu"})
 """Gated activations under nomic's names -> the activation of the gate."""
@@ -48,8 +48,8 @@ def _encode(writing: Writing) -> EncoderRows:
     epsilon, inner = _epsilon(keys), keys.size("n_inner", "intermediate_size", default=3072)
     sizes = LayerSizes(width, heads, inner, activation_of("silu"), epsilon)
     x = bert.embed(writing, tensors, sizes, _token_types(keys), vocabulary=30528, norm="emb_ln")
-    x = rotary_layers(writing, x, sizes, _frequencies(keys, heads.size), _layers(keys, tensors, sizes))
-    return EncoderRows(x, width, tensors)
+    scoring = rotary_scoring(writing, sizes, _frequencies(keys, heads.size))
+    return bert.encoded_rows(writing, tensors, sizes, x, _layers(keys, tensors, sizes), (), scoring)
 
 
 def _epsilon(keys: Keys) -> float:

@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from ..blocks import apply_layers
 from ..graph import EncoderGraph
-from ..heads import dense_classes, heads, masked_words
+from ..heads import dense_classes, heads
 from ..keys import Keys
 from ..layers import activation_of, counted_positions
-from ..model import Definition, EncoderRows, Outputs, Writing
+from ..model import Definition, EncoderRows, Outputs, WriteHead, Writing
 from ..tensors import Weight
 from . import bert
 
@@ -27,10 +26,8 @@ def encode(writing: Writing) -> EncoderRows:
     tensors = bert.encoder_tensors(writing, "roberta.")
     vocabulary, positions = _VOCABULARY[keys.raw["model_type"]], positions_of(keys)
     x = bert.embed(writing, tensors, sizes, bert.token_types(keys), vocabulary=vocabulary, positions=positions)
-    scoring = bert.plain_scoring(writing, sizes)
-    x = apply_layers(writing.graph, x, bert.layers(keys, tensors, sizes), sizes.heads, scoring)
-    tensors.ignore("position_ids", "pooler.", "lm_head.")
-    return EncoderRows(x, sizes.width, tensors)
+    layers = bert.layers(keys, tensors, sizes)
+    return bert.encoded_rows(writing, tensors, sizes, x, layers, ("position_ids", "pooler.", "lm_head."))
 
 
 def positions_of(keys: Keys) -> Callable[[EncoderGraph, Weight], str]:
@@ -39,14 +36,12 @@ def positions_of(keys: Keys) -> Callable[[EncoderGraph, Weight], str]:
 
 
 def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
-    return mask_head(writing, encoded, _VOCABULARY[writing.keys.raw["model_type"]])
+    return mask_head(_VOCABULARY[writing.keys.raw["model_type"]])(writing, encoded)
 
 
-def mask_head(writing: Writing, encoded: EncoderRows, vocabulary: int) -> Outputs:
+def mask_head(vocabulary: int) -> WriteHead:
     """A score for every word, by a layer, GELU and a norm; `vocabulary` is the default of vocab_size."""
-    head, names = writing.tensors.below("lm_head.", member="dense.weight"), ("dense", "layer_norm")
-    last = bert.tied_words(writing, encoded, head, vocabulary)
-    return masked_words(writing, encoded, head, names, activation_of("gelu"), last, bert.head_epsilon(writing))
+    return bert.word_head("lm_head.", "dense", "layer_norm", vocabulary=vocabulary)
 
 
 def _matches(keys: Keys, names: frozenset[str]) -> bool:

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kinds of options: switches, texts, files and numbers, whose help says what they are without the option."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+ValueT = TypeVar("ValueT")
+Options = argparse._ActionsContainer
+"""A parser, or a group of its options."""
+
+
+def switch(options: Options, name: str, text: str) -> None:
+    """An option without a value."""
+    options.add_argument(name, action="store_true", help=text)
+
+
+def word(options: Options, name: str, metavar: str, text: str, **others: Any) -> None:
+    """An option whose value is taken as it is written."""
+    options.add_argument(name, metavar=metavar, help=text, **others)
+
+
+def file(options: Options, name: str, metavar: str, text: str) -> None:
+    """An option that names a file or folder."""
+    word(options, name, metavar, text, type=Path)
+
+
+def integer(options: Options, name: str, metavar: str, text: str, default: int | None = None) -> None:
+    """An option whose value is a whole number."""
+    word(options, name, metavar, _with_default(text, default), type=int, default=default)
+
+
+def number(options: Options, name: str, metavar: str, text: str, default: float | None = None) -> None:
+    """An option whose value is any number."""
+    word(options, name, metavar, _with_default(text, default), type=float, default=default)
+
+
+def value_of(kind: type[ValueT], arguments: argparse.Namespace, **others: Any) -> ValueT:
+    """A dataclass of what options of the names of its fields say, and of `others`."""
+    options = {item.name: getattr(arguments, item.name) for item in fields(kind) if hasattr(arguments, item.name)}  # type: ignore[arg-type]
+    return kind(**{**options, **others})
+
+
+def _with_default(text: str, default: float | None) -> str:
+    return text if default is None or "(default" in text else f"{text} (default {default:.12g})"
