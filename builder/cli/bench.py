@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from padfree.contract.names import EIGHT_BITS, PRECISIONS
-from rich.console import Console
 
-from .console import error_console, make_table, output_console, print_line, status
+from .console import error_console, print_line, print_table, status
 from .opening import opened_model
 from .option_kinds import file, integer, number, switch, value_of, word
 from .options import add_device_option, add_head_options, add_mask_option, say
@@ -71,7 +70,6 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.doctor import diagnose
     from padfree.builder.engine.engine_builder import DEFAULT_CACHE
 
-    console = output_console()
     missing = [item.name for item in diagnose() if item.name in GPU_PARTS and item.state != "ok"]
     on_cpu = arguments.cpu or bool(missing)
     case = value_of(
@@ -83,14 +81,14 @@ def run(arguments: argparse.Namespace) -> int:
     )
     peers = None if arguments.peers is None else [name.strip() for name in arguments.peers.split(",")]
     if peers == ["list"]:
-        _print_peers(console)
+        _print_peers()
         return 0
     inputs = [("the model", case.model), ("--lengths", case.lengths)]
     check_destinations([("--json", arguments.json)], inputs, caches=[("--timing-cache", arguments.timing_cache)])
     if arguments.json is not None:
         check_appended(arguments.json, "--json")
     if missing and not arguments.cpu:
-        print_line(console, f"on the CPU: engines need {', '.join(missing)}, which `padfree doctor` explains")
+        print_line(f"on the CPU: engines need {', '.join(missing)}, which `padfree doctor` explains")
     with (
         opened_model(case.model, arguments, say) as source,
         tempfile.TemporaryDirectory(prefix="padfree-bench-") as folder,
@@ -107,11 +105,11 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.json is not None:
         append_record(arguments.json, record)
-    print_measurement(console, record, measurement)
+    print_measurement(record, measurement)
     return 0
 
 
-def print_measurement(console: Console, record: Mapping[str, Any], measurement: Measurement) -> None:
+def print_measurement(record: Mapping[str, Any], measurement: Measurement) -> None:
     """Prints a measurement as a table, and who could not take part."""
     from padfree.builder.bench.measure import OURS, best
 
@@ -128,17 +126,16 @@ def print_measurement(console: Console, record: Mapping[str, Any], measurement: 
     if measurement.limit is not None:
         rows.append(row("limit: GEMMs alone", "CUDA graph", measurement.limit, None))
     print_line(
-        console,
         f"{record['case']}: {record['batch']} sequences, {record['tokens']} tokens in {record['slots']} slots, "
         f"{record['precision']}, {record['gpu'] if record['device'] == 'gpu' else 'CPU'}",
     )
     columns = ("contender", "way", "median ms", "spread", "times ours x", "error")
-    console.print(make_table("one batch", columns, rows))
+    print_table("one batch", columns, rows)
     for title, reason in measurement.unavailable.items():
-        print_line(console, f"without {title}: {reason}")
+        print_line(f"without {title}: {reason}")
 
 
-def _print_peers(console: Console) -> None:
+def _print_peers() -> None:
     from padfree.builder.peers.catalog import CPU_PEERS, GPU_PEERS
 
     rows = [
@@ -146,4 +143,4 @@ def _print_peers(console: Console) -> None:
         for peers, device in ((GPU_PEERS, "GPU"), (CPU_PEERS, "CPU"))
         for name, peer in peers.items()
     ]
-    console.print(make_table("peers", ("name", "peer", "where"), rows))
+    print_table("peers", ("name", "peer", "where"), rows)

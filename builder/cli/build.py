@@ -17,7 +17,7 @@ from padfree.contract.names import EIGHT_BITS, ONNX_SUFFIX, WHOLE
 from padfree.contract.phases import Phases
 
 from .calibrating import print_quantization, steps_of
-from .console import facts_table, output_console, print_phases
+from .console import print_facts, print_phases
 from .coverage import print_coverage, print_kept_float32
 from .engine_check import engine_check_line, print_engine_check
 from .measurements import measured_lines, print_measured
@@ -167,18 +167,17 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
             say=sayer(arguments),
             origin=None if model == arguments.model else [str(arguments.model), *repeated_options(arguments)],
         )
-    console = output_console()
     if arguments.verbose:
         facts = dict(metadata["engine"])
-        print_phases(console, facts.pop("build_seconds"))
-        print_measured(console, facts)
+        print_phases(facts.pop("build_seconds"))
+        print_measured(facts)
         facts.pop("measured", None)
-        console.print(facts_table("engine", facts))
-        print_engine_check(console, metadata)
-        print_kept_float32(console, metadata)
-        print_quantization(console, parse_metadata(metadata, str(arguments.output)).quantization)
-        print_coverage(console, _coverage(metadata))
-    print_summary(console, _summary(arguments, metadata))
+        print_facts("engine", facts)
+        print_engine_check(metadata)
+        print_kept_float32(metadata)
+        print_quantization(parse_metadata(metadata, str(arguments.output)).quantization)
+        print_coverage(_coverage(metadata))
+    print_summary(_summary(arguments, metadata))
 
 
 def _options_of(arguments: argparse.Namespace) -> BuildOptions:

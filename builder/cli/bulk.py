@@ -12,7 +12,7 @@ from padfree.builder.errors import BuildError
 from padfree.contract.machine import cores
 from padfree.contract.names import ONNX_SUFFIX
 
-from .console import count_text, make_table, output_console, print_line
+from .console import count_text, print_line, print_table
 from .option_kinds import file, integer, switch, value_of, word
 from .options import add_other_gpu_option, add_revision_option, add_tokenizer_option
 from .profiles import PLAN_SUFFIX
@@ -243,7 +243,7 @@ def _gpus(which: str) -> list[str]:
 
 
 def _print(result: Finished, output: str) -> None:
-    report, console = result.report, output_console()
+    report = result.report
     rows = [
         (
             worker.name,
@@ -254,28 +254,26 @@ def _print(result: Finished, output: str) -> None:
         for worker in report.workers
     ]
     if rows:
-        console.print(make_table("workers", ("worker", "tokens", "tokens/s", "idle"), rows))
+        print_table("workers", ("worker", "tokens", "tokens/s", "idle"), rows)
     for kind, count in report.bad.items():
-        print_line(console, f"rows without a result: {count} ({kind})")
+        print_line(f"rows without a result: {count} ({kind})")
     if report.bad:
-        print_line(console, f"their reasons are in {output}/_bad")
+        print_line(f"their reasons are in {output}/_bad")
     for loss in report.losses:
-        print_line(console, f"started anew: {loss}")
+        print_line(f"started anew: {loss}")
     if report.cut:
-        print_line(console, f"texts that were longer than the model takes, and were cut: {report.cut}")
+        print_line(f"texts that were longer than the model takes, and were cut: {report.cut}")
     if not report.texts:
-        print_line(console, "no row has a result")
+        print_line("no row has a result")
     if report.tokens_saved:
-        print_line(console, f"tokens that texts with the same beginning shared: {report.tokens_saved}")
+        print_line(f"tokens that texts with the same beginning shared: {report.tokens_saved}")
     now = f"{count_text(report.texts_now, 'text')}, {report.seconds:.1f} s, {report.tokens_a_second:,.0f} tokens/s"
     print_line(
-        console,
         f"{count_text(report.texts, 'text')}, {report.tokens} tokens, {count_text(report.shards, 'file')} in {output}; "
         f"this run: {now}",
     )
     if result.verified is not None:
         print_line(
-            console,
             f"verified: {count_text(result.verified.texts, 'text')} and {count_text(result.verified.bad, 'bad row')}, "
             "each once",
         )

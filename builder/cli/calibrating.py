@@ -7,9 +7,8 @@ import itertools
 from typing import TYPE_CHECKING
 
 from padfree.contract.names import FP8
-from rich.console import Console
 
-from .console import make_table, print_line
+from .console import print_line, print_table
 
 if TYPE_CHECKING:
     from padfree.builder.engine.progress import StageProgress
@@ -31,7 +30,7 @@ def steps_of(progress: StageProgress) -> BeginSteps:
     return begin
 
 
-def print_quantization(console: Console, quantization: QuantizationInfo | None) -> None:
+def print_quantization(quantization: QuantizationInfo | None) -> None:
     """Prints which GEMMs are in 8 bits, those that lose most first, which are not and why; nothing without any."""
     if quantization is None:
         return
@@ -44,20 +43,20 @@ def print_quantization(console: Console, quantization: QuantizationInfo | None) 
         headings.append("smoothing")
         for layer, row in zip(layers, rows, strict=False):
             row.append(_number(layer.smoothing, "g"))
-    console.print(make_table(f"GEMMs in {quantization.type}", headings, rows))
+    print_table(f"GEMMs in {quantization.type}", headings, rows)
     if len(layers) > LAYERS_SHOWN:
-        print_line(console, f"and {len(layers) - LAYERS_SHOWN} more that lose less (`quantization` in the metadata)")
+        print_line(f"and {len(layers) - LAYERS_SHOWN} more that lose less (`quantization` in the metadata)")
     if quantization.kept_gemms:
-        console.print(make_table("GEMMs in half precision", ("GEMM", "reason"), list(quantization.kept_gemms.items())))
+        print_table("GEMMs in half precision", ("GEMM", "reason"), list(quantization.kept_gemms.items()))
     if quantization.share is not None:
-        print_line(console, f"{quantization.share:.0%} of the GEMMs' multiplications are in {quantization.type}")
+        print_line(f"{quantization.share:.0%} of the GEMMs' multiplications are in {quantization.type}")
     for name, cosine in quantization.cosines.items():
-        print_line(console, f"'{name}': cosine {cosine:.5f} to half precision, mean over calibration sequences")
+        print_line(f"'{name}': cosine {cosine:.5f} to half precision, mean over calibration sequences")
     if quantization.margin is None:
-        print_line(console, "scales are those of the file that was quantised before")
+        print_line("scales are those of the file that was quantised before")
         return
     up_to = f" to {2 * quantization.margin:g}" if quantization.precision == FP8 else ""  # its scales are powers of two
-    print_line(console, f"scales from {quantization.tokens} tokens, with room for {quantization.margin:g}{up_to} times")
+    print_line(f"scales from {quantization.tokens} tokens, with room for {quantization.margin:g}{up_to} times")
 
 
 def _number(value: float | None, style: str) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from padfree.builder.errors import BuildError
 from padfree.contract.names import INTERFACES, PRECISIONS
 
-from .console import make_table, output_console, print_line, status
+from .console import output_console, print_line, print_table, status
 from .opening import opened_model
 from .option_kinds import file, integer, number, switch, value_of
 from .options import add_device_option, add_head_options, add_mask_option, add_tokenizer_option, say
@@ -152,7 +152,6 @@ def _compare(arguments: argparse.Namespace, original: Path) -> int:
     from padfree.builder.compare.report.report import write_json
     from padfree.runtime.texts import tokenizer_path
 
-    console = output_console()
     own_tokenizer = tokenizer_path(original)
     tokenizer = arguments.tokenizer or (own_tokenizer if own_tokenizer.is_file() else None)
     data = value_of(DataOptions, arguments, file=arguments.data, tokenizer=tokenizer)
@@ -160,36 +159,36 @@ def _compare(arguments: argparse.Namespace, original: Path) -> int:
     options = value_of(CompareOptions, arguments, data=data, bisect=bisects)
     if arguments.emit_polygraphy is not None:
         commands = emit(original, arguments.models, options, arguments.emit_polygraphy)
-        print_line(console, "\n".join([f"wrote {arguments.emit_polygraphy}; commands.sh in it says:", *commands]))
+        print_line("\n".join([f"wrote {arguments.emit_polygraphy}; commands.sh in it says:", *commands]))
         return 0
-    with status(console, "comparing"):
+    with status(output_console(), "comparing"):
         report = compare(original, arguments.models, options)
     if original != arguments.original:
         report = report.with_name(original, arguments.original)
-    _print_report(console, report, bisected=options.bisect)
+    _print_report(report, bisected=options.bisect)
     if arguments.json is not None:
         write_json(report, arguments.json)
-        print_line(console, f"wrote {arguments.json}")
+        print_line(f"wrote {arguments.json}")
     if arguments.html is not None:
         write_page(report, arguments.html)
-        print_line(console, f"wrote {arguments.html}")
+        print_line(f"wrote {arguments.html}")
     return 0 if report.passed else 1
 
 
-def _print_report(console: Any, report: Report, *, bisected: bool) -> None:
+def _print_report(report: Report, *, bisected: bool) -> None:
     rows = [
         (item.name, item.mask, str(item.sequences), str(item.tokens), str(item.padded_tokens))
         for item in report.batches
     ]
-    console.print(make_table("batches", ("batch", "mask", "sequence count", "tokens", "padded tokens"), rows))
+    print_table("batches", ("batch", "mask", "sequence count", "tokens", "padded tokens"), rows)
     for runner in report.runners:
-        _print_runner(console, runner, bisected=bisected)
+        _print_runner(runner, bisected=bisected)
     for note in report.notes:
-        print_line(console, note)
-    print_line(console, f"{'PASSED' if report.passed else 'FAILED'}: {report.verdict}")
+        print_line(note)
+    print_line(f"{'PASSED' if report.passed else 'FAILED'}: {report.verdict}")
 
 
-def _print_runner(console: Any, runner: RunnerReport, *, bisected: bool) -> None:
+def _print_runner(runner: RunnerReport, *, bisected: bool) -> None:
     rows = []
     for item in runner.outputs:
         for name, errors in {"all": item.total, **item.classes}.items():
@@ -197,14 +196,14 @@ def _print_runner(console: Any, runner: RunnerReport, *, bisected: bool) -> None
             rows.append((item.output if name == "all" else "", name, str(errors.rows), *figures))
     columns = ("output", "lengths", "row count", "absolute", "relative", "cosine")
     title = f"{runner.name} ({runner.precision}), {runner.run_ms:.0f} ms"
-    console.print(make_table(title, columns, rows))
+    print_table(title, columns, rows)
     if not runner.passed:
-        console.print(make_table("worst rows", WORST_COLUMNS, _worst_rows(runner)))
-    print_line(console, f"{runner.name} {runner.verdict}")
+        print_table("worst rows", WORST_COLUMNS, _worst_rows(runner))
+    print_line(f"{runner.name} {runner.verdict}")
     if bisected and runner.bisection is None:
-        print_line(console, f"{runner.name} inside: not looked into; {LOOK_INSIDE}")
+        print_line(f"{runner.name} inside: not looked into; {LOOK_INSIDE}")
     elif runner.bisection is not None:
-        print_line(console, f"{runner.name} inside: {runner.bisection.verdict}")
+        print_line(f"{runner.name} inside: {runner.bisection.verdict}")
 
 
 def _worst_rows(runner: RunnerReport) -> list[tuple[str, ...]]:

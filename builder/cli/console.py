@@ -56,17 +56,18 @@ def print_error(message: str) -> None:
     error_console().print(Text.assemble(("padfree: error: ", "bold red"), visible(message)), soft_wrap=True)
 
 
-def print_line(console: Console, text: str) -> None:
-    """Prints text as it is: brackets are no markup, long lines are not cut."""
-    console.print(Text(visible(text)), soft_wrap=True)
+def print_line(text: str, console: Console | None = None) -> None:
+    """Prints text as it is, on stdout if nothing else is said: brackets are no markup, long lines are not cut."""
+    (console or output_console()).print(Text(visible(text)), soft_wrap=True)
 
 
-def print_pairs(console: Console, pairs: Mapping[str, str]) -> None:
+def print_pairs(pairs: Mapping[str, str]) -> None:
     """Prints names with what belongs to them, indented, one below the other; a terminal breaks long ones in columns."""
+    console = output_console()
     if not console.is_terminal:
         width = max(map(len, pairs), default=0)
         for name, text in pairs.items():
-            print_line(console, f"  {name:<{width}}  {text}")
+            print_line(f"  {name:<{width}}  {text}")
         return
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
@@ -118,7 +119,7 @@ class LineHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Writes one."""
         try:
-            print_line(error_console(), self.format(record))
+            print_line(self.format(record), error_console())
         except Exception:
             self.handleError(record)
 
@@ -134,15 +135,20 @@ def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     return table
 
 
-def facts_table(title: str, facts: Mapping[str, Any]) -> Table:
-    """Two columns, one fact a row; lists and objects become short text."""
-    return make_table(title, ("fact", "value"), [(name, short(value)) for name, value in facts.items()])
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints a table on stdout."""
+    output_console().print(make_table(title, columns, rows))
 
 
-def print_phases(console: Console, seconds: Mapping[str, float]) -> None:
+def print_facts(title: str, facts: Mapping[str, Any]) -> None:
+    """Prints a table of two columns, one fact a row; lists and objects become short text."""
+    print_table(title, ("fact", "value"), [(name, short(value)) for name, value in facts.items()])
+
+
+def print_phases(seconds: Mapping[str, float]) -> None:
     """Prints where the time went."""
     rows = [(name, f"{phase_seconds:.2f}") for name, phase_seconds in seconds.items()]
-    console.print(make_table("where the time went", ("phase", "seconds"), rows))
+    print_table("where the time went", ("phase", "seconds"), rows)
 
 
 def short(value: Any) -> str:

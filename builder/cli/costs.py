@@ -9,7 +9,7 @@ from typing import Any
 
 from padfree.builder.errors import BuildError
 
-from .console import make_table, output_console, print_line
+from .console import print_line, print_table
 from .option_kinds import integer, word
 from .options import add_device_option, add_output_option, add_revision_option
 from .row_progress import show_batches
@@ -71,14 +71,13 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         costs = measure_costs(session, **grid, environment=facts, on_run=lambda tokens: ran(1, tokens))
     write_files([(arguments.output, costs.to_json().encode())])
-    console = output_console()
     columns = ("tokens", *(f"{batch} x" for batch in costs.batches))
     rows = [
         (str(length), *("-" if cost is None else f"{cost:.3f}" for cost in row))
         for length, row in zip(costs.lengths, costs.cost_ms, strict=True)
     ]
-    console.print(make_table(f"milliseconds per run, {costs.interface}", columns, rows))
-    print_line(console, f"written: {arguments.output}")
+    print_table(f"milliseconds per run, {costs.interface}", columns, rows)
+    print_line(f"written: {arguments.output}")
     return 0
 
 

@@ -6,9 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-from .console import make_table, print_line
+from .console import print_line, print_table
 
 if TYPE_CHECKING:
     from padfree.builder.coverage import NearMiss
@@ -26,30 +24,30 @@ KEPT_SHOWN = 12  # tensors that stay float32
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def print_coverage(console: Console, report: Mapping[str, Any]) -> None:
+def print_coverage(report: Mapping[str, Any]) -> None:
     """Prints a coverage report: costs where it has them, the passes, every near miss, and the verdict at the end."""
     from padfree.builder.coverage import near_misses
 
     costs = report.get("costs")
     for note in report.get("notes", []):
-        print_line(console, f"note: {note}")
+        print_line(f"note: {note}")
     if costs:
-        _print_costs(console, costs, report["products"]["uncounted"])
+        _print_costs(costs, report["products"]["uncounted"])
     rows = [(item["name"], str(item["replaced"]), str(len(item["missed"]))) for item in report["passes"]]
-    console.print(make_table("passes", ("pass", "replaced count", "missed count"), rows))
+    print_table("passes", ("pass", "replaced count", "missed count"), rows)
     misses = [(item.where or "-", miss_text(item)) for item in near_misses(report)]
     if misses:
-        console.print(make_table("near misses", ("pass", "reason"), misses))
+        print_table("near misses", ("pass", "reason"), misses)
     for reason in right_padded_reasons(report):
-        print_line(console, f"masks must be right-padded: {reason}")
+        print_line(f"masks must be right-padded: {reason}")
     for reason in report.get("contiguous_because", []):
-        print_line(console, f"masks must be contiguous: {reason}")
+        print_line(f"masks must be contiguous: {reason}")
     for name, ids in report.get("excluded_ids", {}).items():
         ids_text = ", ".join(str(value) for value in ids[:3]) + (", ..." if len(ids) > 3 else "")
-        print_line(console, f"'{name}' must not hold {ids_text} inside a sequence: the model takes it for padding")
+        print_line(f"'{name}' must not hold {ids_text} inside a sequence: the model takes it for padding")
     if costs and costs["flop_ratio"] is not None:
-        _print_speed_up(console, costs)
-    print_line(console, verdict(report))
+        _print_speed_up(costs)
+    print_line(verdict(report))
 
 
 def miss_text(item: NearMiss) -> str:
@@ -97,10 +95,10 @@ def shares(report: Mapping[str, Any]) -> str:
     return f"{' and '.join(shares)} {'are' if len(shares) > 1 else 'is'} packed"
 
 
-def print_outputs(console: Console, outputs: list[Mapping[str, Any]]) -> None:
+def print_outputs(outputs: list[Mapping[str, Any]]) -> None:
     """Prints the layout of every output."""
     rows = [(item["name"], item["layout"], _holds(item), item["dtype"]) for item in outputs]
-    console.print(make_table("outputs", ("output", "layout", "holds", "type"), rows))
+    print_table("outputs", ("output", "layout", "holds", "type"), rows)
 
 
 def _holds(output: Mapping[str, Any]) -> str:
@@ -109,7 +107,7 @@ def _holds(output: Mapping[str, Any]) -> str:
     return LAYOUTS[output["layout"]]
 
 
-def print_kept_float32(console: Console, metadata: Mapping[str, Any]) -> None:
+def print_kept_float32(metadata: Mapping[str, Any]) -> None:
     """Prints why a model is bf16 that might have been fp16, or which tensors of an fp16 model stay float32 and why.
 
     And what was taken out of a quantised file.
@@ -121,30 +119,26 @@ def print_kept_float32(console: Console, metadata: Mapping[str, Any]) -> None:
             "; --precision fp8 or int8 with --calibrate puts GEMMs into 8 bits, and int8 with --keep-scales as before"
         )
         print_line(
-            console,
             f"the file was quantised ({', '.join(unquantized['types'])}): {unquantized['weights']} weights are the "
             "numbers that its own stand for"
             f"{f', and its {activations} roundings of activations were taken out' * bool(activations)}"
             f"{advice * ('quantization' not in metadata)}",
         )
     if "bf16_because" in metadata:
-        print_line(console, f"bf16, as fp16 does not fit: {metadata['bf16_because']}")
+        print_line(f"bf16, as fp16 does not fit: {metadata['bf16_because']}")
     in_float32 = list(metadata.get("kept_float32", {}).items())
     if not in_float32:
         return
-    console.print(
-        make_table("float32, with the nodes that make and read it", ("tensor", "reason"), in_float32[:KEPT_SHOWN])
-    )
+    print_table("float32, with the nodes that make and read it", ("tensor", "reason"), in_float32[:KEPT_SHOWN])
     if len(in_float32) > KEPT_SHOWN:
-        print_line(console, f"and {len(in_float32) - KEPT_SHOWN} more tensors (`kept_float32` in the metadata)")
+        print_line(f"and {len(in_float32) - KEPT_SHOWN} more tensors (`kept_float32` in the metadata)")
 
 
-def _print_costs(console: Console, costs: Mapping[str, Any], uncounted: list[str]) -> None:
+def _print_costs(costs: Mapping[str, Any], uncounted: list[str]) -> None:
     from padfree.onnx_tools import percent
 
     lengths = costs["lengths"]
     print_line(
-        console,
         f"for {lengths['batch']} sequences of {lengths['mean']:g} tokens on average and at most {lengths['max']} "
         f"({lengths['tokens']:.0f} tokens, {lengths['slots']} slots with padding):",
     )
@@ -160,17 +154,16 @@ def _print_costs(console: Console, costs: Mapping[str, Any], uncounted: list[str
         if part["original_flops"] or part["rewritten_flops"]
     ]
     columns = ("part", "packed share", "original FLOPs", "rewritten FLOPs", "of these padded")
-    console.print(make_table("GEMMs", columns, rows))
+    print_table("GEMMs", columns, rows)
     if uncounted:
         more = f" and {len(uncounted) - 1} more" if len(uncounted) > 1 else ""
-        print_line(console, f"not counted, for their sizes are not known: {uncounted[0]}{more}")
+        print_line(f"not counted, for their sizes are not known: {uncounted[0]}{more}")
 
 
-def _print_speed_up(console: Console, costs: Mapping[str, Any]) -> None:
+def _print_speed_up(costs: Mapping[str, Any]) -> None:
     roofline = costs["roofline"]
     times = " to ".join(microseconds(roofline[name]) for name in ("original_us", "rewritten_us"))
     print_line(
-        console,
         f"expected of the GEMMs alone: {costs['flop_ratio']:.2f} x fewer FLOPs; {roofline['ratio']:.2f} x "
         f"faster by the roofline of one {roofline['gpu'].upper()} in fp16 ({times} at {roofline['tflops']:g} TFLOP/s, "
         f"{roofline['gb_s']:g} GB/s); `padfree bench` measures the whole",

@@ -8,9 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from .console import error_console, make_table, output_console, print_line
+from .console import error_console, print_line, print_table
 from .coverage import print_coverage
 from .option_kinds import switch
 
@@ -47,7 +45,6 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.onnx_tools import load_model
     from padfree.onnx_tools.synthetic import bert_model
 
-    console = output_console()
     texts = (DEMO_DATA / "texts.txt").read_text(encoding="utf-8").splitlines()
     few = pick_evenly(texts, QUICK_TEXTS if arguments.quick else BASE_TEXTS)
     layers = QUICK_LAYERS if arguments.quick else BASE_LAYERS
@@ -55,32 +52,32 @@ def run(arguments: argparse.Namespace) -> int:
     comparisons: list[Comparison] = []
     with tempfile.TemporaryDirectory(prefix="padfree-demo-") as name:
         folder = Path(name)
-        print_line(console, f"{TINY}: an exported BERT; rewriting, then running original and rewritten ...")
+        print_line(f"{TINY}: an exported BERT; rewriting, then running original and rewritten ...")
         tiny = prepare(TINY, load_model(DEMO_DATA / "bert_tiny.onnx"), few if arguments.quick else texts, folder)
-        _print_batch(console, tiny)
+        _print_batch(tiny)
         comparisons.append(compare_on_cpu(tiny))
-        print_line(console, f"{BASE}: random weights, {layers} layers; the same ...")
+        print_line(f"{BASE}: random weights, {layers} layers; the same ...")
         base = prepare(BASE, bert_model(num_layers=layers), few, folder)
-        _print_batch(console, base)
+        _print_batch(base)
         comparisons.append(compare_on_cpu(base))
         if not missing:
-            print_line(console, f"{BASE}: building padded and packed engines for all texts, a minute or two each ...")
+            print_line(f"{BASE}: building padded and packed engines for all texts, a minute or two each ...")
             with make_progress(error_console()) as progress:
                 comparisons.append(compare_on_gpu(with_texts(base, texts), folder, progress))
-    _print_comparisons(console, comparisons)
+    _print_comparisons(comparisons)
     if missing:
         reasons = "; ".join(f"{finding.name}: {finding.detail}" for finding in missing)
-        print_line(console, f"No engines were built here ({reasons}). `padfree doctor` says what to do.")
+        print_line(f"No engines were built here ({reasons}). `padfree doctor` says what to do.")
     return 0
 
 
-def _print_batch(console: Console, model: DemoModel) -> None:
-    print_coverage(console, model.coverage)
+def _print_batch(model: DemoModel) -> None:
+    print_coverage(model.coverage)
     lengths = sorted(model.batch.seq_lens.tolist())
-    print_line(console, f"{len(lengths)} texts of {lengths[0]} to {lengths[-1]} tokens, {sum(lengths)} in all")
+    print_line(f"{len(lengths)} texts of {lengths[0]} to {lengths[-1]} tokens, {sum(lengths)} in all")
 
 
-def _print_comparisons(console: Console, comparisons: list[Comparison]) -> None:
+def _print_comparisons(comparisons: list[Comparison]) -> None:
     """A column for each comparison, which fits 80 columns of a terminal."""
     rows = {
         "runs in": [item.engine for item in comparisons],
@@ -94,4 +91,4 @@ def _print_comparisons(console: Console, comparisons: list[Comparison]) -> None:
     }
     columns = ("", *(item.name for item in comparisons))
     table = [(name, *values) for name, values in rows.items()]
-    console.print(make_table("original (padded) and rewritten (packed): same answers, fewer tokens", columns, table))
+    print_table("original (padded) and rewritten (packed): same answers, fewer tokens", columns, table)

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from padfree.builder.errors import BuildError
 
-from .console import make_table, output_console, print_line
+from .console import print_line, print_table
 from .option_kinds import file, integer, switch, word
 
 REQUIRABLE = ("python", "gpu", "driver", "tensorrt", "library", "registration", "compiler", "nvcc", "headers")
@@ -64,18 +64,17 @@ def run(arguments: argparse.Namespace) -> int:
         if name not in REQUIRABLE:
             raise BuildError(f"--require {name}: unknown, allowed: {', '.join(REQUIRABLE)}; correct the list")
     findings = diagnose()
-    console = output_console()
     failures = [f for f in findings if f.state == "problem" or (f.state == "missing" and f.name in required_names)]
     uses = capabilities(findings)
     if arguments.json:
-        print_line(console, json.dumps({"findings": [asdict(f) for f in findings], "works": uses}, indent=2))
+        print_line(json.dumps({"findings": [asdict(f) for f in findings], "works": uses}, indent=2))
         return 1 if failures else 0
     rows = [(f.name, f.state, f.detail) for f in findings]
-    console.print(make_table("this machine", ("part", "state", "detail"), rows))
-    console.print(make_table("what works here", ("use", "works"), [(k, "yes" if v else "no") for k, v in uses.items()]))
+    print_table("this machine", ("part", "state", "detail"), rows)
+    print_table("what works here", ("use", "works"), [(k, "yes" if v else "no") for k, v in uses.items()])
     for finding in findings:
         if finding.state != "ok" and finding.next_step:
-            print_line(console, f"{finding.name}: {finding.next_step}")
+            print_line(f"{finding.name}: {finding.next_step}")
     if uses[ENGINES]:
-        print_line(console, "whether every operator is right on this GPU: padfree doctor --check")
+        print_line("whether every operator is right on this GPU: padfree doctor --check")
     return 1 if failures else 0

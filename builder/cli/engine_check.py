@@ -7,19 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from .console import make_table, output_console, print_line
+from .console import print_line, print_table
 
 ERRORS = ("relative", "absolute", "cosine", "equal")
 COLUMNS = ("output", *ERRORS, "worst in batch", "allowed relative")
 
 
-def print_engine_check(console: Console, metadata: Mapping[str, Any]) -> None:
+def print_engine_check(metadata: Mapping[str, Any]) -> None:
     """A table of a plan's metadata: the errors of every output; a line where nothing was checked."""
     check = metadata.get("check")
     if check is None:
-        print_line(console, "the engine's answers were not checked")
+        print_line("the engine's answers were not checked")
         return
     try:
         rows = [
@@ -28,11 +26,11 @@ def print_engine_check(console: Console, metadata: Mapping[str, Any]) -> None:
         ]
         title, others = f"the engine's answers beside {check['reference']}", list(check["not_compared"])
     except (KeyError, TypeError, AttributeError, ValueError):  # anybody may have written it
-        print_line(console, "what is kept of the check of the engine's answers is damaged")
+        print_line("what is kept of the check of the engine's answers is damaged")
         return
-    console.print(make_table(title, COLUMNS, rows))
+    print_table(title, COLUMNS, rows)
     for name in others:
-        print_line(console, f"output '{name}' was not compared: which of its numbers are a sequence's is not known")
+        print_line(f"output '{name}' was not compared: which of its numbers are a sequence's is not known")
 
 
 def engine_check_line(metadata: Mapping[str, Any]) -> str:
@@ -65,7 +63,6 @@ def check_plan(plan: Path, device: int) -> int:
     from padfree.builder.engine_check.again import repeat_check
     from padfree.runtime import Session
 
-    console = output_console()
     with Session(plan, device=device, allow_other_gpu=True, cuda_graphs=False) as session:
         answers = list(repeat_check(session.backend, session.metadata, str(plan)))
     rows = [
@@ -73,9 +70,9 @@ def check_plan(plan: Path, device: int) -> int:
         for item in answers
     ]
     columns = ("batch", "output", "error", "same bits", "result")
-    console.print(make_table(f"{plan}, beside the answers that are kept with it", columns, rows))
+    print_table(f"{plan}, beside the answers that are kept with it", columns, rows)
     wrong = sum(not item.is_right for item in answers)
-    print_line(console, f"{len(answers)} answers: {len(answers) - wrong} right, {wrong} wrong")
+    print_line(f"{len(answers)} answers: {len(answers) - wrong} right, {wrong} wrong")
     return 1 if wrong or not answers else 0
 
 

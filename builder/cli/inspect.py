@@ -11,10 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from padfree.builder.errors import BuildError
-from rich.console import Console
 
 from .calibrating import print_quantization
-from .console import error_console, facts_table, make_table, output_console, print_line, status
+from .console import (
+    error_console,
+    print_facts,
+    print_line,
+    print_table,
+    status,
+)
 from .coverage import print_coverage, print_kept_float32, print_outputs
 from .engine_check import print_engine_check
 from .measurements import measured_lines, print_measured
@@ -89,7 +94,6 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.lengths import choose_lengths
     from padfree.onnx_tools import ModelFileError, RewriteError
 
-    console = output_console()
     _check_plot(arguments)
     try:
         with (
@@ -100,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
             texts = None if arguments.texts is None else _measure(arguments, source.path, inspected)
     except RewriteError as error:
         if arguments.json and not isinstance(error, ModelFileError):
-            print_line(console, json.dumps({"file": str(arguments.model), "kind": "refused", "reason": str(error)}))
+            print_line(json.dumps({"file": str(arguments.model), "kind": "refused", "reason": str(error)}))
         raise
     cut = (inspected.metadata.get("text") or {}).get("max_length")
     lengths = choose_lengths(inspected.limit, arguments.batch, arguments.mean_length, arguments.max_length, cut=cut)
@@ -113,19 +117,19 @@ def run(arguments: argparse.Namespace) -> int:
         **({} if texts is None else {"texts": texts.to_dict()}),
     }
     if arguments.json:
-        print_line(console, json.dumps(details, indent=2))
+        print_line(json.dumps(details, indent=2))
     else:
         if arguments.verbose:
-            _print(console, inspected, details)
-        print_summary(console, _summary(arguments, inspected, details))
+            _print(inspected, details)
+        print_summary(_summary(arguments, inspected, details))
         if texts is not None:
-            print_text_lengths(console, texts)
+            print_text_lengths(texts)
     if texts is not None and arguments.plot is not None:
         from padfree.builder.text_plot import draw_text_lengths
 
         draw_text_lengths(texts, f"{arguments.texts.name} in tokens of {arguments.model.name}", arguments.plot)
         if not arguments.json:
-            print_line(console, f"wrote {arguments.plot}")
+            print_line(f"wrote {arguments.plot}")
     if arguments.strict:
         require_complete(coverage or {}, str(inspected.path))
     return 0
@@ -198,12 +202,11 @@ def _sizes(output: Mapping[str, Any]) -> str:
     return f"[{', '.join(dims + [str(size or '?') for size in shape[len(dims) :]])}]"
 
 
-def _print(console: Console, inspected: Inspection, report: Mapping[str, Any]) -> None:
-    print_line(console, f"{inspected.path}: {KINDS[inspected.kind]}")
+def _print(inspected: Inspection, report: Mapping[str, Any]) -> None:
+    print_line(f"{inspected.path}: {KINDS[inspected.kind]}")
     layers, width = report["num_layers"], report.get("hidden_size")
     size = "" if width is None else f", hidden size {width}"  # that of what PadfreeAttention gives
     print_line(
-        console,
         f"{report['interface']} interface, {_types(inspected)}, {layers} PadfreeAttention layer{'s' * (layers != 1)}"
         f"{size}, sequences of {_longest(report.get('max_positions'))}{_cut_text(report)}; padfree {report['version']}",
     )
@@ -211,26 +214,26 @@ def _print(console: Console, inspected: Inspection, report: Mapping[str, Any]) -
         (item["name"], item["role"], item["dtype"], "-" if item.get("limit") is None else f"0..{item['limit'] - 1}")
         for item in report["inputs"]
     ]
-    console.print(make_table("inputs", ("input", "role", "type", "values"), rows))
-    print_outputs(console, report["outputs"])
-    print_kept_float32(console, report)
-    print_quantization(console, inspected.quantization)
+    print_table("inputs", ("input", "role", "type", "values"), rows)
+    print_outputs(report["outputs"])
+    print_kept_float32(report)
+    print_quantization(inspected.quantization)
     if report.get("text"):
-        console.print(facts_table("texts", report["text"]))
+        print_facts("texts", report["text"])
     plugin_layers = report.get("engine", {}).get("plugin_layers")
     columns = ("operator", "count") if plugin_layers is None else ("operator", "graph count", "engine count")
     plugins = [
         (name, str(count), *([] if plugin_layers is None else [str(plugin_layers.get(name, 0))]))
         for name, count in (report.get("plugins") or {}).items()
     ]
-    console.print(make_table("plugins", columns, plugins))
+    print_table("plugins", columns, plugins)
     if "engine" in report:
         elsewhere = ("plugin_layers", "measured")
-        console.print(facts_table("engine", {k: v for k, v in report["engine"].items() if k not in elsewhere}))
-        print_measured(console, report["engine"])
-        print_engine_check(console, report)
+        print_facts("engine", {k: v for k, v in report["engine"].items() if k not in elsewhere})
+        print_measured(report["engine"])
+        print_engine_check(report)
     if report["coverage"]:
-        print_coverage(console, report["coverage"])
+        print_coverage(report["coverage"])
 
 
 def _types(inspected: Inspection) -> str:

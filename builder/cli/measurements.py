@@ -6,9 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
-
-from .console import make_table, print_line
+from .console import print_line, print_table
 from .summary import Line
 
 DAMAGED_TEXT = "what is kept of the measurement of GEMMs and norms is damaged"
@@ -16,7 +14,7 @@ _ERRORS = (KeyError, TypeError, AttributeError, ValueError, IndexError)
 """What reading metadata may raise that anybody may have written."""
 
 
-def print_measured(console: Console, engine: Mapping[str, Any]) -> None:
+def print_measured(engine: Mapping[str, Any]) -> None:
     """A table of the engines that were timed, and TensorRT's padded one; nothing where none were."""
     entry = engine.get("measured")
     if entry is None:
@@ -28,9 +26,9 @@ def print_measured(console: Console, engine: Mapping[str, Any]) -> None:
         last = _number(padded["short_ms"]) if "short_ms" in padded else "-"
         rows.append(("TensorRT's, padded", "-", "-", last, str(padded.get("problem", ""))))
     except _ERRORS:
-        print_line(console, DAMAGED_TEXT)
+        print_line(DAMAGED_TEXT)
         return
-    console.print(make_table("engines that were timed", columns, rows))
+    print_table("engines that were timed", columns, rows)
 
 
 def measured_lines(engine: Mapping[str, Any]) -> list[Line]:

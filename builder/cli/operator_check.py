@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .console import error_console, make_table, output_console, print_line, status
+from .console import error_console, print_line, print_table, status
 
 if TYPE_CHECKING:
     from padfree.builder.operator_check.checking import CaseResult
@@ -40,24 +40,23 @@ def check_operators(arguments: argparse.Namespace) -> int:
         for result in check_all(arguments.device, environment):
             results.append(result)
             working.update(f"{len(results)} of {len(all_cases())}: {result.operator}, {result.variant}, {result.kind}")
-    console = output_console()
     report = make_report(results, environment, version())
     if arguments.json:
-        print_line(console, json.dumps(report, indent=2))
+        print_line(json.dumps(report, indent=2))
     else:
-        _show(console, results, report)
+        _show(results, report)
     return 0 if is_right(results) else 1
 
 
-def _show(console: Any, results: Sequence[CaseResult], report: dict[str, Any]) -> None:
+def _show(results: Sequence[CaseResult], report: dict[str, Any]) -> None:
     gpu = report["gpu"] or {"name": "this GPU", "copy_gb_s": 0.0}
     title = f"operators on {gpu['name']}, TensorRT {report['tensorrt']}; a copy moves {gpu['copy_gb_s']:.0f} GB/s"
-    console.print(make_table(title, COLUMNS, [_row(item) for item in results]))
+    print_table(title, COLUMNS, [_row(item) for item in results])
     for item in results:
         if item.detail:
-            print_line(console, f"{item.operator}, {item.variant}, {item.kind}: {item.detail}")
+            print_line(f"{item.operator}, {item.variant}, {item.kind}: {item.detail}")
     counts = ", ".join(f"{count} {state}" for state, count in report["counts"].items())
-    print_line(console, f"{len(results)} checks: {counts}; for a report: {REPORT}")
+    print_line(f"{len(results)} checks: {counts}; for a report: {REPORT}")
 
 
 def _row(item: CaseResult) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from padfree.contract.names import ONNX_SUFFIX, WHOLE
 from padfree.contract.phases import WRITING, Phases
 
 from .calibrating import print_quantization, steps_of
-from .console import output_console, print_phases
+from .console import print_phases
 from .coverage import print_coverage, print_kept_float32, print_outputs
 from .opening import opened_model
 from .option_kinds import file
@@ -107,7 +107,6 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.onnx_tools import save_model
     from padfree.runtime import parse_metadata
 
-    console = output_console()
     outputs = [("-o", arguments.output), ("the tokenizer", tokenizer_destination(arguments.output))]
     check_destinations([*outputs, ("--report", arguments.report)], [("the model", arguments.model)])
     _check_suffixes(arguments.output, arguments.report)
@@ -136,12 +135,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.report is not None:
         write_files([(arguments.report, report_json(coverage))])
     if arguments.verbose:
-        print_phases(console, phases.seconds)
-        print_outputs(console, metadata["outputs"])
-        print_kept_float32(console, metadata)
-        print_quantization(console, parse_metadata(metadata, str(arguments.output)).quantization)
-        print_coverage(console, coverage)
-    print_summary(console, _summary(arguments, metadata, coverage, [path for path, _ in more_files]))
+        print_phases(phases.seconds)
+        print_outputs(metadata["outputs"])
+        print_kept_float32(metadata)
+        print_quantization(parse_metadata(metadata, str(arguments.output)).quantization)
+        print_coverage(coverage)
+    print_summary(_summary(arguments, metadata, coverage, [path for path, _ in more_files]))
     return 0
 
 

@@ -220,7 +220,7 @@ def _names(text: str | None) -> tuple[str, ...]:
 
 def say(line: str) -> None:
     """Tells the user, on stderr, what was chosen for them."""
-    print_line(error_console(), line)
+    print_line(line, error_console())
 
 
 def add_profile_options(parser: argparse.ArgumentParser) -> None:

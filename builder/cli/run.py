@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from padfree.builder.errors import BuildError
 
-from .console import count_text, make_table, output_console, print_line
+from .console import count_text, print_line, print_table
 from .option_kinds import file, switch, word
 from .options import (
     add_device_option,
@@ -111,14 +111,13 @@ def run(arguments: argparse.Namespace) -> int:
         metadata = session.metadata
     write_results(arguments.output, results, metadata)
     ids = request[metadata.ids_input().name]
-    console = output_console()
     rows = [
         (item.name, item.layout, str(list(results[item.name][0].shape)) if ids else "-") for item in metadata.outputs
     ]
-    console.print(make_table("results", ("output", "layout", "shape of the first"), rows))
+    print_table("results", ("output", "layout", "shape of the first"), rows)
     tokens = sum(len(row) for row in ids)
     summary_text = f"{count_text(len(ids), 'sequence')}, {count_text(tokens, 'token')}, {elapsed_ms:.1f} ms"
-    print_line(console, f"{summary_text}; wrote {arguments.output}")
+    print_line(f"{summary_text}; wrote {arguments.output}")
     return 0
 
 
@@ -154,7 +153,7 @@ def _write_answers(arguments: argparse.Namespace, session: Session, model: Path,
         )
         answers = answers_of(answering, texts, inputs, arguments.prompt)
     write_answers(arguments.output, texts, answers)
-    print_line(output_console(), f"{count_text(len(texts), 'text')} ({answering.kind}); wrote {arguments.output}")
+    print_line(f"{count_text(len(texts), 'text')} ({answering.kind}); wrote {arguments.output}")
     return 0
 
 

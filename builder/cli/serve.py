@@ -11,7 +11,7 @@ from typing import Any
 from padfree.builder.errors import BuildError
 
 from .arguments import Parser
-from .console import output_console, print_line, print_pairs
+from .console import print_line, print_pairs
 from .option_kinds import file, integer, number, switch, value_of, word
 from .options import add_device_option, add_other_gpu_option, add_revision_option, add_tokenizer_option, say
 
@@ -141,7 +141,6 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.contexts < 1:
         raise BuildError(f"--contexts {arguments.contexts}: allowed: 1 or more; leave it out for 2")
     options, choices = _options(arguments), _choices(arguments)
-    console = output_console()
     with runnable(arguments.model, revision=arguments.revision, say=say) as model:
         serve(
             model,
@@ -152,8 +151,8 @@ def _run(arguments: argparse.Namespace) -> int:
             contexts=arguments.contexts,
             cuda_graphs=arguments.cuda_graphs,
             ends_process=True,
-            on_ready=lambda url: print_line(console, f"serving {arguments.model} at {url}"),
-            on_summary=lambda pairs: print_pairs(console, pairs),
+            on_ready=lambda url: print_line(f"serving {arguments.model} at {url}"),
+            on_summary=lambda pairs: print_pairs(pairs),
         )
     return 0
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from padfree.builder.errors import BuildError
 
-from .console import error_console, make_table, output_console, print_line, status
+from .console import error_console, print_line, print_table, status
 from .option_kinds import file, integer, number, word
 
 if TYPE_CHECKING:
@@ -141,7 +141,6 @@ def _print(summaries: Sequence[Summary], title: str) -> None:
     def ms(value: float | None) -> str:
         return "-" if value is None else f"{value:.2f}"
 
-    console = output_console()
     columns = ("policy", "offered/s", "answered/s", "p50 ms", "p99 ms", "padding", "requests per run", "busy", "lost")
     rows = [
         (
@@ -157,5 +156,5 @@ def _print(summaries: Sequence[Summary], title: str) -> None:
         )
         for item in summaries
     ]
-    console.print(make_table(title, columns, rows))
-    print_line(console, "lost: requests that found the queue full, or could not be answered before their deadline")
+    print_table(title, columns, rows)
+    print_line("lost: requests that found the queue full, or could not be answered before their deadline")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from padfree.contract.texts import PAIRS
-from rich.console import Console
 
 from .console import count_text, print_line
 
@@ -29,10 +28,10 @@ def add_verbose_option(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("-v", "--verbose", action="store_true", help=f"also show {what}")
 
 
-def print_summary(console: Console, lines: Sequence[Line]) -> None:
+def print_summary(lines: Sequence[Line]) -> None:
     """Prints lines, what they are about in a column of its own."""
     for name, text in lines:
-        print_line(console, f"{name + ':':9}{text}")
+        print_line(f"{name + ':':9}{text}")
 
 
 def rewriting_lines(

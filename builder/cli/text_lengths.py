@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from .console import count_text, make_table, print_line
+from .console import count_text, print_line, print_table
 
 if TYPE_CHECKING:
     from padfree.builder.text_lengths import TextLengths
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
 _BAR = 40  # letters of the longest
 
 
-def print_text_lengths(console: Console, text_lengths: TextLengths) -> None:
+def print_text_lengths(text_lengths: TextLengths) -> None:
     """Prints lengths, and the share of padding by batch size."""
     from padfree.builder.text_lengths import BATCHES
 
@@ -25,25 +23,21 @@ def print_text_lengths(console: Console, text_lengths: TextLengths) -> None:
         (f"{low} to {high}", f"{texts}", "#" * round(_BAR * texts / most))
         for low, high, texts in text_lengths.buckets()
     ]
-    console.print(make_table("lengths of the texts", ("tokens", "text count", ""), rows))
+    print_table("lengths of the texts", ("tokens", "text count", ""), rows)
     half, *others = (f"{percent} % have at most {most}" for percent, most in text_lengths.percentiles().items())
     print_line(
-        console,
         f"{count_text(count, 'text')}, {sum(text_lengths.lengths)} tokens, {text_lengths.mean:.1f} on average; {half}, "
         f"{', '.join(others)}; the longest {max(text_lengths.lengths)}",
     )
     if text_lengths.cut:
-        print_line(
-            console, f"{count_text(text_lengths.cut, 'text')} had more tokens than the model takes, and were cut"
-        )
+        print_line(f"{count_text(text_lengths.cut, 'text')} had more tokens than the model takes, and were cut")
     shares = [
         (f"{batch}", *(f"{100 * text_lengths.padding(batch, in_order_of_length=each):.0f} %" for each in (False, True)))
         for batch in BATCHES
     ]
-    console.print(make_table("padding, of all slots", ("texts in a batch", "as they come", "sorted by length"), shares))
+    print_table("padding, of all slots", ("texts in a batch", "as they come", "sorted by length"), shares)
     saving = text_lengths.padding(32)
     print_line(
-        console,
         f"padded in batches of 32 as they come, {1 / (1 - saving):.1f} times as many tokens are computed: without "
         f"padding {100 * saving:.0f} % of that work is left out",
     )

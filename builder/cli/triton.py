@@ -8,7 +8,7 @@ from pathlib import Path
 from shlex import join, quote
 from typing import TYPE_CHECKING
 
-from .console import make_table, output_console, print_line
+from .console import print_line, print_table
 from .option_kinds import file, integer, switch, value_of, word
 from .options import add_revision_option, say
 
@@ -127,26 +127,24 @@ def run(arguments: argparse.Namespace) -> int:
         repository = write_repository(
             model, arguments.output, options, version=arguments.version, overwrite=arguments.overwrite
         )
-    console = output_console()
-    console.print(make_table("models", ("model", "takes", "gives"), _rows(repository)))
-    print_line(console, f"wrote {repository.folder} for {repository.server.image or 'a server of your own'}")
+    print_table("models", ("model", "takes", "gives"), _rows(repository))
+    print_line(f"wrote {repository.folder} for {repository.server.image or 'a server of your own'}")
     if line := _backend_line(repository):
-        print_line(console, line)
+        print_line(line)
     if line := _tokenizer_line(repository):
-        print_line(console, line)
+        print_line(line)
     if repository.server.has_known_holes:
         print_line(
-            console,
             f"the server of {repository.server.release} has security holes through which callers can run code: serve "
             f"with {SAFE_RELEASE} or newer, or admit only callers that you trust",
         )
     was = "was there already" if repository.there else "is new"
-    print_line(console, f"version {repository.version} of {', '.join(repository.models)} {was}")
+    print_line(f"version {repository.version} of {', '.join(repository.models)} {was}")
     others = [needs.model for needs in repository.needs if needs.model not in repository.models]
     if others:
-        print_line(console, f"the server's image is for {', '.join(others)} too: build it again")
+        print_line(f"the server's image is for {', '.join(others)} too: build it again")
     for line in _next_steps(repository):
-        print_line(console, line)
+        print_line(line)
     return 0
 
 

@@ -13,7 +13,7 @@ from padfree.contract.metadata import Metadata
 from padfree.runtime.triton.items import SEQ_LENS
 
 from .serving import ServedModel
-from .tensors import set_dims
+from .tensors import SHOWN_TYPES, data_type, output_dims, set_dims, type_of
 
 CONFIG_FILE = "config.pbtxt"
 HEADER = "# Written by `padfree triton`; docs/reference/triton-repositories.md of padfree explains every field.\n"
@@ -50,11 +50,14 @@ def read_text(path: Path) -> Any:
     return text_format.Parse(path.read_text("utf-8"), protobuf().ModelConfig())
 
 
-def new_config(name: str, max_batch: int) -> Any:
-    """A configuration with name and batch size. The batch size is explicit: the server completes what is missing."""
+def new_config(name: str, max_batch: int, backend: str = "", file: str = "") -> Any:
+    """A configuration with name and batch size. The batch size is explicit: the server completes what is missing.
+
+    `backend` runs the model, from `file` in the version's folder; an ensemble has neither.
+    """
     config = protobuf().ModelConfig()
-    config.name = name
-    config.max_batch_size = max_batch
+    config.name, config.max_batch_size = name, max_batch
+    config.backend, config.default_model_filename = backend, file
     return config
 
 
@@ -79,7 +82,7 @@ def add_sequence_inputs(
     for item in metadata.sequence_inputs():
         if names is not None and item.name not in names:
             continue
-        add_input(config, item.name, "TYPE_FP32" if item.holds_floats else "TYPE_INT32", [item.width or 1])
+        add_input(config, item.name, type_of(item), [item.width or 1])
         if as_the_engine and item.width is None:
             config.input[-1].reshape.SetInParent()
 
@@ -87,6 +90,14 @@ def add_sequence_inputs(
 def add_seq_lens(config: Any) -> None:
     """Adds the input that says how many tokens of each row count, where rows differ."""
     add_input(config, SEQ_LENS, "TYPE_INT32", [1], optional=True)
+
+
+def add_outputs(config: Any, served_model: ServedModel) -> list[str]:
+    """Adds the model's outputs as its backend gives them; returns their names."""
+    for output in served_model.metadata.outputs:
+        shown = SHOWN_TYPES.get(output.dtype, output.dtype) if served_model.backend == "python" else output.dtype
+        add_output(config, output.name, data_type(protobuf(), shown), output_dims(output))
+    return [output.name for output in served_model.metadata.outputs]
 
 
 def add_output(config: Any, name: str, data_type: int, dims: list[int]) -> None:
@@ -103,6 +114,13 @@ def add_batching(config: Any, served_model: ServedModel, *, delays: bool = True)
     batching.max_queue_delay_microseconds = served_model.options.max_queue_delay_us if delays else 0
     if served_model.options.max_queue_size:
         batching.default_queue_policy.max_queue_size = served_model.options.max_queue_size
+
+
+def add_serving(config: Any, served_model: ServedModel) -> None:
+    """The dynamic batcher, and the instances: those of plans are on the user's GPUs."""
+    add_batching(config, served_model)
+    options = served_model.options
+    add_instances(config, options.instances, on_gpu=served_model.is_plan, gpus=options.gpus)
 
 
 def add_instances(config: Any, count: int, *, on_gpu: bool, gpus: Sequence[int] | None = None) -> None:

@@ -18,7 +18,7 @@ from . import config as configs
 from .compiled_tokenizer import COMPILED_FILE
 from .folder import PLAN_FILE, ModelFolder, plan_files
 from .serving import NATIVE, ServedModel, has_rows
-from .tensors import VARIABLE, data_type, output_dims
+from .tensors import VARIABLE, type_of
 from .text import TokenizerChoice, add_text_inputs, add_text_outputs, text_inputs, tokenizer_parameters
 from .warmup import encoder_folder
 
@@ -29,19 +29,17 @@ def model_folder(served_model: ServedModel, tokenizer: TokenizerChoice | None) -
     Raises:
         BuildError: an output that has no row of one size for every token or every sequence.
     """
-    config = configs.new_config(served_model.options.name, served_model.max_batch)
-    config.backend, config.default_model_filename = NATIVE, PLAN_FILE
+    config = configs.new_config(served_model.options.name, served_model.max_batch, NATIVE, PLAN_FILE)
     compiled = None if tokenizer is None else tokenizer.compiled
     from_texts = () if compiled is None else text_inputs(served_model).own_names
     for item in served_model.metadata.token_inputs():
-        kind = "TYPE_FP32" if item.holds_floats else "TYPE_INT32"
         dims, optional = [VARIABLE, *item.trailing_shape], item.name in (*ZERO_WHEN_MISSING, *from_texts)
-        configs.add_input(config, item.name, kind, dims, ragged=True, optional=optional)
+        configs.add_input(config, item.name, type_of(item), dims, ragged=True, optional=optional)
     configs.add_sequence_inputs(config, served_model.metadata)
     configs.add_seq_lens(config)
     for output in served_model.metadata.outputs:
         check_output(output)
-        configs.add_output(config, output.name, data_type(configs.protobuf(), output.dtype), output_dims(output))
+    configs.add_outputs(config, served_model)
     files = plan_files(served_model.path)
     if tokenizer is not None and compiled is not None:
         files[COMPILED_FILE] = compiled
@@ -49,8 +47,7 @@ def model_folder(served_model: ServedModel, tokenizer: TokenizerChoice | None) -
         add_text_outputs(config, served_model)
         configs.add_parameters(config, EncoderParameters(PLAN_FILE).to_strings())
         configs.add_parameters(config, tokenizer_parameters(served_model, tokenizer, COMPILED_FILE).to_strings())
-    configs.add_batching(config, served_model)
-    configs.add_instances(config, served_model.options.instances, on_gpu=True, gpus=served_model.options.gpus)
+    configs.add_serving(config, served_model)
     return encoder_folder(config, served_model, files)
 
 

@@ -14,7 +14,7 @@ from padfree.runtime.triton import EncoderParameters
 from . import config as configs
 from .folder import PLAN_FILE, Files, ModelFolder, plan_files
 from .serving import ServedModel
-from .tensors import VARIABLE, data_type, output_dims
+from .tensors import VARIABLE
 from .warmup import encoder_folder
 
 MODEL_FILE = "model.py"
@@ -25,7 +25,6 @@ from padfree.runtime.triton.{module} import {name} as TritonPythonModel
 
 __all__ = ["TritonPythonModel"]
 '''
-SHOWN_TYPES = {"bfloat16": "float32"}  # what NumPy lacks leaves the session wider
 
 
 def model_folder(served_model: ServedModel) -> ModelFolder:
@@ -36,19 +35,14 @@ def model_folder(served_model: ServedModel) -> ModelFolder:
         padfree.runtime.SessionError: no table of costs.
     """
     file = PLAN_FILE if served_model.is_plan else "model.onnx"
-    config = new_config(served_model.options.name, served_model.max_batch)
+    config = configs.new_config(served_model.options.name, served_model.max_batch, "python", MODEL_FILE)
     for item in served_model.metadata.token_inputs():
         optional = item.name in ZERO_WHEN_MISSING
         configs.add_input(config, item.name, "TYPE_INT32", [VARIABLE], ragged=True, optional=optional)
     configs.add_sequence_inputs(config, served_model.metadata)
     configs.add_seq_lens(config)
-    for output in served_model.metadata.outputs:
-        dtype = SHOWN_TYPES.get(output.dtype, output.dtype)
-        configs.add_output(config, output.name, data_type(configs.protobuf(), dtype), output_dims(output))
-    configs.add_batching(config, served_model)
-    configs.add_instances(
-        config, served_model.options.instances, on_gpu=served_model.is_plan, gpus=served_model.options.gpus
-    )
+    configs.add_outputs(config, served_model)
+    configs.add_serving(config, served_model)
     costs = served_model.options.costs
     parameters = EncoderParameters(
         model=file, costs=COSTS_FILE if costs else "", fair_share=served_model.options.fair_share
@@ -73,10 +67,3 @@ def _cost_table(file: Path, served_model: ServedModel) -> bytes:
             f"{served_model.path} -o {file}"
         )
     return table.to_json().encode()
-
-
-def new_config(name: str, max_batch: int) -> object:
-    """A configuration of a model in the Python backend."""
-    config = configs.new_config(name, max_batch)
-    config.backend, config.default_model_filename = "python", MODEL_FILE
-    return config

@@ -12,7 +12,7 @@ from . import config as configs
 from . import libraries
 from .folder import PLAN_FILE, ModelFolder, plan_files
 from .serving import ServedModel
-from .tensors import VARIABLE, data_type, output_dims
+from .tensors import VARIABLE
 from .warmup import encoder_folder
 
 BATCHING_FILE = "batchstrategy.so"
@@ -33,8 +33,7 @@ def model_folder(served_model: ServedModel, profile: Profile) -> ModelFolder:
         BuildError: an output that Triton cannot cut, or the library is missing.
     """
     pb = configs.protobuf()
-    config = configs.new_config(served_model.options.name, served_model.max_batch)
-    config.backend, config.default_model_filename = "tensorrt", PLAN_FILE
+    config = configs.new_config(served_model.options.name, served_model.max_batch, "tensorrt", PLAN_FILE)
     ids = served_model.metadata.ids_input().name
     for item in served_model.metadata.inputs:
         if item.role == "tokens":
@@ -45,14 +44,13 @@ def model_folder(served_model: ServedModel, profile: Profile) -> ModelFolder:
                 kind=kind, target_name=[item.name], data_type=pb.DataType.TYPE_INT32, source_input=[ids]
             )
     configs.add_sequence_inputs(config, served_model.metadata, as_the_engine=True)
+    configs.add_outputs(config, served_model)
     for output in served_model.metadata.outputs:
-        configs.add_output(config, output.name, data_type(pb, output.dtype), output_dims(output))
         if output.layout == "packed":
             # One entry per tensor: the backends read the first target's shape alone.
             scatter = pb.BatchOutput.BATCH_SCATTER_WITH_INPUT_SHAPE
             config.batch_output.add(kind=scatter, target_name=[output.name], source_input=[ids])
-    configs.add_batching(config, served_model)
-    configs.add_instances(config, served_model.options.instances, on_gpu=True, gpus=served_model.options.gpus)
+    configs.add_serving(config, served_model)
     configs.add_parameters(config, {MAX_TOKENS_PARAMETER: str(profile.max_tokens)})
     library = {BATCHING_FILE: libraries.find(libraries.BATCHING).read_bytes()}
     return encoder_folder(config, served_model, plan_files(served_model.path), library)

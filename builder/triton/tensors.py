@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from padfree.builder.errors import BuildError
-from padfree.contract.metadata import OutputInfo
+from padfree.contract.metadata import InputInfo, OutputInfo
 
 TYPES = {
     "float32": "TYPE_FP32",
@@ -16,7 +16,13 @@ TYPES = {
     "int64": "TYPE_INT64",
     "bool": "TYPE_BOOL",
 }
+SHOWN_TYPES = {"bfloat16": "float32"}  # what NumPy lacks leaves a session wider
 VARIABLE = -1
+
+
+def type_of(item: InputInfo) -> str:
+    """The configuration's name of an input's type."""
+    return "TYPE_FP32" if item.holds_floats else "TYPE_INT32"
 
 
 def data_type(pb: Any, dtype: str) -> int:

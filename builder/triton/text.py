@@ -23,9 +23,9 @@ from padfree.runtime.triton.texts import TEXT, TEXT_PAIR, TRUNCATE, TRUNCATED
 from . import config as configs
 from .compiled_tokenizer import COMPILED_FILE, NotCompiledError, compile_tokenizer
 from .folder import ENSEMBLE, TOKENIZER, ModelFolder
-from .python_backend import MODEL, MODEL_FILE, SHOWN_TYPES, new_config
+from .python_backend import MODEL, MODEL_FILE
 from .serving import NATIVE, ServedModel
-from .tensors import VARIABLE, data_type, output_dims
+from .tensors import VARIABLE
 
 TOKENIZER_FILE = "tokenizer.json"
 LATEST = -1
@@ -81,12 +81,11 @@ def tokenizer_folder(served_model: ServedModel, choice: TokenizerChoice) -> Mode
     inputs = text_inputs(served_model)
     name = tokenizer_name(served_model.options.name)
     if choice.compiled is None:
-        config: Any = new_config(name, served_model.max_batch)
+        config = configs.new_config(name, served_model.max_batch, "python", MODEL_FILE)
         file, files = TOKENIZER_FILE, {TOKENIZER_FILE: choice.source.content}
         files[MODEL_FILE] = MODEL.format(module="tokenizer", name="TokenizerModel").encode()
     else:
-        config = configs.new_config(name, served_model.max_batch)
-        config.backend, config.default_model_filename = NATIVE, COMPILED_FILE
+        config = configs.new_config(name, served_model.max_batch, NATIVE, COMPILED_FILE)
         file, files = COMPILED_FILE, {COMPILED_FILE: choice.compiled}
     add_text_inputs(config)
     int32 = configs.protobuf().DataType.TYPE_INT32
@@ -124,7 +123,6 @@ def tokenizer_parameters(served_model: ServedModel, choice: TokenizerChoice, fil
 
 def ensemble_folder(served_model: ServedModel, choice: TokenizerChoice) -> ModelFolder:
     """The ensemble's folder: text in, the encoder's outputs out."""
-    pb = configs.protobuf()
     # The tokenizer pads the texts of one request to its longest and gives their lengths. The tensorrt backend takes no
     # lengths, every row of a request is a sequence: one text a request, and the encoder batches those of many requests.
     rows_differ = served_model.backend != "tensorrt"
@@ -133,11 +131,7 @@ def ensemble_folder(served_model: ServedModel, choice: TokenizerChoice) -> Model
     add_text_inputs(config)
     inputs = text_inputs(served_model)
     configs.add_sequence_inputs(config, served_model.metadata, inputs.unfilled)
-    outputs = []
-    for output in served_model.metadata.outputs:
-        dtype = SHOWN_TYPES.get(output.dtype, output.dtype) if served_model.backend == "python" else output.dtype
-        configs.add_output(config, output.name, data_type(pb, dtype), output_dims(output))
-        outputs.append(output.name)
+    outputs = configs.add_outputs(config, served_model)
     of_texts = add_text_outputs(config, served_model)
     between = [*inputs.own_names, *([SEQ_LENS] if rows_differ else [])]
     steps, name, texts = config.ensemble_scheduling.step, served_model.options.name, (TEXT, TEXT_PAIR, TRUNCATE)

@@ -17,6 +17,7 @@ from padfree.contract.metadata import InputInfo
 from .config import protobuf, to_text
 from .folder import ENCODER, Files, ModelFolder
 from .serving import ServedModel
+from .tensors import type_of
 
 WARMUP_FOLDER = "warmup"  # the server looks for input_data_file here
 SHORT = 8  # tokens
@@ -34,7 +35,7 @@ def add_warmup(config: Any, served_model: ServedModel) -> dict[str, bytes]:
         sample = config.model_warmup.add(name=name, batch_size=sequences)
         for number, item in enumerate(served_model.metadata.token_inputs()):
             values = sample.inputs[item.name]
-            values.data_type = getattr(protobuf().DataType, "TYPE_FP32" if item.holds_floats else "TYPE_INT32")
+            values.data_type = getattr(protobuf().DataType, type_of(item))
             values.dims.extend([length, *item.trailing_shape])
             value = allowed_value(item)
             if value == 0:
@@ -45,7 +46,7 @@ def add_warmup(config: Any, served_model: ServedModel) -> dict[str, bytes]:
                 files[f"{WARMUP_FOLDER}/{values.input_data_file}"] = data
         for item in served_model.metadata.sequence_inputs():
             values = sample.inputs[item.name]
-            values.data_type = getattr(protobuf().DataType, "TYPE_FP32" if item.holds_floats else "TYPE_INT32")
+            values.data_type = getattr(protobuf().DataType, type_of(item))
             values.dims.append(item.width or 1)
             values.zero_data = True  # which every table has
     return files

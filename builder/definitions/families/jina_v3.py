@@ -9,7 +9,7 @@ from padfree.contract.texts import FEATURES, SENTENCES
 
 from ..adapters import AdaptedTensors, Adapters
 from ..attention import Projections
-from ..blocks import LayerSizes, PostNormLayer, plain_network, post_norm_layer
+from ..blocks import LayerSizes, PostNormLayer, layers_of, plain_network, post_norm_layer
 from ..heads import rows
 from ..keys import Keys
 from ..model import Definition, EncoderRows, Writing
@@ -55,11 +55,12 @@ def _frequencies(keys: Keys, size: int) -> Frequencies:
 
 def layers(tensors: Tensors, sizes: LayerSizes, count: int) -> Iterator[PostNormLayer]:
     """Layers under the names that Jina's code has for fused projections."""
-    for number in range(count):
-        parts = tensors.below(f"encoder.layers.{number}.", member="mixer.Wqkv.weight")
-        fused = Projections.from_fused(parts, "mixer.Wqkv", "mixer.out_proj", sizes.heads, sizes.width, bias=True)
-        network = plain_network(parts, sizes, "mlp.fc1", "mlp.fc2")
-        yield post_norm_layer(parts, sizes, fused, network, ("norm1", "norm2"))
+    return layers_of(tensors, "encoder.layers", "mixer.Wqkv.weight", count, lambda parts: _layer(parts, sizes))
+
+
+def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
+    fused = Projections.from_fused(parts, "mixer.Wqkv", "mixer.out_proj", sizes.heads, sizes.width, bias=True)
+    return post_norm_layer(parts, sizes, fused, plain_network(parts, sizes, "mlp.fc1", "mlp.fc2"), ("norm1", "norm2"))
 
 
 def _token_types(keys: Keys) -> int:

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import Path
 
 import pytest
-from padfree.builder.cli import demo
+from padfree.builder.cli import console, demo
 from padfree.builder.demo.demo import DEMO_DATA, Comparison
-from rich.console import Console
 
 from tests.support.folders import write_folder
 from tests.support.terminal import padfree_in_terminal
@@ -39,13 +37,13 @@ WORDS = {word for line in COLUMN_WORDS for word in line.split()}
 """Words of the columns' headings."""
 
 
-def test_the_demo_with_engines() -> None:
+def test_the_demo_with_engines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     tiny = Comparison("bert-tiny", "onnxruntime fp32", 40, 12345, 123456, 1.2e-5, 12345.67, 1234.56)
     base = Comparison("bert-base", "onnxruntime fp32", 10, 12345, 123456, 1.2e-5, 12345.67, 1234.56)
     engine = Comparison("bert-base", "TensorRT fp16", 40, 12345, 123456, 1.2e-3, 123.45, 12.34)
-    file = io.StringIO()
-    demo._print_comparisons(Console(file=file, width=COLUMNS), [tiny, base, engine])
-    shown = file.getvalue()
+    monkeypatch.setattr(console, "PLAIN_WIDTH", COLUMNS)
+    demo._print_comparisons([tiny, base, engine])
+    shown = capsys.readouterr().out
     check_tables(shown)
     for word in ("onnxruntime fp32", "TensorRT fp16", "largest error", "12345.67 ms", "10.00 times"):
         assert word in shown
