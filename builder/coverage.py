@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -96,9 +96,7 @@ def check_report(raw: Mapping[str, Any], source: str) -> None:
         unquantized.strings("types")
         unquantized.integer("weights")
         unquantized.integer("activations")
-    in_float32 = fields.optional_object("kept_float32")
-    for name in in_float32.names():
-        in_float32.string(name)
+    _check_each(fields.optional_object("kept_float32"), Fields.string)
     _check_verification(fields.optional_object("verification"))
     coverage = fields.optional_object("coverage")
     if not coverage.names():
@@ -111,9 +109,7 @@ def check_report(raw: Mapping[str, Any], source: str) -> None:
     coverage.objects("passes", _check_pass)
     coverage.objects("islands", _check_entry)
     if "excluded_ids" in coverage:
-        excluded_ids = coverage.object("excluded_ids")
-        for name in excluded_ids.names():
-            excluded_ids.integers(name, least=-MOST_INT64)
+        _check_each(coverage.object("excluded_ids"), lambda ids, name: ids.integers(name, least=-MOST_INT64))
     products = coverage.optional_object("products")
     if products.names():
         products.strings("uncounted")
@@ -121,16 +117,17 @@ def check_report(raw: Mapping[str, Any], source: str) -> None:
             products.objects(name, lambda product: product.integer("count"))
 
 
+def _check_each(fields: Fields, check: Callable[[Fields, str], object]) -> None:
+    for name in fields.names():
+        check(fields, name)
+
+
 def _check_verification(fields: Fields) -> None:
     if not fields.names():
         return
     fields.number("allowed")
-    errors = fields.object("errors")
-    for name in errors.names():
-        errors.number(name)
-    typical = fields.optional_object("typical")
-    for name in typical.names():
-        typical.number(name)
+    for errors in (fields.object("errors"), fields.optional_object("typical")):
+        _check_each(errors, Fields.number)
     if "half_precision" in fields:
         _check_verification(fields.object("half_precision"))
 

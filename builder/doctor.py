@@ -98,11 +98,9 @@ def find_gpu() -> Finding:
         return Finding("gpu", "missing", str(error).partition(";")[0], install_command("trt"))
     count = cuda.device_count()
     if not count:
-        seen = _nvidia_smi("name,compute_cap")
+        seen, advice = _nvidia_smi("name,compute_cap"), "check CUDA_VISIBLE_DEVICES and the driver"
         if seen:
-            return Finding(
-                "gpu", "problem", f"{seen}, but CUDA cannot use it", "check CUDA_VISIBLE_DEVICES and the driver"
-            )
+            return Finding("gpu", "problem", f"{seen}, but CUDA cannot use it", advice)
         return Finding("gpu", "missing", "no GPU that CUDA can use", step)
     try:
         device = cuda.open_device(0)
@@ -150,9 +148,7 @@ def find_tensorrt() -> Finding:
         return Finding("tensorrt", state, detail, step)
     if find_gpu().state != "ok":
         return Finding("tensorrt", "ok", f"TensorRT {version} (plugin registry only: its builder needs a GPU)")
-    result = run_python(TENSORRT_SMOKE_TEST)
-    if result.returncode:
-        text = (result.stderr.strip() or f"exit code {result.returncode}").splitlines()[-1]
+    if text := _failure_of(TENSORRT_SMOKE_TEST):
         step = "install a TensorRT whose CUDA version the driver supports: pip install tensorrt-cu12 or tensorrt-cu13"
         return Finding("tensorrt", "problem", f"TensorRT {version} cannot create a builder: {text}", step)
     return Finding("tensorrt", "ok", f"TensorRT {version}")
@@ -162,6 +158,12 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
     """Runs code in a process of its own, which imports nothing from the current folder."""
     command = [sys.executable, "-c", NOT_FROM_HERE + code]
     return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def _failure_of(code: str) -> str:
+    """The last thing that code says which fails; "" where it does not."""
+    result = run_python(code)
+    return (result.stderr.strip() or f"exit code {result.returncode}").splitlines()[-1] if result.returncode else ""
 
 
 def find_library() -> Finding:
@@ -200,13 +202,9 @@ def find_registration() -> Finding:
     """Whether TensorRT takes the library; tried in a process of its own, so that a broken file cannot end this one."""
     if find_library().state != "ok" or find_tensorrt().state != "ok":
         return Finding("registration", "missing", "needs TensorRT and the library", "see the lines above")
-    code = "from padfree.runtime import plugin_library; plugin_library.load()"
-    result = run_python(code)
-    if result.returncode:
-        text = (result.stderr.strip() or f"exit code {result.returncode}").splitlines()[-1]
-        return Finding(
-            "registration", "problem", f"TensorRT does not take the library: {text}", "install padfree again"
-        )
+    if text := _failure_of("from padfree.runtime import plugin_library; plugin_library.load()"):
+        detail = f"TensorRT does not take the library: {text}"
+        return Finding("registration", "problem", detail, "install padfree again")
     return Finding("registration", "ok", "TensorRT loads the plugins")
 
 

@@ -17,14 +17,13 @@ _log = logging.getLogger(__name__)
 USUAL_SHARE = 0.9  # of a table's rows: tables are padded to multiples of up to 512, and keep rows for tokens to come
 
 
-def load_tokenizer(file: Path, metadata: Metadata, *, pairs: bool = False, stand_in: bool = False) -> TokenizerFile:
+def load_tokenizer(file: Path, metadata: Metadata, *, pairs: bool = False) -> TokenizerFile:
     """A tokenizer.json, read with what lies beside it and checked against the model.
 
     Args:
         file: the tokenizer.json.
         metadata: the model's inputs.
         pairs: pairs of texts will come too.
-        stand_in: the tokenizer is known to be smaller than the model's.
 
     Raises:
         BuildError: there is no such file, it is no tokenizer, or another model's.
@@ -33,11 +32,10 @@ def load_tokenizer(file: Path, metadata: Metadata, *, pairs: bool = False, stand
         source = text_source(file, metadata, file, pairs=pairs)
     except SessionError as error:
         raise BuildError(str(error)) from error
-    if not stand_in:
-        come = pairs or metadata.text is None or metadata.text.may_take_pairs
-        of_types = source.types_notes if come and metadata.types_input() is not None else ()
-        for hint in (*source.notes, *of_types, *_hints(source.tokenizer(), metadata)):
-            _log.warning("%s: %s", file, hint)
+    come = pairs or metadata.text is None or metadata.text.may_take_pairs
+    of_types = source.types_notes if come and metadata.types_input() is not None else ()
+    for hint in (*source.notes, *of_types, *_hints(source.tokenizer(), metadata)):
+        _log.warning("%s: %s", file, hint)
     return source
 
 

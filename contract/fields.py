@@ -113,11 +113,13 @@ class Fields:
         """A list of whole numbers."""
         return tuple(self._integer(at, value, least, most) for at, value in self._list(name))
 
-    def optional_integers(self, name: str, least: int = 0, most: int = MOST_INT64) -> tuple[int | None, ...] | None:
+    def optional_integers(self, name: str) -> tuple[int | None, ...] | None:
         """A list of whole numbers and nulls; None where there is none, or null."""
         if self._raw.get(name) is None:
             return None
-        return tuple(None if value is None else self._integer(at, value, least, most) for at, value in self._list(name))
+        return tuple(
+            None if value is None else self._integer(at, value, 0, MOST_INT64) for at, value in self._list(name)
+        )
 
     def optional_sizes(self, name: str) -> tuple[int | str, ...] | None:
         """A list of whole numbers and printable texts; None where there is none, or null."""

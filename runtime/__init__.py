@@ -8,7 +8,7 @@ from .backend import Backend, RunOptions
 from .budget import Budget, cut
 from .chunks import run_chunks
 from .errors import OutputSizeError, SessionError
-from .feeds import Array, packed_feeds, padded_feeds, split_outputs
+from .feeds import Array, packed_feeds, padded_feeds, padded_inputs, split_outputs
 from .gpu import plugin_library  # which remembers where Python was started
 from .masks import kept_slots, mask_values
 from .plan_files import check_no_folder, file_digest, open_plan, parse_metadata, read_sidecar, sidecar_path
@@ -42,6 +42,7 @@ __all__ = [
     "order_of_runs",
     "packed_feeds",
     "padded_feeds",
+    "padded_inputs",
     "parse_metadata",
     "plugin_library",
     "random_batch",

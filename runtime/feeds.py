@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from padfree.contract.metadata import Metadata, OutputInfo
+from padfree.contract.metadata import InputInfo, Metadata, OutputInfo
 from padfree.contract.names import PER_SEQUENCE, PREFIX
 
 from .errors import SessionError
@@ -73,22 +73,39 @@ def padded_feeds(ragged: RaggedBatch, metadata: Metadata, width: int | None = No
             "the padded interface every slot is a token; pass sequences of one length, or use the packed interface"
         )
     is_token = np.arange(width, dtype=np.int32)[None, :] < seq_lens[:, None]
+
+    def grid_of(item: InputInfo) -> Array:
+        grid = np.full((*is_token.shape, *item.trailing_shape), metadata.filler(item), dtype=item.dtype)
+        grid[is_token] = ragged.tokens[item.name]
+        return grid
+
+    return padded_inputs(metadata, is_token, ragged.of_sequences, grid_of)
+
+
+def padded_inputs(
+    metadata: Metadata, is_token: Array, rows: Mapping[str, Array], grid_of: Callable[[InputInfo], Array]
+) -> dict[str, Array]:
+    """Inputs of the padded interface for any mask [B, S].
+
+    Args:
+        metadata: the model's inputs.
+        is_token: the mask, True at tokens.
+        rows: what is said of sequences, [B, ...].
+        grid_of: gives the values of a token input, [B, S, ...].
+    """
     feeds: dict[str, Array] = {}
     for item in metadata.inputs:
-        grid: Array
         if item.role == "mask":
-            grid = mask_values(metadata.mask, is_token, item.dtype)
+            feeds[item.name] = mask_values(metadata.mask, is_token, item.dtype)
         elif item.role == PER_SEQUENCE:
-            rows = ragged.of_sequences[item.name].astype(item.dtype)
-            grid = rows[:1].reshape(item.trailing_shape) if item.shared else rows
+            values = rows[item.name].astype(item.dtype)
+            feeds[item.name] = values[:1].reshape(item.trailing_shape) if item.shared else values
         elif item.role == "unread":
-            grid = np.zeros((*is_token.shape, *item.trailing_shape), item.dtype)
+            feeds[item.name] = np.zeros((*is_token.shape, *item.trailing_shape), item.dtype)
         elif item.role == "seq_lens":
-            grid = seq_lens.reshape(len(seq_lens), *item.trailing_shape).astype(item.dtype)
+            feeds[item.name] = is_token.sum(1).reshape(-1, *item.trailing_shape).astype(item.dtype)
         else:
-            grid = np.full((*is_token.shape, *item.trailing_shape), metadata.filler(item), dtype=item.dtype)
-            grid[is_token] = ragged.tokens[item.name]
-        feeds[item.name] = grid
+            feeds[item.name] = grid_of(item)
     return feeds
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import onnx
 from padfree.contract.phases import Phases
 from padfree.contract.quantization import TYPES
 from padfree.onnx_tools import QUANTIZATION, GraphModel, add_linear, rewrite_model
-from padfree.onnx_tools.files import Model, Storage, is_rewritten, open_model, read_metadata
+from padfree.onnx_tools.files import Model, is_rewritten, read_metadata
 from padfree.onnx_tools.operators import check_nodes
 from padfree.onnx_tools.precision import check_element_types
 from padfree.onnx_tools.quantization import check_scales
@@ -39,15 +38,6 @@ class Preparation:
 
     model: Model
     exact: Model | None
-
-
-def prepare_model(model: str | Path | onnx.ModelProto, options: BuildOptions, device: AskDevice) -> onnx.ModelProto:
-    """As prepare, but from a file, whose weights are read into memory, or a message, to a message with all weights."""
-    model_file = Model.of(model) if isinstance(model, onnx.ModelProto) else open_model(model, Storage.MEMORY)
-    preparation = prepare(model_file, options, device).model
-    result = preparation.whole()
-    preparation.weights.check_files()
-    return result
 
 
 def prepare(model: Model, options: BuildOptions, device: AskDevice, *, phases: Phases | None = None) -> Preparation:

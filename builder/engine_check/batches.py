@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.metadata import InputInfo, Metadata, Profile
-from padfree.contract.names import PER_SEQUENCE, PREFIX
+from padfree.contract.names import PREFIX
 from padfree.onnx_tools.analysis import IdRule, with_rules
-from padfree.runtime import mask_values, packed_feeds, random_rows, random_values
+from padfree.runtime import packed_feeds, padded_inputs, random_rows, random_values
 from padfree.runtime.request import RaggedBatch
 
 from ..compare.batches import ComparedBatch
@@ -62,21 +62,12 @@ class CheckedBatch(ComparedBatch):
             }
             lengths = self.seq_lens.astype(np.int32)
             return packed_feeds(RaggedBatch(tokens, lengths, self.of_sequences, self.prefix), metadata)
-        feeds: dict[str, Array] = {}
-        for item in metadata.inputs:
-            if item.role == "mask":
-                feeds[item.name] = mask_values(metadata.mask, self.mask, item.dtype)
-            elif item.role == "seq_lens":
-                feeds[item.name] = self.seq_lens.reshape(-1, *item.trailing_shape).astype(item.dtype)
-            elif item.role == PER_SEQUENCE:
-                rows = self.of_sequences[item.name].astype(item.dtype)
-                feeds[item.name] = rows[:1].reshape(item.trailing_shape) if item.shared else rows
-            elif item.role == "unread":
-                feeds[item.name] = np.zeros((*self.mask.shape, *item.trailing_shape), item.dtype)
-            else:
-                is_token = self.mask.reshape(*self.mask.shape, *[1] * len(item.trailing_shape))
-                feeds[item.name] = np.where(is_token, self.feeds[item.name], metadata.filler(item)).astype(item.dtype)
-        return feeds
+
+        def grid_of(item: InputInfo) -> Array:
+            is_token = self.mask.reshape(*self.mask.shape, *[1] * len(item.trailing_shape))
+            return np.where(is_token, self.feeds[item.name], metadata.filler(item)).astype(item.dtype)
+
+        return padded_inputs(metadata, self.mask, self.of_sequences, grid_of)
 
 
 def make_batches(

@@ -176,24 +176,14 @@ def _check(
     for batch, (expected, actual) in zip(batches, pairs, strict=True):
         if expected is None or actual is None or expected.shape != actual.shape:
             sizes = [None if side is None else list(side.shape) for side in (actual, expected)]
-            return OutputCheck(
-                entry["name"],
-                bound,
-                None,
-                None,
-                None,
-                None,
-                batch.name,
-                f"numbers of {sizes[0]}, expected are {sizes[1]}",
-            )
+            problem = f"numbers of {sizes[0]}, expected are {sizes[1]}"
+            return OutputCheck(entry["name"], bound, batch=batch.name, problem=problem)
         if expected.size:
-            used_batches, expected_rows, actual_rows = (
-                [*used_batches, batch],
-                [*expected_rows, expected],
-                [*actual_rows, actual],
-            )
+            used_batches.append(batch)
+            expected_rows.append(expected)
+            actual_rows.append(actual)
     if not used_batches:
-        return OutputCheck(entry["name"], bound, None, None, None, None, "")
+        return OutputCheck(entry["name"], bound)
     return check_output(entry, used_batches, expected_rows, actual_rows, bound)
 
 

@@ -85,11 +85,11 @@ class OutputCheck:
 
     output: str
     bound: Bound
-    relative: float | None
-    absolute: float | None
-    cosine: float | None
-    equal: float | None
-    batch: str
+    relative: float | None = None
+    absolute: float | None = None
+    cosine: float | None = None
+    equal: float | None = None
+    batch: str = ""
     problem: str = ""
 
 
@@ -192,4 +192,4 @@ def _check_integers(
     problem = (
         "" if equal >= bound.equal else f"{equal:.0%} of its integers right, allowed are {bound.equal:.0%} or more"
     )
-    return OutputCheck(name, bound, None, None, None, equal, batches[worst].name, problem)
+    return OutputCheck(name, bound, equal=equal, batch=batches[worst].name, problem=problem)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import onnx
 from padfree.contract.names import EIGHT_BITS
@@ -45,6 +45,11 @@ class CaseResult:
     detail: str = ""
 
 
+def result_of(case: Case, state: ResultState, **facts: Any) -> CaseResult:
+    """The result of this case."""
+    return CaseResult(case.operator, case.variant, case.kind, state, **facts)
+
+
 class Runner(Protocol):
     """Runs the graph of a case."""
 
@@ -74,16 +79,15 @@ def check_cases(cases: Iterable[Case], runner: Runner, device: Device, peaks: Pe
             ahead += [pool.submit(_prepare, other) for other in cases[at + 1 : at + 2]]
             problem = eight_bit_problem(EIGHT_BIT_OPERATORS[case.kind], device) if case.kind in EIGHT_BITS else ""
             if problem:
-                yield CaseResult(case.operator, case.variant, case.kind, "not here", detail=problem)
+                yield result_of(case, "not here", detail=problem)
                 continue
             try:
                 ran = runner.run(graph, model)
             except BuildError as error:
-                yield CaseResult(case.operator, case.variant, case.kind, "failed", detail=str(error))
+                yield result_of(case, "failed", detail=str(error))
                 continue
             except SessionError as error:
-                result = CaseResult(case.operator, case.variant, case.kind, "failed", detail=str(error))
-                raise RunFailedError(result) from error
+                raise RunFailedError(result_of(case, "failed", detail=str(error))) from error
             yield _judge(case, graph, reference, ran, peaks)
 
 
@@ -96,15 +100,13 @@ def _prepare(case: Case) -> tuple[CaseGraph, onnx.ModelProto, ReferenceResults]:
 def _judge(case: Case, graph: CaseGraph, reference: ReferenceResults, ran: Ran, peaks: Peaks) -> CaseResult:
     comparison = difference(graph, reference.outputs, ran.outputs)
     floor_us, floor_by = peaks.floor_us(case.operator, case.kind, reference.moved_bytes, graph.flops)
-    return CaseResult(
-        case.operator,
-        case.variant,
-        case.kind,
+    return result_of(
+        case,
         "wrong" if comparison.problem else "right",
-        comparison.relative,
-        LARGEST_ERRORS[graph.kind],
-        ran.time_us,
-        floor_us,
-        floor_by,
-        comparison.problem,
+        relative=comparison.relative,
+        allowed=LARGEST_ERRORS[graph.kind],
+        time_us=ran.time_us,
+        floor_us=floor_us,
+        floor_by=floor_by,
+        detail=comparison.problem,
     )

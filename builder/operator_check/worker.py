@@ -16,7 +16,7 @@ from typing import Any
 from ..doctor import NOT_FROM_HERE
 from ..errors import BuildError
 from .cases import all_cases
-from .checking import CaseResult, RunFailedError, check_cases
+from .checking import CaseResult, RunFailedError, check_cases, result_of
 from .engines import EngineRunner
 from .peaks import measure_peaks
 
@@ -79,8 +79,7 @@ def check_all(device: int, environment: dict[str, Any]) -> Iterator[CaseResult]:
                 f"operators cannot be checked here: {last_line}; run `padfree doctor` to see what is missing"
             )
         if is_running:
-            case = cases[remaining[done]]
-            yield CaseResult(case.operator, case.variant, case.kind, "failed", detail=f"the process ended: {last_line}")
+            yield result_of(cases[remaining[done]], "failed", detail=f"the process ended: {last_line}")
             done += 1
         remaining = remaining[done:]
 

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-from padfree.contract.metadata import OutputInfo
-
-from .contender import Answers, Contender, UnavailableError
-from .packed_models import WHOLE, Attend, Tokens, Window
+from .contender import Contender, UnavailableError
+from .packed_models import WHOLE, Attend, Forward, Tokens, Window
 from .setup import Setup
-from .torch_peers import load, torch_module, ways_of
-from .varlen import packed_tokens, varlen_attention
+from .varlen import packed_contender, varlen_attention
 
 NAME = "padfree_packed"
 _CHANGES = ("position_bias", "s_aux", "softcap")  # arguments of attention that ours does not compute
@@ -26,24 +22,11 @@ _CHANGES = ("position_bias", "s_aux", "softcap")  # arguments of attention that 
 
 def any_varlen(setup: Setup) -> Contender:
     """With PyTorch's variable-length attention, compiled, plain and in a CUDA graph."""
-    torch, seq_lens = torch_module(), setup.batch.seq_lens
-    if setup.model.half == "fp32":
-        raise UnavailableError("its attention runs fp16 and bf16, this is a comparison in fp32")
-    model, tokens = load(setup), packed_tokens(torch, setup)
-    forward = packed_forward(varlen_attention(torch, seq_lens, "cuda"), model)
-    with torch.inference_mode():
-        forward(tokens)  # before it is compiled: a model that cannot take part says why
-    compiled = torch.compile(forward, dynamic=False)
-
-    def run() -> Any:
-        with torch.inference_mode():
-            return compiled(tokens)
-
-    return Contender(answers_of(setup.model.original_metadata.outputs, run(), seq_lens), ways_of(run))
+    return packed_contender(setup, varlen_attention, packed_forward)
 
 
-def packed_forward(attend: Attend, model: Any) -> Callable[[Tokens], Mapping[str, Any]]:
-    """A function from packed tokens to a model's outputs by name: rows of tokens [T, ...], pooled ones [B, E].
+def packed_forward(_: Any, attend: Attend, model: Any) -> Forward:
+    """The model's own code over packed tokens.
 
     The model's attention stays replaced. The function raises UnavailableError where its attention takes more than
     queries, keys and values.
@@ -72,16 +55,6 @@ def packed_forward(attend: Attend, model: Any) -> Callable[[Tokens], Mapping[str
         return outputs
 
     return forward
-
-
-def answers_of(outputs: tuple[OutputInfo, ...], result: Mapping[str, Any], seq_lens: Any) -> Answers:
-    """Those results of a model that the original has, too: one array per sequence."""
-    answers = {}
-    for item in outputs:
-        if item.name in result:
-            rows = result[item.name].float().cpu().numpy()
-            answers[item.name] = list(np.split(rows, np.cumsum(seq_lens)[:-1]) if item.layout == "padded" else rows)
-    return answers
 
 
 def _take_attention(attend: Attend, model: Any) -> list[Any]:

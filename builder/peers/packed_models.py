@@ -17,8 +17,8 @@ Attend = Callable[[Window], Callable[[Any, Any, Any], Any]]
 """Attention inside sequences, of Q, K, V [T, H, D] to [T, H, D], for the keys that a row sees on each side (-1: all).
 
 What a window needs is made once, before all runs."""
-Forward = Callable[["Tokens"], tuple[Any, Any]]
-"""Hidden states [T, E], and what the pooler gives for each sequence, or None."""
+Forward = Callable[["Tokens"], Mapping[str, Any]]
+"""From packed tokens to a model's outputs by name: rows of tokens [T, ...], pooled ones [B, E]."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def packed_bert(torch: Any, attend: Attend, model: Any) -> Forward:
         layers.append((layer, join(torch, three), torch.cat([item.bias for item in three]).detach()))
     heads, attend_to_all = model.config.num_attention_heads, attend(WHOLE)
 
-    def forward(tokens: Tokens) -> tuple[Any, Any]:
+    def forward(tokens: Tokens) -> Mapping[str, Any]:
         x = tables.word_embeddings(tokens.ids) + tables.position_embeddings(tokens.positions)
         x = tables.LayerNorm(x + tables.token_type_embeddings(tokens.types))
         for layer, weight, bias in layers:
@@ -49,7 +49,7 @@ def packed_bert(torch: Any, attend: Attend, model: Any) -> Forward:
             x = layer.attention.output.LayerNorm(layer.attention.output.dense(context) + x)
             inner = layer.intermediate.intermediate_act_fn(layer.intermediate.dense(x))
             x = layer.output.LayerNorm(layer.output.dense(inner) + x)
-        return x, torch.tanh(model.pooler.dense(x[tokens.firsts]))
+        return {"last_hidden_state": x, "pooler_output": torch.tanh(model.pooler.dense(x[tokens.firsts]))}
 
     return forward
 
@@ -60,7 +60,7 @@ def packed_modernbert(torch: Any, attend: Attend, model: Any) -> Forward:
     near = (config.sliding_window, config.sliding_window)
     attention = {"full_attention": attend(WHOLE), "sliding_attention": attend(near)}
 
-    def forward(tokens: Tokens) -> tuple[Any, None]:
+    def forward(tokens: Tokens) -> Mapping[str, Any]:
         x = model.embeddings(tokens.ids)
         angles = {
             kind: [item[0, :, None] for item in model.rotary_emb(x, tokens.positions[None], kind)] for kind in attention
@@ -70,7 +70,7 @@ def packed_modernbert(torch: Any, attend: Attend, model: Any) -> Forward:
             q, k = (rotate(torch, item, *angles[layer.attention_type]) for item in (q, k))
             x = x + layer.attn.Wo(attention[layer.attention_type](q, k, v).flatten(1))
             x = x + layer.mlp(layer.mlp_norm(x))
-        return model.final_norm(x), None
+        return {"last_hidden_state": model.final_norm(x)}
 
     return forward
 
@@ -85,7 +85,7 @@ def packed_nomic(torch: Any, attend: Attend, model: Any) -> Forward:
         layers.append((layer, qkv, join(torch, (mlp.gate_proj, mlp.up_proj))))
     heads, attend_to_all = model.config.num_attention_heads, attend(WHOLE)
 
-    def forward(tokens: Tokens) -> tuple[Any, None]:
+    def forward(tokens: Tokens) -> Mapping[str, Any]:
         x = tables.LayerNorm(tables.word_embeddings(tokens.ids) + tables.token_type_embeddings(tokens.types))
         angles = [item[0, :, None] for item in model.rotary_emb(x, tokens.positions[None])]
         for layer, qkv, halves in layers:
@@ -95,7 +95,7 @@ def packed_nomic(torch: Any, attend: Attend, model: Any) -> Forward:
             x = layer.post_attention_layernorm(x + layer.self_attn.o_proj(context))
             gate, up = functional.linear(x, halves).chunk(2, -1)
             x = layer.post_mlp_layernorm(x + layer.mlp.down_proj(layer.mlp.act_fn(gate) * up))
-        return x, None
+        return {"last_hidden_state": x}
 
     return forward
 

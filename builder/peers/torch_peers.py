@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 from padfree.contract.names import FP8
 from padfree.onnx_tools.cost import size
 
@@ -57,18 +58,24 @@ def inputs(setup: Setup) -> dict[str, Any]:
     return {name: torch.from_numpy(grid).long().cuda() for name, grid in grids.items()}
 
 
-def answers_of(setup: Setup, result: Mapping[str, Any]) -> Answers:
-    """Those outputs of a model that the original has, too, by name.
+def answers_of(setup: Setup, result: Mapping[str, Any], *, packed: bool = False) -> Answers:
+    """Those outputs of a model that the original has, too, by name; `packed`: tokens' rows come without padding.
 
     Raises:
         UnavailableError: it has none of them.
     """
-    answers = {}
+    answers: dict[str, list[Any]] = {}
+    seq_lens = setup.batch.seq_lens
     for item in setup.model.original_metadata.outputs:
         if item.name in result:
             rows = result[item.name].float().cpu().numpy()
-            padded = item.layout == "padded"
-            answers[item.name] = [row[:n] if padded else row for row, n in zip(rows, setup.batch.seq_lens, strict=True)]
+            if item.layout == "padded":
+                rows = (
+                    np.split(rows, np.cumsum(seq_lens)[:-1])
+                    if packed
+                    else [row[:n] for row, n in zip(rows, seq_lens, strict=True)]
+                )
+            answers[item.name] = list(rows)
     if not answers:
         outputs = ", ".join(item.name for item in setup.model.original_metadata.outputs)
         raise UnavailableError(

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 
 from .contender import Contender, UnavailableError
-from .packed_models import PACKED, Attend, Tokens, Window
+from .packed_models import PACKED, Attend, Forward, Tokens, Window
 from .setup import Setup
-from .torch_peers import load, torch_module, ways_of
+from .torch_peers import answers_of, load, torch_module, ways_of
 
 
 def varlen(setup: Setup) -> Contender:
     """With variable-length FlashAttention, plain and in a CUDA graph."""
-    return _packed_contender(setup, varlen_attention)
+    return packed_contender(setup, varlen_attention, _written_anew)
 
 
 def flex(setup: Setup) -> Contender:
     """With flex_attention, whose block masks are made beforehand, plain and in a CUDA graph."""
-    return _packed_contender(setup, flex_attention)
+    return packed_contender(setup, flex_attention, _written_anew)
 
 
 def varlen_attention(torch: Any, seq_lens: Sequence[int], device: str) -> Attend:
@@ -73,26 +73,33 @@ def flex_attention(torch: Any, seq_lens: Sequence[int], device: str) -> Attend:
     return attend
 
 
-def _packed_contender(setup: Setup, attention: Callable[[Any, Sequence[int], str], Attend]) -> Contender:
-    torch, seq_lens = torch_module(), setup.batch.seq_lens
-    if setup.model.half == "fp32":
-        raise UnavailableError("its attention runs fp16 and bf16, this is a comparison in fp32")
-    model = load(setup)
+def _written_anew(torch: Any, attend: Attend, model: Any) -> Forward:
     family = type(model).__name__
     if family not in PACKED:
         raise UnavailableError(f"is written for {', '.join(PACKED)}; this is {family}")
-    forward = torch.compile(PACKED[family](torch, attention(torch, seq_lens, "cuda"), model), dynamic=False)
-    tokens = packed_tokens(torch, setup)
+    return PACKED[family](torch, attend, model)
+
+
+def packed_contender(
+    setup: Setup,
+    attention: Callable[[Any, Sequence[int], str], Attend],
+    forward_of: Callable[[Any, Attend, Any], Forward],
+) -> Contender:
+    """The model over packed tokens with this attention, compiled, plain and in a CUDA graph."""
+    torch, seq_lens = torch_module(), setup.batch.seq_lens
+    if setup.model.half == "fp32":
+        raise UnavailableError("its attention runs fp16 and bf16, this is a comparison in fp32")
+    model, tokens = load(setup), packed_tokens(torch, setup)
+    forward = forward_of(torch, attention(torch, seq_lens, "cuda"), model)
+    with torch.inference_mode():
+        forward(tokens)  # before it is compiled: a model that cannot take part says why
+    compiled = torch.compile(forward, dynamic=False)
 
     def run() -> Any:
         with torch.inference_mode():
-            return forward(tokens)
+            return compiled(tokens)
 
-    hidden, pooled = run()
-    answers = {"last_hidden_state": list(np.split(hidden.float().cpu().numpy(), np.cumsum(seq_lens)[:-1]))}
-    if pooled is not None:
-        answers["pooler_output"] = list(pooled.float().cpu().numpy())
-    return Contender(answers, ways_of(run))
+    return Contender(answers_of(setup, run(), packed=True), ways_of(run))
 
 
 def packed_tokens(torch: Any, setup: Setup) -> Tokens:

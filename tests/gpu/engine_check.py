@@ -27,7 +27,6 @@ from padfree.builder import BuildError, build_engine
 from padfree.builder.engine.build import open_gpu
 from padfree.builder.engine.engine_builder import EngineBuilder, TacticOptions
 from padfree.builder.engine.options import BuildOptions
-from padfree.builder.engine.preparation import prepare_model
 from padfree.builder.engine.profile import ProfileOptions
 from padfree.onnx_tools import RewriteError, rewrite, save_model
 from padfree.onnx_tools.files.model import Model
@@ -37,6 +36,7 @@ from padfree.runtime.gpu.device import Device
 
 from tests.support import exports
 from tests.support.messages import widen
+from tests.support.prepared import prepare_model
 
 from .engine_cases import Entry
 from .engine_matrix import MARK

@@ -48,7 +48,7 @@ def test_compiled_answers_are_those_of_the_padded_model(family: str, options: di
     packed = (ids[kept], torch.zeros_like(ids[kept]), *(torch.from_numpy(x).cuda() for x in (positions, firsts)))
     with torch.inference_mode():
         wanted = model(input_ids=ids, attention_mask=kept.long()).last_hidden_state[kept].cpu().numpy()
-        forward = packed_forward(varlen_attention(torch, LENGTHS, "cuda"), model.to(torch.bfloat16))
+        forward = packed_forward(torch, varlen_attention(torch, LENGTHS, "cuda"), model.to(torch.bfloat16))
         forward(Tokens(*packed))
         compiled = torch.compile(forward, dynamic=False)
         hidden = compiled(Tokens(*packed))["last_hidden_state"].float().cpu().numpy()

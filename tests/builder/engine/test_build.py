@@ -23,13 +23,14 @@ from padfree.builder.engine.linear import linear_of
 from padfree.builder.engine.options import BuildOptions
 from padfree.builder.engine.phases import STARTING, Phases
 from padfree.builder.engine.plan_writing import write_plan
-from padfree.builder.engine.preparation import check_rewritten, prepare_model
+from padfree.builder.engine.preparation import check_rewritten
 from padfree.builder.engine.profile import ProfileOptions
 from padfree.runtime import Profile, SessionError
 from padfree.runtime.gpu.device import Device
 from padfree.runtime.plan_files import open_plan
 
 from tests.support.libraries import write_library
+from tests.support.prepared import prepare_model
 
 BERT = Path(__file__).resolve().parents[3] / "builder" / "demo" / "data" / "bert_tiny.onnx"
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"

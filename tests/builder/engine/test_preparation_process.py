@@ -28,7 +28,6 @@ from padfree.builder.engine.linear import apply_linear, linear_of
 from padfree.builder.engine.lowering import for_parser
 from padfree.builder.engine.network import serialize
 from padfree.builder.engine.options import BuildOptions
-from padfree.builder.engine.preparation import prepare_model
 from padfree.builder.engine.preparation_process import preparing
 from padfree.builder.engine.profile import ProfileOptions
 from padfree.builder.folders.folder_model import FolderModel
@@ -41,6 +40,7 @@ from padfree.runtime.gpu.device import Device
 
 from tests.support import tiny_folders
 from tests.support.folders import write_folder
+from tests.support.prepared import prepare_model
 
 ModelWriter = Callable[..., Path]
 

@@ -48,6 +48,12 @@ def test_rows_of_padding_are_left_out() -> None:
     assert [row.tolist() for row in answers["last_hidden_state"]] == [[[0, 1], [2, 3], [4, 5]], [[6, 7]]]
 
 
+def test_packed_rows_are_those_of_their_sequences() -> None:
+    result = {"last_hidden_state": Rows(np.arange(8.0).reshape(4, 2))}
+    answers = answers_of(setup_with("last_hidden_state", "padded"), result, packed=True)
+    assert [row.tolist() for row in answers["last_hidden_state"]] == [[[0, 1], [2, 3], [4, 5]], [[6, 7]]]
+
+
 def test_a_model_with_other_outputs_cannot_take_part() -> None:
     with pytest.raises(UnavailableError, match=r"gives last_hidden_state, and not sentence_embedding; .*--pooling"):
         answers_of(setup_with("sentence_embedding", "per_sequence"), {"last_hidden_state": Rows(np.zeros((2, 3, 2)))})
