@@ -95,8 +95,8 @@ def add_seq_lens(config: Any) -> None:
 def add_outputs(config: Any, served_model: ServedModel) -> list[str]:
     """Adds the model's outputs as its backend gives them; returns their names."""
     for output in served_model.metadata.outputs:
-        shown = SHOWN_TYPES.get(output.dtype, output.dtype) if served_model.backend == "python" else output.dtype
-        add_output(config, output.name, data_type(protobuf(), shown), output_dims(output))
+        dtype = SHOWN_TYPES.get(output.dtype, output.dtype) if served_model.backend == "python" else output.dtype
+        add_output(config, output.name, data_type(protobuf(), dtype), output_dims(output))
     return [output.name for output in served_model.metadata.outputs]
 
 

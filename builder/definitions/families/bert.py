@@ -26,8 +26,8 @@ def encode(writing: Writing) -> EncoderRows:
     sizes = sizes_of(keys)
     tensors = encoder_tensors(writing, "bert.")
     x = embed(writing, tensors, sizes, token_types(keys), positions=position_rows)
-    unused = ("position_ids", "pooler.", "cls.seq_relationship", "cls.predictions")
-    return encoded_rows(writing, tensors, sizes, x, layers(keys, tensors, sizes), unused)
+    leftovers = ("position_ids", "pooler.", "cls.seq_relationship", "cls.predictions")
+    return encoded_rows(writing, tensors, sizes, x, layers(keys, tensors, sizes), leftovers)
 
 
 def check_keys(keys: Keys) -> None:
@@ -111,12 +111,12 @@ def encoded_rows(
     sizes: LayerSizes,
     x: str,
     layers: Iterable[PostNormLayer],
-    unused: Sequence[str],
+    leftovers: Sequence[str],
     scoring: Scoring | None = None,
 ) -> EncoderRows:
-    """x [B, S, E] through layers, with plain scores or others; `unused` are parts of names of tensors to leave out."""
+    """x [B, S, E] through layers, with plain scores or others; `leftovers`: parts of names of tensors without a use."""
     x = apply_layers(writing.graph, x, layers, sizes.heads, scoring or plain_scoring(writing, sizes))
-    tensors.ignore(*unused)
+    tensors.ignore(*leftovers)
     return EncoderRows(x, sizes.width, tensors)
 
 

@@ -19,8 +19,8 @@ def _encode(writing: Writing) -> EncoderRows:
     if narrow != sizes.width:
         with graph.scope("embeddings"):
             x = Linear.of(tensors, "embeddings_project", sizes.width, narrow).apply(graph, x)
-    unused = ("position_ids", "discriminator_predictions.", "generator_")
-    return bert.encoded_rows(writing, tensors, sizes, x, bert.layers(keys, tensors, sizes), unused)
+    leftovers = ("position_ids", "discriminator_predictions.", "generator_")
+    return bert.encoded_rows(writing, tensors, sizes, x, bert.layers(keys, tensors, sizes), leftovers)
 
 
 _MASK_HEAD = bert.word_head(
