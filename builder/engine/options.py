@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from padfree.contract.names import HALF
@@ -105,15 +104,3 @@ class BuildOptions:
             padding_id=None,
             shared_prefixes=False,
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """The options as JSON can hold them; `of_dict` reads them."""
-        options = asdict(self)
-        cache = self.tactics.timing_cache
-        options["tactics"]["timing_cache"] = None if cache is None else os.fspath(cache)
-        return options
-
-    @classmethod
-    def of_dict(cls, options: Mapping[str, Any]) -> BuildOptions:
-        """What `to_dict` gave."""
-        return cls(**{**options, **{name: part(**options[name]) for name, part in _PARTS.items()}})

@@ -7,6 +7,7 @@ builds the engine, the process computes the answers that it is checked with (eng
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import mmap
@@ -119,9 +120,9 @@ def preparing(
         _shared_file() as reference,
         _pipe() as (from_child, tells),
     ):
-        kept_open = {"told": tells.fileno(), "reference": reference.fileno()}
-        source = {"folder": model.to_dict()} if isinstance(model, FolderModel) else {"model": os.fspath(model)}
-        request = json.dumps({**source, "since": time.time(), "options": options.to_dict(), **kept_open})
+        kept_open = (tells.fileno(), reference.fileno())
+        source = model if isinstance(model, FolderModel) else os.fspath(model)
+        request = base64.b64encode(pickle.dumps((source, options, time.time(), *kept_open))).decode()
         command = [sys.executable, "-c", _CHILD, request, *paths]
 
         def wait() -> PreparedModel:
@@ -132,7 +133,7 @@ def preparing(
                 else preparation
             )
 
-        with _start(command, answer, scratch, tuple(kept_open.values()), is_large=_is_large(model)) as child:
+        with _start(command, answer, scratch, kept_open, is_large=_is_large(model)) as child:
             tells.close()  # the other process has it now; its end closes the pipe
             try:
                 _tell(child, device())
@@ -258,14 +259,13 @@ def serve(request: str, answer: int) -> NoReturn:
 
     Where the model is verified, it says so first, and ends when it has written the answers that an engine must give.
     """
-    entries = json.loads(request)
-    teller, reference, options = Teller(entries["told"]), entries["reference"], BuildOptions.of_dict(entries["options"])
+    model_or_folder, options, since, pipe, reference = pickle.loads(base64.b64decode(request))
+    teller = Teller(pipe)
     phases = Phases(teller)
-    phases.add(IMPORTS, time.time() - entries["since"])
+    phases.add(IMPORTS, time.time() - since)
     code = 0
     with os.fdopen(answer, "wb") as file:
         try:
-            model_or_folder = FolderModel.of(entries["folder"]) if "folder" in entries else entries["model"]
             source = open_source(model_or_folder, Storage.MAP, phases, teller.say)
             preparation = prepare(source, options, _read_device, phases=phases)
             model = preparation.model

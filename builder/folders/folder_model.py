@@ -7,7 +7,7 @@ import hashlib
 import importlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,24 +110,6 @@ class FolderModel:
                 importlib.import_module(name)
         with phases.measure(EXPORTING):
             return export(folder)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The object that `of` reads, for JSON."""
-        return {**asdict(self), "folder": str(self.folder), "path": str(self.path)}
-
-    @classmethod
-    def of(cls, raw: Mapping[str, Any]) -> FolderModel:
-        """What to_dict gave."""
-        head_options = raw["options"]
-        options = HeadOptions(
-            tuple(head_options["pooling"]),
-            head_options["normalize"],
-            tuple(head_options["outputs"]),
-            head_options["adapter"],
-            tuple(head_options["scores"]),
-            head_options["template"],
-        )
-        return cls(**{**raw, "folder": Path(raw["folder"]), "path": Path(raw["path"]), "options": options})
 
 
 def kept_of(tokenizer: TokenizerFile) -> dict[str, Any]:

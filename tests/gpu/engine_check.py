@@ -36,7 +36,7 @@ from padfree.runtime.gpu.device import Device
 
 from tests.support import exports
 from tests.support.messages import widen
-from tests.support.prepared import prepare_model
+from tests.support.preparation import prepare_model
 
 from .engine_cases import Entry
 from .engine_matrix import MARK

@@ -30,7 +30,7 @@ from padfree.runtime.gpu.device import Device
 from padfree.runtime.plan_files import open_plan
 
 from tests.support.libraries import write_library
-from tests.support.prepared import prepare_model
+from tests.support.preparation import prepare_model
 
 BERT = Path(__file__).resolve().parents[3] / "builder" / "demo" / "data" / "bert_tiny.onnx"
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"

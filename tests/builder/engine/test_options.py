@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from pathlib import Path
 from typing import Any
 
@@ -65,18 +64,6 @@ def test_every_keyword_has_its_field() -> None:
 
 def test_what_is_left_open_is_chosen_where_a_model_is_rewritten() -> None:
     assert BuildOptions().rewriting == RewriteOptions("packed", "half", mask_form="any")
-
-
-def test_the_way_through_json() -> None:
-    for options in (
-        BuildOptions.of_keywords(**ALL),
-        BuildOptions(),
-        BuildOptions(tactics=TacticOptions(timing_cache=None)),
-    ):
-        read = BuildOptions.of_dict(json.loads(json.dumps(options.to_dict())))
-        assert read.rewriting == options.rewriting
-        assert (read.profile, read.linear, read.device) == (options.profile, options.linear, options.device)
-        assert str(read.tactics.timing_cache) == str(options.tactics.timing_cache)
 
 
 def test_a_value_and_keywords_exclude_each_other(tmp_path: Path) -> None:

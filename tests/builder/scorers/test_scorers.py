@@ -9,8 +9,6 @@ import numpy as np
 import padfree
 import pytest
 from padfree.builder import cli
-from padfree.builder.folders.folder_model import FolderModel
-from padfree.builder.folders.head import HeadOptions
 from padfree.runtime import Session, SessionError
 from padfree.runtime.texts import TextReader
 
@@ -96,12 +94,6 @@ def test_a_query_that_leaves_no_room_is_cut_after_the_document(packed: tuple[str
     ids = tokens.request["input_ids"][0]
     assert len(ids) == LIMIT
     assert ids[-3:] == read(name).ids[0][-3:]
-
-
-def test_options_travel_to_the_process_that_makes_the_model(tmp_path: Path) -> None:
-    options = HeadOptions(scores=("yes", "no"), template="{query} {document}")
-    model = FolderModel(tmp_path, tmp_path / "model.onnx", options, None, {}, {}, exports=False)
-    assert FolderModel.of(model.to_dict()).options == options
 
 
 def test_python_takes_a_folder_and_what_it_is_asked(tmp_path: Path) -> None:
