@@ -22,7 +22,7 @@ _CHANGES = ("position_bias", "s_aux", "softcap")  # arguments of attention that 
 
 def any_varlen(setup: Setup) -> Contender:
     """With PyTorch's variable-length attention, compiled, plain and in a CUDA graph."""
-    return packed_contender(setup, varlen_attention, packed_forward)
+    return packed_contender(setup, varlen_attention, packed_forward, tries_first=True)
 
 
 def packed_forward(_: Any, attend: Attend, model: Any) -> Forward:

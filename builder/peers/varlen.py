@@ -84,15 +84,21 @@ def packed_contender(
     setup: Setup,
     attention: Callable[[Any, Sequence[int], str], Attend],
     forward_of: Callable[[Any, Attend, Any], Forward],
+    *,
+    tries_first: bool = False,
 ) -> Contender:
-    """The model over packed tokens with this attention, compiled, plain and in a CUDA graph."""
+    """The model over packed tokens with this attention, compiled, plain and in a CUDA graph.
+
+    `tries_first`: it runs before it is compiled, so that a model that cannot take part says why.
+    """
     torch, seq_lens = torch_module(), setup.batch.seq_lens
     if setup.model.half == "fp32":
         raise UnavailableError("its attention runs fp16 and bf16, this is a comparison in fp32")
     model, tokens = load(setup), packed_tokens(torch, setup)
     forward = forward_of(torch, attention(torch, seq_lens, "cuda"), model)
-    with torch.inference_mode():
-        forward(tokens)  # before it is compiled: a model that cannot take part says why
+    if tries_first:
+        with torch.inference_mode():
+            forward(tokens)
     compiled = torch.compile(forward, dynamic=False)
 
     def run() -> Any:
