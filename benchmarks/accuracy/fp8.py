@@ -22,7 +22,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.calibration import Calibration, quantized_model
 from padfree.builder.folders.source import opened
 from padfree.contract.quantization import QuantizationInfo
@@ -34,7 +33,7 @@ from padfree.runtime import Session
 from padfree.runtime.plan_files import parse_metadata
 from padfree.runtime.texts import TextReader
 
-from benchmarks.command import json_parser
+from benchmarks.command import json_parser, keep
 
 from .pretrained_models import cosines
 from .texts import documentation_of, texts_at_hand
@@ -203,8 +202,7 @@ def main() -> int:
                 f"points to fp32 (95 %: {low:+.2f} to {high:+.2f}) of {record['pairs']} queries",
                 flush=True,
             )
-        if arguments.json is not None:
-            append_record(arguments.json, record | environment())
+        keep(arguments.json, record)
     return 0 if all(passed) else 1
 
 

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from padfree.builder import build_engine
-from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.calibration import Calibration, quantized_model
 from padfree.builder.compare.comparison import CompareOptions, compare
 from padfree.builder.compare.data import DataOptions
@@ -29,6 +28,8 @@ from padfree.onnx_tools.precision.rounding import with_rounding
 from padfree.onnx_tools.quantization import FORMATS, QuantizationOptions
 from padfree.onnx_tools.rewrite import finish
 from padfree.runtime import Session
+
+from benchmarks.command import keep
 
 from . import list_operations, retrieval
 from .model import MAX_LENGTH, OUTPUTS, Model, export, grid
@@ -213,17 +214,16 @@ def run_variant(
         print(f"{variant:9} largest number inside, {precision}: {errors['peak']:.4g}", flush=True)
     base = scores[REFERENCE]
     agree = all(agrees(name, differences(item, base)) for name, item in scores.items())
-    if arguments.json is not None:
-        record = {
-            "case": f"trained, {variant}",
-            "variant": variant,
-            "largest_norm_parameter": model.largest_norm_parameter(),
-            **{key: getattr(arguments, key) for key in RECORDED},
-            "scores": scores,
-            "inside": inside,
-            "passed": agree,
-        }
-        append_record(arguments.json, record | environment())
+    record = {
+        "case": f"trained, {variant}",
+        "variant": variant,
+        "largest_norm_parameter": model.largest_norm_parameter(),
+        **{key: getattr(arguments, key) for key in RECORDED},
+        "scores": scores,
+        "inside": inside,
+        "passed": agree,
+    }
+    keep(arguments.json, record)
     return agree
 
 

@@ -19,13 +19,12 @@ from typing import Any
 
 import numpy as np
 from padfree.builder import build_engine
-from padfree.builder.bench.environment import append_record, environment
 from padfree.onnx_tools import load_model, rewrite, save_model
 from padfree.onnx_tools.files.model import Model as OnnxModel
 from padfree.onnx_tools.precision.rounding import with_rounding
 from padfree.runtime import Session
 
-from benchmarks.command import json_parser
+from benchmarks.command import json_parser, keep
 
 from .texts import texts_at_hand
 
@@ -148,8 +147,7 @@ def main() -> int:
             f"{record['runner']}; PyTorch fp16: worst {record['torch_fp16']['cosine_worst']:.7f}",
             flush=True,
         )
-        if arguments.json is not None:
-            append_record(arguments.json, record | environment())
+        keep(arguments.json, record)
     return 0 if passed and all(passed) else 1
 
 

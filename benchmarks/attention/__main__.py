@@ -20,9 +20,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from padfree.builder.bench.environment import append_record, environment
 
-from benchmarks.command import json_parser
+from benchmarks.command import json_parser, keep
 from benchmarks.kernels_library import require_kernels_library
 from tests.support.launchers import ATTENTION_KERNELS
 
@@ -61,7 +60,6 @@ def main() -> int:
         print("\n".join(["cases:", *(f"  {case.name}" for case in cases), "peers:", *(f"  {name}" for name in peers)]))
         return 0
     require_kernels_library()
-    made_with = {"cudnn": torch.backends.cudnn.version(), **environment()}
     records = []
     for number, case in enumerate(cases[options.from_case :], options.from_case):
         try:
@@ -79,8 +77,7 @@ def main() -> int:
             ]
             os.execv(sys.executable, [sys.executable, "-m", "benchmarks.attention", *again])
         torch.cuda.empty_cache()
-        if options.json:
-            append_record(options.json, {**record, **made_with})
+        keep(options.json, {"cudnn": torch.backends.cudnn.version(), **record})
         records.append(record)
     print(table(records), flush=True)
     return 0 if all(record["passed"] for record in records) else 1

@@ -17,9 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from padfree.builder.bench.environment import append_record, environment
-
-from benchmarks.command import json_parser
+from benchmarks.command import json_parser, keep
 from benchmarks.kernels.nsight_compute import find_ncu, profile, profiles
 from benchmarks.records import read
 
@@ -93,12 +91,10 @@ def main() -> int:
         return 0
     ncu = find_ncu(options.ncu)
     cases = choose(options.cases)
-    made_with = environment()
     report = profile(ncu, "attention", "benchmarks.attention.profile", [case.name for case in cases])
     for record in records(cases, profiles(report)):
         print(record, flush=True)
-        if options.json:
-            append_record(options.json, {**record, **made_with})
+        keep(options.json, record)
     return 0
 
 

@@ -21,13 +21,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from padfree.builder import build_engine
-from padfree.builder.bench.environment import append_record, environment
 from padfree.onnx_tools import synthetic
 from padfree.runtime import Session
 from padfree.runtime.batching import Batcher, FirstCome
 from padfree.runtime.pool import DevicePool, machine_devices
 
-from benchmarks.command import json_parser
+from benchmarks.command import json_parser, keep
 
 MAX_BATCH, MAX_SEQ_LEN, MAX_TOKENS = 128, 512, 16384
 TEXTS, GROUP, CALLERS = 10_000, 32, 16
@@ -114,10 +113,8 @@ def main() -> None:
         for count in range(1, len(everything) + 1):
             records.append(measure(plan, everything[:count], texts, arguments.rounds))
             print(records[-1], flush=True)
-    if arguments.json:
-        result = environment()
-        for record in records:
-            append_record(arguments.json, {**record, **result})
+    for record in records:
+        keep(arguments.json, record)
 
 
 if __name__ == "__main__":

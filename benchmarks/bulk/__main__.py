@@ -26,14 +26,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from padfree.builder.bench.environment import append_record, environment
 from padfree.bulk import LocalWorkers, Request, Running, embed, one_a_gpu
 from padfree.runtime import Session
 from padfree.runtime.budget import cut
 from pyarrow import parquet
 from tokenizers import Tokenizer
 
-from benchmarks.command import json_parser
+from benchmarks.command import json_parser, keep
 
 from ..load.texts import spell, text_of
 from .measurement import Steady, gpu_use
@@ -188,8 +187,7 @@ def main() -> None:
 
     def record(case: str, result: dict[str, Any]) -> None:
         print(case, result, flush=True)
-        if arguments.json:
-            append_record(arguments.json, {"case": case, **result, "machine_cores": cores, **environment()})
+        keep(arguments.json, {"case": case, **result, "machine_cores": cores})
 
     with tempfile.TemporaryDirectory(prefix="padfree-bulk-") as name:
         folder = Path(name)

@@ -26,9 +26,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
-from padfree.builder.bench.environment import append_record, environment
-
-from benchmarks.command import json_parser
+from benchmarks.command import json_parser, keep
 
 SHORTEST = 8  # letters; shorter lines are headings or numbers
 PEER = """
@@ -131,8 +129,7 @@ def main() -> None:
             "machine_cores": len(os.sched_getaffinity(0)),
         }
         print(result)
-        if arguments.json:
-            append_record(arguments.json, {**result, **environment()})
+        keep(arguments.json, result)
 
 
 if __name__ == "__main__":

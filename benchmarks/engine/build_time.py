@@ -15,10 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from padfree.builder.bench.environment import append_record, environment
 from padfree.onnx_tools import save_model, synthetic
 
-from benchmarks.command import json_parser
+from benchmarks.command import json_parser, keep
 
 GOALS_S = {"empty timing cache": 30, "filled timing cache": 10}
 """Most seconds that a build without checking the rewriting should take."""
@@ -50,10 +49,8 @@ def main() -> None:
                 title = f"{case}, {'rewriting checked' if checked else 'unchecked'}"
                 print(f"{title:44s} {seconds:6.1f} s" + ("" if checked else f" (goal {goal_s} s)"))
                 print("    " + ", ".join(f"{part} {value:.1f}" for part, value in parts.items()), flush=True)
-                if arguments.json:
-                    goal = None if checked else goal_s
-                    record = {"case": title, "seconds": round(seconds, 1), "goal_s": goal, "parts_s": parts}
-                    append_record(arguments.json, {**record, **environment()})
+                goal = None if checked else goal_s
+                keep(arguments.json, {"case": title, "seconds": round(seconds, 1), "goal_s": goal, "parts_s": parts})
 
 
 if __name__ == "__main__":

@@ -33,10 +33,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
-from padfree.builder.bench.environment import append_record, environment
 from padfree.contract.machine import cores
 
-from benchmarks.command import json_parser
+from benchmarks.command import json_parser, keep
 from benchmarks.definitions import CONFIGS, shapes_of
 from tests.support.cores import environment_with
 from tests.support.safetensors_files import write_drawn
@@ -283,8 +282,7 @@ def main() -> None:
             shape = replace(shape, config={**shape.config, "num_hidden_layers": arguments.layers})
         record = measure(name, shape, arguments)
         print(json.dumps(record), flush=True)
-        if arguments.json:
-            append_record(arguments.json, {**record, **environment()})
+        keep(arguments.json, record)
 
 
 if __name__ == "__main__":

@@ -22,9 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from padfree.builder.bench.environment import append_record, environment
-
-from benchmarks.command import json_parser
+from benchmarks.command import json_parser, keep
 
 from .folder_memory import SHAPES, write_folder
 
@@ -79,10 +77,9 @@ def main() -> None:
                 print("    " + ", ".join(f"{phase} {spent:.1f}" for phase, spent in phases.items()))
                 weights = sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 1e9
                 print(f"    most memory of a process: {most_gb:.2f} GB, weights {weights:.2f} GB", flush=True)
-                if arguments.json:
-                    record = {"case": f"{name}, {case}", "seconds": round(seconds, 1), "goal_s": goal}
-                    record |= {"phases_s": phases, "most_gb": round(most_gb, 2), "weights_gb": round(weights, 2)}
-                    append_record(arguments.json, {**record, "cores": os.cpu_count(), **environment()})
+                record = {"case": f"{name}, {case}", "seconds": round(seconds, 1), "goal_s": goal}
+                record |= {"phases_s": phases, "most_gb": round(most_gb, 2), "weights_gb": round(weights, 2)}
+                keep(arguments.json, {**record, "cores": os.cpu_count()})
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from padfree.builder import build_engine
-from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.bench.measure import MAX_ERRORS, best, time_in_turns, truth_of
 from padfree.builder.engine.engine_builder import EngineBuilder, TacticOptions
 from padfree.builder.engine.linear import PADFREE, TENSORRT
@@ -35,6 +34,8 @@ from padfree.builder.peers.contender import Contender, relative_error
 from padfree.builder.peers.engines import contender_of
 from padfree.builder.peers.padded_engine import build_padded_engine
 from padfree.builder.peers.setup import Setup
+
+from benchmarks.command import keep
 
 from ..sweep.cases import FILL
 from ..sweep.measurement import model_reader
@@ -200,8 +201,7 @@ def main() -> int:
                 print(f"{case.name}: FAILED: {type(error).__name__}: {error}", flush=True)
                 continue
             print(record, flush=True)
-            if arguments.json:
-                append_record(arguments.json, {**record, **environment()})
+            keep(arguments.json, record)
     return int(failed > 0)
 
 

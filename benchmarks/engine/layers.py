@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from padfree.builder import build_engine
-from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.peers.batch import MeasuredBatch, draw_batch, draw_lengths
 from padfree.onnx_tools.cost import Lengths
 from padfree.runtime import Session
 
-from benchmarks.command import json_parser
+from benchmarks.command import json_parser, keep
 from benchmarks.models import make
 from benchmarks.sweep.cases import FILL
 
@@ -105,16 +104,14 @@ def main() -> int:
     for kind, total in sorted(totals.items(), key=lambda item: -item[1]):
         print(f"{kind:28s} {counts[kind]:3d} layers {total:9.1f} us", flush=True)
     print(f"{'sum':28s} {sum(counts.values()):3d} layers {sum(totals.values()):9.1f} us", flush=True)
-    if arguments.json:
-        suffix = ", padded interface" if arguments.interface == "padded" else ""
-        record = {
-            "case": f"base, {arguments.batch} x {arguments.seq_len}{suffix}",
-            "tokens": tokens,
-            "kinds_us": {kind: round(total, 2) for kind, total in totals.items()},
-            "layers_us": {layer: round(time_us, 2) for layer, time_us in layers.items()},
-            **environment(),
-        }
-        append_record(arguments.json, record)
+    suffix = ", padded interface" if arguments.interface == "padded" else ""
+    record = {
+        "case": f"base, {arguments.batch} x {arguments.seq_len}{suffix}",
+        "tokens": tokens,
+        "kinds_us": {kind: round(total, 2) for kind, total in totals.items()},
+        "layers_us": {layer: round(time_us, 2) for layer, time_us in layers.items()},
+    }
+    keep(arguments.json, record)
     return 0
 
 

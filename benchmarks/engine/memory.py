@@ -21,11 +21,10 @@ from typing import Any
 
 import numpy as np
 import tensorrt
-from padfree.builder.bench.environment import append_record, environment
 from padfree.runtime import Session
 from padfree.runtime.gpu.cuda import free_bytes
 
-from benchmarks.command import json_parser
+from benchmarks.command import json_parser, keep
 
 from .base import build_base
 
@@ -121,8 +120,7 @@ def measure(plan: Path, json: Path | None, say: Callable[[str], None]) -> None:
                 "tensorrt_static_mib": round(SESSIONS * CONTEXTS * static_mib, 1),
                 "tensorrt_taken_mib": round(default_mib, 1),
             }
-            if json:
-                append_record(json, {**record, **environment()})
+            keep(json, record)
             ours_mib = " / ".join(f"{record[key]:.1f}" for key in ("blocks_mean_mib", "blocks_peak_mib", "taken_mib"))
             default = f"{record['tensorrt_static_mib']:.1f} / {record['tensorrt_taken_mib']:.1f}"
             say(f"{record['case']:24s} MiB: blocks mean / peak / taken {ours_mib}; TensorRT static / taken {default}")

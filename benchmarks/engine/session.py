@@ -25,13 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from padfree.builder.bench.environment import append_record, environment
 from padfree.runtime import Session
 from padfree.runtime.feeds import split_outputs
 from padfree.runtime.gpu.cuda import Stream
 from padfree.runtime.request import read_request
 
-from benchmarks.command import json_parser
+from benchmarks.command import json_parser, keep
 
 from .base import build_base
 
@@ -187,8 +186,7 @@ def main() -> None:
                     record = measure(session, int(batch), int(seq_len))
                     record["case"] += ", graphs" if graphs else ", plain"
                     print(record, flush=True)
-                    if arguments.json:
-                        append_record(arguments.json, {**record, **environment()})
+                    keep(arguments.json, record)
 
 
 if __name__ == "__main__":

@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 from padfree.builder import cli
-from padfree.builder.bench.environment import append_record, environment
 from padfree.runtime import Session
 from padfree.runtime.prefixes import shared_runs
 from padfree.runtime.request import RaggedBatch, read_request
+
+from benchmarks.command import keep
 
 from ..definitions import CONFIGS, write_folder
 
@@ -119,8 +120,7 @@ def main() -> None:
             **measure(build(Path(name), options), rows),
         }
     print(record, flush=True)
-    if options.json:
-        append_record(options.json, {**record, **environment()})
+    keep(options.json, record)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 from padfree.builder import build_engine
-from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.folders.head import HeadOptions
 from padfree.builder.folders.source import opened
 from padfree.builder.peers.batch import draw_batch, draw_lengths
@@ -28,7 +27,7 @@ from padfree.builder.peers.setup import PeerModel, Setup
 from padfree.onnx_tools.cost import Lengths
 from padfree.runtime import Session
 
-from benchmarks.command import json_parser
+from benchmarks.command import json_parser, keep
 from benchmarks.models import make
 from benchmarks.sweep.cases import FILL
 
@@ -104,21 +103,19 @@ def main() -> int:
         times = f"{row['adds_us']:10.1f} {row['most_us']:12.1f} {row['busy_us']:12.1f} {row['gap_us']:9.1f}"
         print(f"{kind:32s} {row['kernels']:7.0f} {times}")
     print(f"replay {span_us:.1f} us under the profiler, {plain_us:.1f} us without", flush=True)
-    if arguments.json:
-        rounded = {kind: {key: round(value, 2) for key, value in row.items()} for kind, row in table.items()}
-        norms = "" if arguments.norms == "folded" else f", norms {arguments.norms}"
-        shape = f"{arguments.batch} x {arguments.seq_len}"
-        fp8 = "" if arguments.precision == "fp16" else f", {arguments.precision}"
-        vectors = f", {arguments.vectors} vectors" if arguments.vectors else ""
-        record = {
-            "case": f"{arguments.model}, {shape}, linear {arguments.linear}{norms}{fp8}{vectors}",
-            "tokens": sum(seq_lens),
-            "kinds": rounded,
-            "replay_us": round(span_us, 1),
-            "replay_unprofiled_us": round(plain_us, 1),
-            **environment(),
-        }
-        append_record(arguments.json, record)
+    rounded = {kind: {key: round(value, 2) for key, value in row.items()} for kind, row in table.items()}
+    norms = "" if arguments.norms == "folded" else f", norms {arguments.norms}"
+    shape = f"{arguments.batch} x {arguments.seq_len}"
+    fp8 = "" if arguments.precision == "fp16" else f", {arguments.precision}"
+    vectors = f", {arguments.vectors} vectors" if arguments.vectors else ""
+    record = {
+        "case": f"{arguments.model}, {shape}, linear {arguments.linear}{norms}{fp8}{vectors}",
+        "tokens": sum(seq_lens),
+        "kinds": rounded,
+        "replay_us": round(span_us, 1),
+        "replay_unprofiled_us": round(plain_us, 1),
+    }
+    keep(arguments.json, record)
     return 0
 
 

@@ -25,12 +25,11 @@ import tokenizers
 import torch
 import transformers
 from padfree.builder import cli
-from padfree.builder.bench.environment import append_record, environment
 from padfree.sentence_transformers import attach
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
-from benchmarks.command import json_parser
+from benchmarks.command import json_parser, keep
 
 from ..load.texts import spell, text_of
 from ..models import MODELS
@@ -157,8 +156,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="padfree-bench-") as name:
         for record in measure(Path(name), arguments.rounds, on_gpu=not arguments.host):
             print(record, flush=True)
-            if arguments.json:
-                append_record(arguments.json, {**record, **environment()})
+            keep(arguments.json, record)
 
 
 if __name__ == "__main__":

@@ -20,10 +20,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
 import torch
-from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.peers.timing import capture, mean_ms
 
-from benchmarks.command import json_parser
+from benchmarks.command import json_parser, keep
 from tests.support.launchers import linear, measured_tilings
 
 DEVICE = "cuda"
@@ -276,12 +275,10 @@ def run_command(
     parser.add_argument("--models", nargs="*", default=usual, choices=models, help="whose GEMMs")
     parser.add_argument("--tokens", nargs="*", type=int, default=list(TOKENS), help="T")
     arguments = parser.parse_args()
-    about = environment()
     for model in arguments.models:
         for tokens in arguments.tokens:
             for record in measure_layer(model, tokens, arguments):
-                if arguments.json:
-                    append_record(arguments.json, {**record, **about})
+                keep(arguments.json, record)
     return 0
 
 

@@ -22,10 +22,9 @@ import sys
 from pathlib import Path
 
 import torch
-from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.peers.timing import capture, mean_ms
 
-from benchmarks.command import json_parser
+from benchmarks.command import json_parser, keep
 from tests.support.launchers import MMA, MMA_TILES, NoKernel
 
 from .linear import DEVICE, SHAPES, Case, Launch, Problem, Result, make_problem, ours, peers, times_of
@@ -142,23 +141,17 @@ def main() -> int:
     parser.add_argument("--tokens", nargs="*", type=int, default=list(TOKENS), help="T")
     parser.add_argument("--cutlass", type=Path, help="the library of cutlass_sm80.cu")
     arguments = parser.parse_args()
-    about = environment()
     library = ctypes.CDLL(str(arguments.cutlass.resolve())) if arguments.cutlass else None
-
-    def keep(record: Result) -> None:
-        if arguments.json:
-            append_record(arguments.json, {**record, **about})
-
     if library is not None:
         peaks = {name: round(peak(library, kind, depth), 1) for kind, (name, depth) in enumerate(PEAKS)}
         print(f"mma.sync alone, tera-operations a second: {peaks}", flush=True)
-        keep({"case": "mma.sync alone", "tera_operations_per_s": peaks})
+        keep(arguments.json, {"case": "mma.sync alone", "tera_operations_per_s": peaks})
     for tokens in arguments.tokens:
         for model in arguments.models:
             for gemm in SHAPES[model]:
                 record = measure(Case(tokens, *gemm), library)
                 print(summary(record), flush=True)
-                keep(record)
+                keep(arguments.json, record)
     return 0
 
 

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import sys
 
-from padfree.builder.bench.environment import append_record, environment
-
-from ..command import json_parser
+from ..command import json_parser, keep
 from .nsight_compute import find_ncu, profile, profiles
 
 CASES = ((128, 768, 2304), (128, 3072, 768), (1403, 768, 768), (1403, 3072, 768), (4802, 768, 3072), (4802, 3072, 768))
@@ -68,8 +66,7 @@ def main() -> int:
             **{name: result[name] for name in ("time_us", "registers", "shared_bytes", "warps", "l2_hit_pct")},
         }
         print(record, flush=True)
-        if arguments.json:
-            append_record(arguments.json, {**record, **environment()})
+        keep(arguments.json, record)
     return 0
 
 

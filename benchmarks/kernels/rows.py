@@ -22,10 +22,9 @@ from typing import Any
 from unittest import mock
 
 import torch
-from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.peers.timing import capture, time_ms
 
-from benchmarks.command import json_parser
+from benchmarks.command import json_parser, keep
 from benchmarks.kernels_library import require_kernels_library
 from tests.support import launchers
 
@@ -120,7 +119,6 @@ def main() -> int:
     parser.add_argument("--cases", default="", help="only cases whose name this regular expression finds")
     options = parser.parse_args()
     require_kernels_library()
-    made_with = environment()
     records = []
     for case in all_cases():
         if not re.search(options.cases, case.name):
@@ -129,8 +127,7 @@ def main() -> int:
             records.append(measure(case))
         torch.cuda.empty_cache()
         print(f"{records[-1]}", flush=True)
-        if options.json:
-            append_record(options.json, {**records[-1], **made_with})
+        keep(options.json, records[-1])
     print(table(records), end="", flush=True)
     return 0 if all(record["passed"] for record in records) else 1
 

@@ -21,12 +21,11 @@ from pathlib import Path
 
 import numpy as np
 import tritonclient.grpc as triton
-from padfree.builder.bench.environment import append_record, environment
 from padfree.runtime import Session
 from padfree.runtime.request import read_request
 from tritonclient.grpc import service_pb2
 
-from benchmarks.command import json_parser
+from benchmarks.command import json_parser, keep
 
 from .client import Array, Outcome, judge
 from .contest import CONTENDERS, MAX_SEQ_LEN, MODEL, OUTPUT, serve
@@ -125,9 +124,7 @@ def main() -> None:
     def tell(label: str, found: dict[str, float]) -> None:
         shown = " ".join(f"{name} {value:.4g}" for name, value in found.items())
         print(f"{label}: {shown}", flush=True)
-        if arguments.json:
-            case = f"{label}, {found['callers']} at once"
-            append_record(arguments.json, {"case": case, "label": label, **environment(), **found})
+        keep(arguments.json, {"case": f"{label}, {found['callers']} at once", "label": label, **found})
 
     with Session(arguments.folder / "packed.plan") as session:
 

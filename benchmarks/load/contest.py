@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 from padfree.builder import build_engine
-from padfree.builder.bench.environment import append_record, environment
 from padfree.builder.peers.padded_engine import build_padded_engine
 from padfree.builder.triton import ServingOptions, write_repository
 from padfree.onnx_tools import synthetic
@@ -34,6 +33,7 @@ from padfree.runtime import Session
 from padfree.runtime.batching.measure import measure_costs
 from padfree.runtime.plan_files import open_plan
 
+from benchmarks.command import keep
 from tests.support.native_triton import installed_backends, tensorrt_environment
 from tests.support.triton_server import TritonServer
 
@@ -199,9 +199,7 @@ def run_session(arguments: argparse.Namespace, requests: Sequence[Request], sett
     plan = arguments.folder / "packed.plan"
     found = session_rate(plan, requests, OUTPUT, seconds=2 * arguments.seconds, **sizes)
     print(f"{SESSION}: " + " ".join(f"{name} {value:,}" for name, value in found.items()), flush=True)
-    if arguments.json:
-        kept = {**setting, "mode": "session rate", "label": SESSION, **sizes}
-        append_record(arguments.json, {**kept, **environment(), **found})
+    keep(arguments.json, {**setting, "mode": "session rate", "label": SESSION, **sizes, **found})
 
 
 def soak_packed(arguments: argparse.Namespace) -> None:

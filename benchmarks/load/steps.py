@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from padfree.builder.bench.environment import append_record, environment
+from benchmarks.command import keep
 
 KEEPS_UP = 0.95
 """Share of the requests meant to leave in the window that have to be answered in it: otherwise a queue grows."""
@@ -35,12 +35,10 @@ def load_parser(*parents: argparse.ArgumentParser, pool: int = 300, workers: int
 
 def make_tell(path: Path | None, setting: Mapping[str, Any], title: str = "") -> Tell:
     """A function that prints a step after the title, appends it to a file with the setting, and returns it."""
-    shared = {**setting, **environment()}
 
     def tell(step: Step) -> Step:
         print(f"{title}{line(step)}", flush=True)
-        if path is not None:
-            append_record(path, {**shared, **step})
+        keep(path, {**setting, **step})
         return step
 
     return tell

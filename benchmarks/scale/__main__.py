@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from padfree.builder.bench.environment import append_record, environment
 
-from benchmarks.command import json_parser
+from benchmarks.command import json_parser, keep
 
 from . import report, tokenising
 from .model import Job, Machines, forecast
@@ -87,10 +86,8 @@ def main() -> None:
         print(f"{job}\n{machines}")
         print(report.text_table([report.cells(row) for row in results]))
         records = [report.as_record(row, job, machines) for row in results]
-    if arguments.json is not None:
-        result = environment()
-        for record in records:
-            append_record(arguments.json, {**record, **result})
+    for record in records:
+        keep(arguments.json, record)
 
 
 if __name__ == "__main__":

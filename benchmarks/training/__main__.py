@@ -15,9 +15,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from padfree.builder.bench.environment import append_record, environment
 
-from benchmarks.command import json_parser
+from benchmarks.command import json_parser, keep
 
 from .batches import Lengths, imbalance
 
@@ -42,7 +41,7 @@ def main() -> None:
         "--batch", type=int, nargs="+", default=[32, 64], metavar="B", help="rows of a GPU's batch (default 32 64)"
     )
     arguments = parser.parse_args()
-    lengths, result = read_lengths(arguments.lengths), environment()
+    lengths = read_lengths(arguments.lengths)
     if arguments.steps:
         from .steps import measure  # needs PyTorch
 
@@ -52,8 +51,7 @@ def main() -> None:
         records = (imbalance(lengths, ranks, batch, arguments.epochs) for ranks, batch in sizes)
     for record in records:
         print(record, flush=True)
-        if arguments.json:
-            append_record(arguments.json, {**record, **result})
+        keep(arguments.json, record)
 
 
 if __name__ == "__main__":
