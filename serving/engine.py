@@ -16,7 +16,16 @@ import numpy as np
 import numpy.typing as npt
 from padfree.contract.metadata import Metadata
 from padfree.runtime import SessionError
-from padfree.runtime.batching import Batcher, Budget, ClosedError, DeadlineError, FairShare, QueueFullError
+from padfree.runtime.batching import (
+    MOST_GROUPS,
+    Batcher,
+    Budget,
+    ClosedError,
+    DeadlineError,
+    FairShare,
+    QueueFullError,
+    group_budget,
+)
 from padfree.runtime.pool import DevicePool
 from padfree.runtime.request import OutputRows, RaggedBatch, read_request
 from padfree.runtime.text import ServedModel, TextInputs, column_count, of_columns
@@ -26,11 +35,6 @@ from .metrics import ProcessCounters
 from .options import Limits
 
 Array = npt.NDArray[Any]
-
-GROUP_TOKENS, GROUP_SEQUENCES = 4096, 32
-"""The largest group: small enough to share a run with groups of other front-ends."""
-MOST_GROUPS = 1 << 16
-"""In the queue; the limit that counts is that of tokens."""
 
 
 class Runner(Protocol):
@@ -173,15 +177,6 @@ class Inbox:
         self._futures.pop(ticket, None)
         if not done.cancelled():
             self._send(self._engine.answer(ticket, arrival_s, done))
-
-
-def group_budget(run: Budget) -> Budget:
-    """The most of a request that stays together, and of small ones that become one group, by what a run takes."""
-    tokens, sequences = (
-        ours if theirs is None else min(ours, theirs)
-        for ours, theirs in ((GROUP_TOKENS, run.max_tokens), (GROUP_SEQUENCES, run.max_sequences))
-    )
-    return Budget(tokens, sequences, run.counts_padding)
 
 
 def _error(ticket: int, error: BaseException, kind: int = wire.FAILED) -> bytes:

@@ -23,13 +23,13 @@ from typing import Any
 from padfree.contract.child_signals import held_back
 from padfree.contract.machine import cores
 from padfree.runtime import Budget, Session, SessionError
-from padfree.runtime.batching import run_budget
+from padfree.runtime.batching import group_budget, run_budget
 from padfree.runtime.pool import DevicePool, machine_devices
 from padfree.runtime.text import Choices, ServedModel, describe
 
 from . import wire
 from .access_log import check as check_access_log
-from .engine import Channel, Engine, Inbox, group_budget
+from .engine import Channel, Engine, Inbox
 from .garbage import leave_out_what_stays
 from .http.process import FrontEnd, main
 from .listening import listen

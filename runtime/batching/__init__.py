@@ -6,6 +6,7 @@ from .batcher import Batcher, Stats
 from .costs import CostTable, read_costs
 from .dealing import SQUARES_A_TOKEN, even_out, snake
 from .errors import BatchingError, ClosedError, DeadlineError, QueueFullError
+from .groups import MOST_GROUPS, group_budget
 from .partition import partition
 from .policies import CheapestCut, FairShare, FirstCome
 from .policy import Decision, Policy, latest_start_s
@@ -13,6 +14,7 @@ from .speed import Speed, run_budget
 from .waiting import Beginning, Waiting
 
 __all__ = [
+    "MOST_GROUPS",
     "SQUARES_A_TOKEN",
     "Batcher",
     "BatchingError",
@@ -32,6 +34,7 @@ __all__ = [
     "Waiting",
     "cut",
     "even_out",
+    "group_budget",
     "latest_start_s",
     "partition",
     "read_costs",

@@ -12,6 +12,20 @@ from ..budget import Budget, cut
 from ..prefixes import shared_beginning
 from .waiting import Beginning
 
+GROUP_TOKENS, GROUP_SEQUENCES = 4096, 32
+"""The most of a group: small enough to share a run with those of other clients."""
+MOST_GROUPS = 1 << 16
+"""In the queue of a server; the limit that counts is that of tokens."""
+
+
+def group_budget(run: Budget) -> Budget:
+    """The most of a request that stays together, and of small ones that become one group, by what a run takes."""
+    tokens, sequences = (
+        ours if theirs is None else min(ours, theirs)
+        for ours, theirs in ((GROUP_TOKENS, run.max_tokens), (GROUP_SEQUENCES, run.max_sequences))
+    )
+    return Budget(tokens, sequences, run.counts_padding)
+
 
 def beginning_of(ragged: RaggedBatch, metadata: Metadata) -> Beginning | None:
     """What all sequences begin with, where the model computes that once in a run."""

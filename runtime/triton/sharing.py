@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from padfree.contract.metadata import Metadata
 
-from ..batching import Batcher, FairShare, QueueFullError
+from ..batching import MOST_GROUPS, Batcher, FairShare, QueueFullError, group_budget
 from ..batching.speed import Speed, measure, run_budget
 from ..budget import Budget
 from ..errors import SessionError
@@ -32,10 +32,6 @@ Array = npt.NDArray[Any]
 
 RUNS = 2
 """Runs under way at once: one is prepared, and another's answers are sent, while the model runs."""
-PART_TOKENS, PART_SEQUENCES = 4096, 32
-"""The most of a request that stays together; other clients' requests come in between."""
-MOST_REQUESTS = 1 << 16
-"""In the queue; the limit that counts is that of tokens."""
 SAMPLE_TOKENS = 64
 ASK_AFTER_S = 0.05
 """A request that has waited so long is asked about: its caller may have gone."""
@@ -96,16 +92,12 @@ class Sharing:
         self._outputs = {item.name: item for item in self._metadata.outputs}
         speed = measure_zeros(session, budget)
         run = run_budget(budget, speed)
-        self._part = Budget(
-            min(PART_TOKENS, run.max_tokens or PART_TOKENS),
-            min(PART_SEQUENCES, run.max_sequences or PART_SEQUENCES),
-            run.counts_padding,
-        )
+        self._part = group_budget(run)  # other clients' requests come in between
         self._batcher = Batcher(
             _SharedSession(session, on_run),
             FairShare(run),
             runs=RUNS,
-            max_waiting=MOST_REQUESTS,
+            max_waiting=MOST_GROUPS,
             max_waiting_tokens=max_waiting_tokens,
             tokens_a_second=speed.tokens_a_second,
         )

@@ -8,27 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from padfree.builder.definitions import graph
 from padfree.builder.folders.definition import write_defined
 from padfree.builder.folders.folder import read_folder
 from padfree.onnx_tools import quantize_gemms
-from padfree.onnx_tools.files import Model, Storage, graph_io, read_metadata, staged_session
+from padfree.onnx_tools.files import Model, Storage, read_metadata, staged_session
 from padfree.onnx_tools.options import RewriteOptions
-from padfree.onnx_tools.precision import rounding
 from padfree.onnx_tools.quantization import losses
 from padfree.onnx_tools.rewrite import rewrite_model
 
 from tests.support import tiny_folders
-
-
-def make_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes every model count as large, in parts of a few weights each."""
-    for module in (graph, rounding):
-        monkeypatch.setattr(module, "LARGE_MODEL_BYTES", 0)
-    for module in (graph, graph_io):
-        monkeypatch.setattr(module, "LARGE_BYTES", 1)
-    monkeypatch.setattr(staged_session, "PART_BYTES", 1 << 9)
-    monkeypatch.setattr(staged_session, "KEPT_BYTES", 0)
 
 
 def quantization_of(model: Model) -> Any:
@@ -48,9 +36,11 @@ def calibrate(folder: Path, storage: Storage) -> Model:
     return quantize_gemms(packed, [{name: value for name, value in feeds.items() if name in names}], verify=False)
 
 
-def test_scales_and_losses_are_those_of_one_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scales_and_losses_are_those_of_one_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     wanted = quantization_of(calibrate(tmp_path / "model", Storage.MEMORY))
-    make_large(monkeypatch)
+    request.getfixturevalue("large")
     monkeypatch.setattr(losses, "TENSORS_AT_ONCE", 1)  # would mean one run of all parts per tensor
     runs = list[int]()
     each = staged_session.StagedSession.each

@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto
 from padfree.builder.calibration import Calibration, quantized_model
-from padfree.builder.definitions import graph
 from padfree.builder.folders.definition import write_defined
 from padfree.builder.folders.folder import read_folder
 from padfree.onnx_tools.errors import VerificationError
-from padfree.onnx_tools.files import graph_io, ort_session, staged_session
+from padfree.onnx_tools.files import ort_session, staged_session
 from padfree.onnx_tools.files.deferred_data import DeferredData
 from padfree.onnx_tools.files.metadata import read_metadata
 from padfree.onnx_tools.files.model import Model
@@ -50,17 +49,6 @@ HALF = (  # in the type of the weights, and in another one
     ("modernbert", "fp16"),
     ("nomic_experts", "bf16"),
 )
-
-
-@pytest.fixture
-def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes every model count as large, in parts of a few weights each."""
-    for module in (graph, rounding):
-        monkeypatch.setattr(module, "LARGE_MODEL_BYTES", 0)
-    for module in (graph, graph_io):
-        monkeypatch.setattr(module, "LARGE_BYTES", 1)
-    monkeypatch.setattr(staged_session, "PART_BYTES", 1 << 9)
-    monkeypatch.setattr(staged_session, "KEPT_BYTES", 0)
 
 
 def model_of(name: str, folder: Path, storage: Storage = Storage.MEMORY) -> Model:
