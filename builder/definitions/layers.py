@@ -127,7 +127,7 @@ def activation_of(name: str) -> Activation:
         NotDefinedError: it is another one.
     """
     if name not in _ACTIVATIONS:
-        raise NotDefinedError(f"the activation is '{name[:60]}', and {', '.join(_ACTIVATIONS)} alone are known")
+        raise NotDefinedError(f"the activation is {name[:60]!r}, and {', '.join(_ACTIVATIONS)} alone are known")
     return _ACTIVATIONS[name]
 
 

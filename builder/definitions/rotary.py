@@ -45,7 +45,7 @@ def frequencies_of(parameters: Keys | None, size: int, base: float, positions: i
         return plain_frequencies(size, base)
     kind = parameters.text("rope_type", "type", default="default")
     if kind not in SCALINGS:
-        raise NotDefinedError(f"'rope_type' is '{kind[:60]}', and {', '.join(SCALINGS)} alone are known")
+        raise NotDefinedError(f"'rope_type' is {kind[:60]!r}, and {', '.join(SCALINGS)} alone are known")
     parameters.only(partial_rotary_factor=1.0)
     frequencies = SCALINGS[kind](parameters.number("rope_theta", default=base), size, parameters, positions)
     parameters.check_all_read()

@@ -163,8 +163,9 @@ def _check_usable(
 ) -> None:
     """Refuses a folder that no engine can be made of."""
     if config.generates and chain.head is None and not is_scorer:
+        names = ", ".join(config.architectures) or config.model_type
         raise BuildError(
-            f"{path}: is a decoder ({', '.join(config.architectures) or config.model_type}), which generates text; "
+            f"{path}: is a decoder ({ascii(names)[1:-1]}), which generates text; "
             "padfree takes encoders: feature extraction, sentence vectors, cross-encoders, classification; "
             f"{advice()}"
         )

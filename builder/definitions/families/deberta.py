@@ -145,7 +145,7 @@ def _distances(writing: Writing, tensors: Tensors, sizes: LayerSizes, terms: tup
         norms = [item.strip() for item in keys.text("norm_rel_ebd", default="none").lower().split("|")]
         if not {"none", "layer_norm"}.issuperset(norms):
             raise NotDefinedError(
-                f"'norm_rel_ebd' is '{'|'.join(norms)[:60]}', and none and layer_norm alone are known"
+                f"'norm_rel_ebd' is {'|'.join(norms)[:60]!r}, and none and layer_norm alone are known"
             )
         if "layer_norm" in norms:
             table = Norm.of(tensors, "encoder.LayerNorm", sizes.width, sizes.epsilon).apply(graph, table)

@@ -105,7 +105,7 @@ def _head(writing: Writing, encoded: EncoderRows, x: str) -> str:
 def _classes(writing: Writing, encoded: EncoderRows) -> Outputs:
     graph, pooling = writing.graph, writing.keys.text("classifier_pooling", default="cls")
     if pooling not in ("cls", "mean"):
-        raise NotDefinedError(f"'classifier_pooling' is '{pooling[:60]}', and cls and mean alone are known")
+        raise NotDefinedError(f"'classifier_pooling' is {pooling[:60]!r}, and cls and mean alone are known")
     pooled = first_token(graph, encoded.rows) if pooling == "cls" else _mean(graph, encoded.rows)
     last = Linear.of(writing.tensors, "classifier", writing.labels, encoded.width)
     return {LOGITS: (last.apply(graph, _head(writing, encoded, pooled)), (writing.labels,))}

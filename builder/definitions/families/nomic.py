@@ -105,7 +105,7 @@ def _feed_forward(keys: Keys, parts: Tensors, sizes: LayerSizes) -> FeedForward:
     if is_gated:
         if name not in _GATES and "activation_function" in keys.raw:
             raise NotDefinedError(
-                f"'activation_function' is '{name[:60]}' of a gate, and {', '.join(_GATES)} are known"
+                f"'activation_function' is {name[:60]!r} of a gate, and {', '.join(_GATES)} are known"
             )
         up, gate = (Linear.of(parts, f"mlp.{part}", inner, width, bias=first) for part in ("fc11", "fc12"))
         return FeedForward(up, activation_of(_GATES.get(name, name)), down, gate)

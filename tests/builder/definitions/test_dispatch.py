@@ -45,6 +45,7 @@ def folder(path: Path, config: Mapping[str, Any], tensors: Mapping[str, tuple[in
         ({"position_embedding_type": "relative_key"}, "'position_embedding_type' is 'relative_key', and 'absolute'"),
         ({"is_decoder": True, "architectures": ["BertEncoderModel"]}, "'is_decoder' is True, and False alone is known"),
         ({"hidden_act": "mish"}, "the activation is 'mish', and gelu, "),
+        ({"hidden_act": "mi\nsh"}, r"the activation is 'mi\\nsh', and gelu, "),
         ({"num_attention_heads": 3}, "the hidden size 16 is no multiple of its 3 heads"),
         ({"auto_map": {"AutoModel": "modeling_x.XBertModel"}}, "its code is 'modeling_x.XBertModel', and nothing"),
         ({"model_type": "odd"}, "no definition is for the model_type 'odd'"),
