@@ -188,18 +188,18 @@ class Editor(NodeBuilder[gs.Tensor]):
     ) -> gs.Tensor:
         own = f"{self._stem}_{op.lower()}" if self._stem else str(op if output is None else output.name)
         stem = stem or own
-        result = self.variable(stem, _result_type(op, inputs, attributes)) if output is None else output
+        result = self.variable(stem, _result_type(op, inputs, attributes)) if output is None else self.take_over(output)
         self.graph.nodes.append(gs.Node(op, self.fresh(f"{stem}_node"), dict(attributes), list(inputs), [result]))
         return result
 
     def padfree(
         self, op: str, inputs: Sequence[gs.Tensor], outputs: Sequence[gs.Tensor], **attributes: AttributeValue
     ) -> gs.Node:
-        """Adds a padfree node; flags that are not given are 0, and options of engines are not written."""
+        """Adds a padfree node that makes the outputs; flags not given are 0, and options of engines are not written."""
         spec = OPERATORS[op]
         floats = {item.name for item in spec.attributes if item.type == "float"}
         attrs = {key: float(value) if key in floats else value for key, value in {**spec.flags, **attributes}.items()}
-        node = gs.Node(op, self.fresh(op), attrs, list(inputs), list(outputs), domain=DOMAIN)
+        node = gs.Node(op, self.fresh(op), attrs, list(inputs), [*map(self.take_over, outputs)], domain=DOMAIN)
         self.graph.nodes.append(node)
         return node
 

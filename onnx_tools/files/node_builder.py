@@ -28,7 +28,7 @@ class NodeBuilder(ABC, Generic[Value]):
     opset: int
 
     def op(self, op: str, *inputs: Value, output: Value | None = None, stem: str = "", **attributes: Any) -> Value:
-        """A node with one result: a new one, or `output`. Names begin with the stem, if one is given."""
+        """A node with one result: a new one, or `output`, whatever made that before. New names begin with `stem`."""
         return self._add(op, inputs, output, stem, attributes)
 
     def integers(self, *values: int) -> Value:

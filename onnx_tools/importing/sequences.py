@@ -31,10 +31,8 @@ def take_apart(editor: Editor, lookup: Lookup, node: gs.Node) -> bool:
         _join(editor, node, result)
     if len(editor.graph.nodes) == before:
         return False
-    output = editor.take_over(node.outputs[0])
+    editor.op("Identity", result, output=node.outputs[0])
     node.inputs.clear()
-    node.outputs.clear()
-    editor.op("Identity", result, output=output)
     return True
 
 

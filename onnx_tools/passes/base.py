@@ -146,7 +146,6 @@ def unpack_tokens(editor: Editor, tensor: gs.Tensor, boundary: Boundary, facts: 
         unpack(editor, tensor, boundary, facts.dtype, output)
         return
     back = [int(axis) for axis in np.argsort(order)]
-    editor.take_over(output)
     padded = unpack(editor, tensor, boundary, facts.dtype)
     editor.op("Transpose", padded, perm=back, output=output)
 
@@ -175,12 +174,8 @@ def unpack(
 ) -> gs.Tensor:
     """The tensor [T,...] as [B,S,...], zeros at masked slots; written to `output` where that is given."""
     if dtype in _THROUGH_INT32:
-        if output is not None:
-            editor.take_over(output)
         narrow = unpack(editor, editor.cast(tensor, np.int32, f"{tensor.name}_int32"), boundary, "int32")
         return editor.cast(narrow, dtype, f"{tensor.name}_padded", output)
-    if output is not None:
-        editor.take_over(output)
     padded = output if output is not None else editor.variable(f"{tensor.name}_padded", tensor.dtype)
     if padded.dtype is None and dtype is not None:
         padded.dtype = np.dtype(dtype)

@@ -174,10 +174,7 @@ def _unflatten(editor: Editor, node: gs.Node, analysis: Analysis) -> bool:
         shape = analysis[reader.outputs[0]].shape if is_standard(reader, "Reshape") else None
         if shape == before and reader.inputs[0] is node.outputs[0]:
             editor.redirect(reader.outputs[0], result)
-    view_inputs = [result, *view.inputs[1:]]
-    output = node.outputs[0]
-    editor.take_over(output)
-    editor.op(view.op, *view_inputs, stem=output.name, output=output, **view.attrs)
+    editor.op(view.op, result, *view.inputs[1:], output=node.outputs[0], **view.attrs)
     return True
 
 
@@ -187,9 +184,7 @@ def _join_views(editor: Editor, shapes: ShapeBuilder, node: gs.Node, analysis: A
     shape = analysis[node.outputs[0]].shape
     if source is None or source is node.inputs[0] or shape is None or not is_of_sizes(shape):
         return False
-    output = editor.take_over(node.outputs[0])
-    editor.op("Reshape", source, shapes.build(list(shape)), output=output)
-    node.outputs.clear()
+    editor.op("Reshape", source, shapes.build(list(shape)), output=node.outputs[0])
     return True
 
 

@@ -243,13 +243,8 @@ def _schedule(
     _full_shapes(editor, seq_lens, extent, padded)
     before = _boundary_nodes(graph, boundary)
     token_index = editor.variable("padfree_token_index", _INT32)
-    cu_seqlens = editor.take_over(boundary.cu_seqlens)
-    for old, new in (
-        (boundary.token_index, token_index),
-        (boundary.seq_lens, seq_lens),
-    ):
-        editor.take_over(old)
-        editor.redirect(old, new)
+    editor.redirect(boundary.token_index, token_index)
+    editor.redirect(boundary.seq_lens, seq_lens)
     for node in list(boundary.mask.outputs):
         if is_padfree(node, "PadfreeUnpack"):
             node.inputs[3] = extent
@@ -257,7 +252,7 @@ def _schedule(
         node.inputs.clear()
         node.outputs.clear()
         graph.nodes.remove(node)
-    add_schedule(editor, [seq_lens, tokens, extent], [cu_seqlens, token_index], positions)
+    add_schedule(editor, [seq_lens, tokens, extent], [boundary.cu_seqlens, token_index], positions)
 
 
 def _boundary_nodes(graph: gs.Graph, boundary: Boundary) -> list[gs.Node]:

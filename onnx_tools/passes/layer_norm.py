@@ -61,13 +61,10 @@ def _replace(editor: Editor, analysis: Analysis, norm: norms.LayerNorm) -> None:
     if gamma is None:
         gamma = editor.constant("ones", np.ones((analysis[norm.x].shape or ())[-1].constant() or 0, np.float32))
     optional = [parts.bias, parts.residual, gamma, norm.beta]
-    outputs = [editor.take_over(norm.output)]
-    if has_sum:
-        outputs.append(editor.take_over(norm.x))
     editor.padfree(
         "PadfreeLayerNorm",
         [parts.x, *(item for item in optional if item is not None)],
-        outputs,
+        [norm.output, *([norm.x] if has_sum else [])],
         epsilon=norm.epsilon,
         rms=int(norm.rms),
         has_bias=int(parts.bias is not None),

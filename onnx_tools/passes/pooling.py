@@ -49,7 +49,6 @@ def pooling(graph: gs.Graph, analysis: Analysis) -> PassResult:
         target = normalized if normalized is not None else pooled
         shape, dtype = analysis[target].shape, analysis[x].dtype
         has_axis = shape is not None and len(shape) == 3
-        editor.take_over(target)
         result = editor.variable("pooled", target.dtype) if has_axis else target
         packed = pack(editor, x, boundary, dtype)
         pool_tokens(editor, packed, boundary, result, mode, normalize=normalized is not None)

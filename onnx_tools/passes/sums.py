@@ -148,8 +148,7 @@ class _Sums:
         share = self._nodes(x).op("Div", self._lengths(x, rank), division.inputs[1])
         if rank != len(self._rest(x)) + 1:
             mean = self._nodes(x).unsqueeze(mean, axis)
-        output = self._editor.take_over(division.outputs[0])
-        self._editor.op("Mul", mean, share, stem=total.name, output=output)
+        self._editor.op("Mul", mean, share, stem=total.name, output=division.outputs[0])
         division.inputs.clear()
         return True
 
@@ -185,7 +184,7 @@ class _Sums:
         powers = self._nodes(x).op("Exp", shifted)
         mean = self._pool(powers, rest, "mean", axis)
         total = self._nodes(x).op("Mul", mean, self._lengths(x, len(rest) + 1))
-        output = self._editor.take_over(node.outputs[0])
+        output = node.outputs[0]
         if is_standard(node, "LogSoftmax"):
             logarithm = self._nodes(x).unsqueeze(self._nodes(x).op("Log", total), axis)
             self._editor.op("Sub", shifted, logarithm, output=output)
@@ -213,12 +212,11 @@ class _Sums:
 
     def _finish(self, node: gs.Node, pooled: gs.Tensor, axis: int) -> None:
         """Writes [B,*rest] to a node's output, which may have an axis of size 1 in the sequence's place."""
-        output = self._editor.take_over(node.outputs[0])
         keepdims = is_standard(node, "MatMul") or int(node.attrs.get("keepdims", 1))
         if keepdims:
-            self._editor.unsqueeze(pooled, axis, output=output)
+            self._editor.unsqueeze(pooled, axis, output=node.outputs[0])
         else:
-            self._editor.op("Identity", pooled, output=output)
+            self._editor.op("Identity", pooled, output=node.outputs[0])
 
     def _lengths(self, like: gs.Tensor, rank: int) -> gs.Tensor:
         """The number of tokens of every sequence [B,1,...], in the type of another tensor."""

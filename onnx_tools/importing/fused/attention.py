@@ -81,26 +81,27 @@ def _attend(
     if heads <= 0 or any(width % heads for width in widths):
         raise NotImportable(f"{heads} heads do not divide the widths {widths} of Q, K and V")
     scale = e.number("scale", 0.0) or 1.0 / math.sqrt(widths[0] // heads)
-    scores = e.op("MatMul", _split(e, q, heads, [0, 2, 1, 3]), _split(e, k, heads, [0, 2, 3, 1]))
-    scores = e.sum(e.op("Mul", scores, e.constant(scale)), bias)
-    if mask is not None:
-        scores = e.op("Add", scores, _mask(e, mask, k))
-    if e.integer("unidirectional"):
-        scores = e.op("Add", scores, _causal(e, q, k))
-    context = e.op("MatMul", e.op("Softmax", scores, axis=-1), _split(e, v, heads, [0, 2, 1, 3]))
-    return e.reshape(e.op("Transpose", context, perm=[0, 2, 1, 3]), 0, 0, widths[2])
+    parts = [e.reshape(part, 0, 0, heads, width // heads) for part, width in zip((q, k, v), widths, strict=True)]
+    hidden = None if mask is None else _mask(e, mask, k)
+    later = causal(e, q, k) if e.integer("unidirectional") else None
+    return attend(e, parts, scale, widths[2], bias, hidden, later)
 
 
-def _split(e: Expansion, x: gs.Tensor, heads: int, order: list[int]) -> gs.Tensor:
-    return e.op("Transpose", e.reshape(x, 0, 0, heads, e.width(x, "query, key or value") // heads), perm=order)
+def attend(e: Expansion, parts: Sequence[gs.Tensor], scale: float, width: int, *biases: gs.Tensor | None) -> gs.Tensor:
+    """softmax(Q K^T * scale + biases) V as [B,S,width], of Q, K and V [B,S,H,D]."""
+    q, k, v = parts
+    queries, values = (e.op("Transpose", part, perm=[0, 2, 1, 3]) for part in (q, v))
+    scores = e.op("MatMul", queries, e.op("Transpose", k, perm=[0, 2, 3, 1]))
+    scores = e.sum(e.op("Mul", scores, e.constant(scale)), *biases)
+    context = e.op("MatMul", e.op("Softmax", scores, axis=-1), values)
+    return e.reshape(e.op("Transpose", context, perm=[0, 2, 1, 3]), 0, 0, width)
 
 
 def _mask(e: Expansion, mask: gs.Tensor, k: gs.Tensor) -> gs.Tensor:
     """The summand of the scores [B,H,S,S]: 0 for kept keys, mask_filter_value for the others."""
     shape, batch = e.shape(mask, "mask"), Poly.atom("B")
     if len(shape) == 1 and shape[0] == batch:
-        keys, lengths = e.reshape(e.slots(k, 1), 1, -1), e.reshape(mask, -1, 1)
-        is_token = e.op("Less", keys, e.op("Cast", lengths, to=TensorProto.INT64))
+        is_token = within_lengths(e, mask, k)
     elif len(shape) in (2, 3):
         is_token = e.op("Greater", mask, e.constant(0, np.int32))
     elif len(shape) == 1:
@@ -115,7 +116,13 @@ def _mask(e: Expansion, mask: gs.Tensor, k: gs.Tensor) -> gs.Tensor:
     return e.unsqueeze(bias, *axes)
 
 
-def _causal(e: Expansion, q: gs.Tensor, k: gs.Tensor) -> gs.Tensor:
-    """0 for keys up to the query, the lowest number for later ones."""
+def within_lengths(e: Expansion, lengths: gs.Tensor, k: gs.Tensor) -> gs.Tensor:
+    """bool [B,S]: whether a key is one of as many as its sequence has."""
+    counts = e.op("Cast", e.reshape(lengths, -1, 1), to=TensorProto.INT64)
+    return e.op("Less", e.reshape(e.slots(k, 1), 1, -1), counts)
+
+
+def causal(e: Expansion, q: gs.Tensor, k: gs.Tensor) -> gs.Tensor:
+    """[S,S]: 0 for keys up to the query, the lowest number for later ones."""
     later = e.op("Greater", e.reshape(e.slots(k, 1), 1, -1), e.reshape(e.slots(q, 1), -1, 1))
     return e.op("Where", later, e.constant(np.finfo(np.float32).min), e.constant(0.0))

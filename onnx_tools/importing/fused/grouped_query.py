@@ -16,6 +16,7 @@ import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
 from ...analysis.graph import made_by
+from .attention import attend, causal, within_lengths
 from .expansion import Expansion, NotImportable
 from .rotary import rotate
 
@@ -38,13 +39,9 @@ def group_query_attention(e: Expansion) -> Sequence[gs.Tensor]:
         q, k = (rotate(e, part, size, tables, positions, interleaved=is_interleaved) for part in (q, k))
     group_of_head = e.constant(np.repeat(np.arange(groups), heads // groups), np.int64)
     k, v = (e.op("Gather", e.reshape(part, 0, 0, groups, size), group_of_head, axis=2) for part in (k, v))
-    queries = e.op("Transpose", e.reshape(q, 0, 0, heads, size), perm=[0, 2, 1, 3])
+    parts = [e.reshape(q, 0, 0, heads, size), k, v]
     scale = e.number("scale", 0.0) or 1.0 / math.sqrt(size)
-    scores = e.op("MatMul", queries, e.op("Transpose", k, perm=[0, 2, 3, 1]))
-    scores = e.sum(e.op("Mul", scores, e.constant(scale)), e.optional_input(_BIAS))
-    scores = e.op("Add", e.op("Add", scores, _padding(e, q)), _later(e, q))
-    context = e.op("MatMul", e.op("Softmax", scores, axis=-1), e.op("Transpose", v, perm=[0, 2, 1, 3]))
-    return [e.reshape(e.op("Transpose", context, perm=[0, 2, 1, 3]), 0, 0, heads * size)]
+    return [attend(e, parts, scale, heads * size, e.optional_input(_BIAS), _padding(e, k), causal(e, k, k))]
 
 
 def _check(e: Expansion) -> None:
@@ -80,8 +77,7 @@ def _parts(e: Expansion, heads: int, groups: int) -> list[gs.Tensor]:
 
 def _padding(e: Expansion, like: gs.Tensor) -> gs.Tensor:
     """[B,1,1,S]: 0 for the keys of a sequence, the lowest number after its length."""
-    counts = e.reshape(_counts(e, e.input(_LENGTHS, "lengths")), -1, 1)
-    is_token = e.op("Less", e.reshape(e.slots(like, 1), 1, -1), e.op("Cast", counts, to=TensorProto.INT64))
+    is_token = within_lengths(e, _counts(e, e.input(_LENGTHS, "lengths")), like)
     return e.unsqueeze(e.op("Where", is_token, e.constant(0.0), e.constant(_LOWEST)), 1, 2)
 
 
@@ -94,9 +90,3 @@ def _counts(e: Expansion, lengths: gs.Tensor) -> gs.Tensor:
         if number == (1 if less.op == "Sub" else -1):
             return e.uncast(less.inputs[0])
     return e.op("Add", e.op("Cast", current, to=TensorProto.INT64), e.constant(1, np.int64))
-
-
-def _later(e: Expansion, like: gs.Tensor) -> gs.Tensor:
-    """[S,S]: 0 for keys up to the query, the lowest number for later ones."""
-    keys, queries = e.reshape(e.slots(like, 1), 1, -1), e.reshape(e.slots(like, 1), -1, 1)
-    return e.op("Where", e.op("Greater", keys, queries), e.constant(_LOWEST), e.constant(0.0))

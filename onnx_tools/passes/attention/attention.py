@@ -192,11 +192,10 @@ class _Replacement:
         if self._analysis[item.context].rank != 4:
             unpack(self._editor, result, self._boundary, dtype, item.context)
             return
-        output = self._editor.take_over(item.context)
         tensor = unpack(self._editor, result, self._boundary, dtype)
         sizes = self._constant("heads", np.asarray([0, 0, item.num_heads, item.head_size]))
-        heads = self._editor.op("Reshape", tensor, sizes, stem=f"{output.name}_heads")
-        self._editor.op("Transpose", heads, perm=list(TOKENS_FIRST), output=output)
+        heads = self._editor.op("Reshape", tensor, sizes, stem=f"{item.context.name}_heads")
+        self._editor.op("Transpose", heads, perm=list(TOKENS_FIRST), output=item.context)
 
     def _rotate(self, x: gs.Tensor, rotation: Rotation | None, heads: int, size: int) -> gs.Tensor:
         """The tensor [T,...] with its first heads rotated."""

@@ -58,9 +58,7 @@ def expand_global_pools(graph: gs.Graph, analysis: Analysis) -> bool:
         rank = analysis[node.inputs[0]].rank
         if rank is None:
             continue
-        output = editor.take_over(node.outputs[0])
-        editor.along(_GLOBAL[node.op], node.inputs[0], *range(2, rank), output=output, keepdims=1)
-        node.outputs.clear()
+        editor.along(_GLOBAL[node.op], node.inputs[0], *range(2, rank), output=node.outputs[0], keepdims=1)
         changed = True
     return changed
 
@@ -80,10 +78,9 @@ def expand_batch_norms(graph: gs.Graph, analysis: Analysis) -> bool:
             editor.constant(f"{node.outputs[0].name}_{what}", values.reshape(along).astype(params[0].values.dtype))
             for what, values in (("factor", factor), ("shift", shift - mean * factor))
         ]
-        output = editor.take_over(node.outputs[0])
+        output = node.outputs[0]
         product = editor.op("Mul", node.inputs[0], numbers[0], stem=f"{output.name}_scaled")
         editor.op("Add", product, numbers[1], output=output)
-        node.outputs.clear()
         changed = True
     return changed
 
@@ -169,4 +166,4 @@ def _write_gemm(
     node.inputs.clear()
     for reader in [item for item in output.outputs if _is_transpose(item)]:
         editor.redirect(reader.outputs[0], total)
-    nodes.op("Transpose", total, output=editor.take_over(output), perm=_TRANSPOSE)
+    nodes.op("Transpose", total, output=output, perm=_TRANSPOSE)

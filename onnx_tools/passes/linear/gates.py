@@ -149,11 +149,10 @@ class _Gates:
         bias = None
         if u.bias is not None or v.bias is not None:
             bias = self._pairs("gated_bias", (u.bias, u.bias_columns), (v.bias, v.bias_columns))
-        output = self._editor.take_over(result)
         for old_node in (u.matmul, v.matmul, *u.nodes, *v.nodes, gate, *((cast,) if cast is not None else ())):
             old_node.inputs.clear()
             old_node.outputs.clear()
-        padfree_linear(self._editor, name, [x, weight, bias, None], output, activation=u.activation, gated=True)
+        padfree_linear(self._editor, name, [x, weight, bias, None], result, activation=u.activation, gated=True)
 
     def _pairs(self, stem: str, *sources: tuple[gs.Constant | None, Indices]) -> gs.Constant:
         """Columns of u's and v's constants as pairs."""

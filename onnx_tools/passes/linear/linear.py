@@ -55,7 +55,7 @@ def _replace(editor: Editor, analysis: Analysis, node: gs.Node) -> str | None:
     except NoMatch as refused:
         reason = str(refused)
     residual = _residual(graph, analysis, activated.output)
-    output = editor.take_over(residual.output)
+    output = residual.output
     for old_node in (node, *bias.nodes, *activated.nodes, *residual.nodes):
         old_node.inputs.clear()
         old_node.outputs.clear()

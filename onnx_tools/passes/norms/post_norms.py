@@ -87,7 +87,7 @@ def _check(match: _PostNorm) -> None:
 def _replace(editor: Editor, match: _PostNorm) -> None:
     post, next_norm = padfree_inputs(match.post), match.next_norm
     result, *sums = next_norm.outputs
-    total = editor.take_over(sums[0]) if sums else editor.variable(f"{result.name}_sum", result.dtype)
+    total = sums[0] if sums else editor.variable(f"{result.name}_sum", result.dtype)
     editor.padfree(
         "PadfreePostNorm",
         [post["x"], match.residual, post["gamma"]],

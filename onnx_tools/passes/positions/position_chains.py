@@ -58,7 +58,7 @@ class _Lift:
                 source, rest = self._lift_once(node.inputs[0], _MAX_DEPTH), [axis for axis in new_axes if axis]
             except NoMatch:
                 return False
-        output = self._editor.take_over(node.outputs[0])
+        output = node.outputs[0]
         if rest:
             self._editor.unsqueeze(source, *rest, output=output)
         else:

@@ -18,9 +18,7 @@ def write_choices(graph: gs.Graph, analysis: Analysis) -> bool:
         for one, two in (parts, parts[::-1]):
             if one is None or two is None or not _is_inverse(one[0], two[0]):
                 continue
-            output = editor.take_over(node.outputs[0])
-            editor.op("Where", one[0], one[1], two[1], output=output)
-            node.outputs.clear()
+            editor.op("Where", one[0], one[1], two[1], output=node.outputs[0])
             changed = True
             break
     return changed

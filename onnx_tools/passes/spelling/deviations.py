@@ -71,10 +71,7 @@ def _variance(editor: Editor, node: gs.Node) -> bool:
     if _nonnegative(_axes(mean), rank) != _nonnegative(_axes(squares), rank):
         return False
     square = editor.op("Mul", *[rest.outputs[0]] * 2, stem=f"{node.outputs[0].name}_square")
-    output = editor.take_over(node.outputs[0])
-    inputs = [square, *squares.inputs[1:]]
-    editor.op("ReduceMean", *inputs, output=output, **dict(squares.attrs))
-    node.outputs.clear()
+    editor.op("ReduceMean", square, *squares.inputs[1:], output=node.outputs[0], **squares.attrs)
     return True
 
 
@@ -113,11 +110,9 @@ def _root(editor: Editor, analysis: Analysis, node: gs.Node) -> bool:
     numbers = [] if epsilon_node is None else [analysis[item].scalar() for item in epsilon_node.inputs]
     if not any(number is not None and number > 0 for number in numbers):
         return False
-    output = editor.take_over(node.outputs[0])
-    root = output
+    root = output = node.outputs[0]
     if power != 0.5:
         root = editor.variable(f"{output.name}_root", np.dtype(source.dtype or np.float32))
         editor.op("Reciprocal", root, output=output)
     editor.op("Sqrt", source, output=root)
-    node.outputs.clear()
     return True

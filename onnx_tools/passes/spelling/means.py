@@ -131,5 +131,4 @@ def _replace(editor: Editor, node: gs.Node, reduction: gs.Node, axis: int, keepd
 
 def _reduce(editor: Editor, node: gs.Node, op: str, source: gs.Tensor, axis: int, keepdims: bool) -> None:
     """Replaces a node by a reduction."""
-    editor.along(op, source, axis, output=editor.take_over(node.outputs[0]), keepdims=int(keepdims))
-    node.outputs.clear()
+    editor.along(op, source, axis, output=node.outputs[0], keepdims=int(keepdims))

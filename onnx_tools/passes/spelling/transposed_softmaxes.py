@@ -72,7 +72,6 @@ class _Transposes:
         self._join(weights, result)
         if weights.outputs or is_output(self._editor.graph, weights):
             perm = _swap(self._analysis[weights].rank or 0)
-            self._editor.take_over(weights)
             self._editor.op("Transpose", result, perm=perm, output=weights)
         softmax.outputs.clear()
 
