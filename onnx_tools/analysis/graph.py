@@ -149,7 +149,7 @@ class Editor(NodeBuilder[gs.Tensor]):
         self._counts: dict[str, int] = {}
         self._stem = ""
 
-    def named(self, stem: str) -> Editor:
+    def with_stem(self, stem: str) -> Editor:
         """The same editor, whose new names begin with this stem unless a call gives another."""
         other = copy.copy(self)
         other._stem = stem

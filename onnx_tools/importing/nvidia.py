@@ -125,7 +125,7 @@ class _PluginConversion(MessageBuilder):
         scores = self.op("Add", self.op("Mul", self.op("MatMul", q, k), scale), hidden)
         result = self.op("MatMul", self.op("Softmax", scores, axis=-1), v)
         rows = self.op("Transpose", result, perm=[0, 2, 1, 3])
-        self.op("Reshape", rows, self.integers(0, 0, width), output=node.output[0])
+        self.reshape(rows, 0, 0, width, output=node.output[0])
 
     def skip_norm(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
         """Writes the norm of a sum, with a bias or without."""

@@ -121,7 +121,7 @@ def _replace(
     """Row t gets row t + d for every offset d where that token is d slots from it, and zeros elsewhere."""
     facts, count = analysis[match.x], len(match.offsets)
     offsets = editor.constant("offsets", np.asarray([match.offsets], np.int32))
-    nodes = editor.named("neighbours")
+    nodes = editor.with_stem("neighbours")
     op, number = nodes.op, nodes.scalar
 
     def at_distance(indices: gs.Tensor) -> gs.Tensor:

@@ -16,7 +16,7 @@ class ShapeBuilder:
     def __init__(self, editor: Editor, source: gs.Tensor) -> None:
         self.source = source
         self._editor = editor
-        self._nodes = editor.named("size")
+        self._nodes = editor.with_stem("size")
         self._tensors: dict[Poly, gs.Tensor] = {}
         self._shape: gs.Tensor | None = None
 

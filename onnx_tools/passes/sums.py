@@ -230,4 +230,4 @@ class _Sums:
 
     def _nodes(self, like: gs.Tensor) -> Editor:
         """The editor, for nodes that are named like a tensor."""
-        return self._editor.named(like.name)
+        return self._editor.with_stem(like.name)

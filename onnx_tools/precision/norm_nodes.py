@@ -23,7 +23,7 @@ def add_standard_norm(editor: Editor, node: gs.Node) -> None:
             f"PadfreeLayerNorm '{node.name}' has to stay float32, which opset {version} has no operator for; export "
             f"the model with opset {LAYER_NORM_OPSET}, or choose precision bf16 or fp32"
         )
-    new = editor.named(node_name(node))
+    new = editor.with_stem(node_name(node))
     (total, *inputs), (result, *sums) = node.inputs, node.outputs
     for _ in range(int(attributes["has_bias"]) + int(attributes["has_residual"])):
         total = new.op("Add", total, inputs.pop(0))

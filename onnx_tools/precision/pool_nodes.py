@@ -18,7 +18,7 @@ def takes_rows(node: gs.Node) -> bool:
 
 def add_standard_pool(editor: Editor, node: gs.Node) -> None:
     """Adds nodes that take such rows, zeros for an empty sequence, as a PadfreePool does, and make its output."""
-    new, (x, cu_seqlens), mode = editor.named(node_name(node)), node.inputs, node.attrs["mode"]
+    new, (x, cu_seqlens), mode = editor.with_stem(node_name(node)), node.inputs, node.attrs["mode"]
     zero, one, begin, second = new.scalar(0, np.int32), new.scalar(1, np.int32), new.integers(0), new.integers(1)
     starts = new.op("Slice", cu_seqlens, begin, new.integers(-1), begin)
     ends = new.op("Slice", cu_seqlens, second, new.integers(np.iinfo(np.int64).max), begin)

@@ -21,7 +21,7 @@ def spell_for_parser(graph: gs.Graph) -> None:
 def _spell_identity_matrix(graph: gs.Graph, node: gs.Node) -> None:
     """EyeLike becomes a comparison of rows and columns: the parser wants fixed sizes."""
     like, result, count, editor = node.inputs[0], node.outputs[0], len(graph.nodes), Editor(graph)
-    new = editor.named(f"{result.name}_eye")
+    new = editor.with_stem(f"{result.name}_eye")
     shape = new.op("Shape", like)
 
     def indices(axis: int, other: int) -> gs.Tensor:

@@ -61,7 +61,7 @@ class _Lengthening:
     """Adds nodes for one GEMM."""
 
     def __init__(self, editor: Editor, stem: str) -> None:
-        self._new = editor.named(stem)
+        self._new = editor.with_stem(stem)
         self._least, self._none = self._new.integers(LEAST), self._new.integers(0)
         self._sizes: dict[tuple[int, int], gs.Tensor] = {}  # by tensor and axis
 

@@ -136,7 +136,7 @@ class _Exchange:
             raise self._error(node, tensor, "differs between the sequences of the batch")
         steps = editor.count_to(self._numbers([B], 0, _INT64), "batch_rows")
         sizes = [B if i == axis else Poly.of(1) for i in range(values.ndim)]
-        result = editor.op("Reshape", steps, self.shapes.build(sizes), stem="batch_rows")
+        result = editor.in_shape(steps, self.shapes.build(sizes), stem="batch_rows")
         return result if values.dtype == _INT64 else editor.cast(result, values.dtype, "batch_rows")
 
     def _shape_of(self, tensor: gs.Tensor) -> Shape:

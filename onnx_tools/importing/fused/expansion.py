@@ -28,7 +28,7 @@ class Expansion(NodeBuilder[gs.Tensor]):
     def __init__(self, editor: Editor, facts: dict[str, Facts], node: gs.Node) -> None:
         self.node = node
         self.opset = editor.opset
-        self._editor = editor.named(node_name(node))
+        self._editor = editor.with_stem(node_name(node))
         self._facts = facts
 
     def optional_input(self, position: int) -> gs.Tensor | None:

@@ -193,8 +193,7 @@ class _Replacement:
             unpack(self._editor, result, self._boundary, dtype, item.context)
             return
         tensor = unpack(self._editor, result, self._boundary, dtype)
-        sizes = self._constant("heads", np.asarray([0, 0, item.num_heads, item.head_size]))
-        heads = self._editor.op("Reshape", tensor, sizes, stem=f"{item.context.name}_heads")
+        heads = self._editor.reshape(tensor, 0, 0, item.num_heads, item.head_size, stem=f"{item.context.name}_heads")
         self._editor.op("Transpose", heads, perm=list(TOKENS_FIRST), output=item.context)
 
     def _rotate(self, x: gs.Tensor, rotation: Rotation | None, heads: int, size: int) -> gs.Tensor:

@@ -156,7 +156,7 @@ class Projections:
         editor, tensor, order = self._editor, source.tensor, source.order
         if order is not None and order != (0, 1, 2, 3):
             tensor = editor.op("Transpose", tensor, stem="heads", perm=list(order))
-        return editor.named("heads").reshape(tensor, 0, 0, width)
+        return editor.with_stem("heads").reshape(tensor, 0, 0, width)
 
 
 def _are(sources: Sequence[HeadsSource], parts: Sequence[np.ndarray]) -> bool:

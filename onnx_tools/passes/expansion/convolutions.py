@@ -138,7 +138,7 @@ def _write_gemm(
     """
     x, output, name = node.inputs[0], node.outputs[0], node.name or "convolution"
     taps = weight.shape[2]
-    nodes = editor.named(name)
+    nodes = editor.with_stem(name)
     transposed = made_by(x, "Transpose")
     rows = (
         transposed.inputs[0]

@@ -95,7 +95,7 @@ class _EinsumExpansion:
 
     def __init__(self, editor: Editor, node: gs.Node, sizes: Mapping[str, int]) -> None:
         self._sizes = sizes
-        self._nodes = editor.named(node.name or "einsum")
+        self._nodes = editor.with_stem(node.name or "einsum")
 
     def contract(self, a: gs.Tensor, a_labels: str, b: gs.Tensor, b_labels: str, result: str) -> gs.Tensor:
         """The sum over the labels that are not in `result` of a * b, with axes as `result` names them."""

@@ -125,9 +125,9 @@ class _Lift:
         if axes is None or 0 in axes or not is_movable:
             raise NoMatch(f"'{tensor.name}' is not made of positions")
         attrs, constants = arguments_with_axes(node, facts, [axis + 1 for axis in axes])
-        made = {position: self._editor.integers(*values) for position, values in constants.items()}
-        operands = [made.get(position, item) for position, item in enumerate(inputs)]
+        new_inputs = {position: self._editor.integers(*values) for position, values in constants.items()}
+        operands = [new_inputs.get(position, item) for position, item in enumerate(inputs)]
         return self._nodes(tensor).op(node.op, *operands, **attrs)
 
     def _nodes(self, like: gs.Tensor) -> Editor:
-        return self._editor.named(f"{like.name}_of_batch")
+        return self._editor.with_stem(f"{like.name}_of_batch")

@@ -90,7 +90,7 @@ class _Transposes:
             shape = None if best is None else self._analysis[best.outputs[0]].shape
             if best is not None and shape is not None:
                 target = self._shapes.build(list(shape))
-                self._editor.redirect(best.outputs[0], self._nodes(best.outputs[0]).op("Reshape", result, target))
+                self._editor.redirect(best.outputs[0], self._nodes(best.outputs[0]).in_shape(result, target))
 
     def _is_view(self, weights: gs.Tensor, chain: Sequence[gs.Node]) -> bool:
         """Whether nodes leave the elements of the weights, with their last two axes swapped, in their order."""
@@ -135,14 +135,14 @@ class _Transposes:
             return self._transpose(node.inputs[0], [*perm[:-2], perm[-1], perm[-2]])
         source = square_source(self._analysis, tensor)
         if source is not None:
-            return self._nodes(tensor).op("Reshape", self.swap(source), self._shapes.build(list(shape)))
+            return self._nodes(tensor).in_shape(self.swap(source), self._shapes.build(list(shape)))
         return self._transpose(tensor, _swap(len(shape)))
 
     def _transpose(self, tensor: gs.Tensor, perm: list[int]) -> gs.Tensor:
         return tensor if perm == sorted(perm) else self._nodes(tensor).op("Transpose", tensor, perm=perm)
 
     def _nodes(self, like: gs.Tensor) -> Editor:
-        return self._editor.named(f"{like.name}_swapped")
+        return self._editor.with_stem(f"{like.name}_swapped")
 
 
 def _swap(rank: int) -> list[int]:

@@ -236,5 +236,5 @@ class Views:
             target = self._shapes.build(list(shape))
             if sizes.count(-1) <= 1:
                 target = self._editor.integers(*sizes)
-            self._transposes[key] = self._editor.op("Reshape", tensor, target, stem="regrouped")
+            self._transposes[key] = self._editor.in_shape(tensor, target, stem="regrouped")
         return self._transposes[key]

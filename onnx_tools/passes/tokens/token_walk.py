@@ -144,7 +144,7 @@ class TokenWalk:
 
     def reshape(self, tensor: gs.Tensor, shape: Sequence[int]) -> gs.Tensor:
         """The tensor in another shape."""
-        return self._editor.named(f"{tensor.name}_tokens").reshape(tensor, *shape)
+        return self._editor.with_stem(f"{tensor.name}_tokens").reshape(tensor, *shape)
 
     def add_multiple(self, like: gs.Node, inputs: Sequence[gs.Tensor], attrs: Mapping[str, object]) -> list[gs.Tensor]:
         """All outputs of a new node like another, with other inputs and attributes."""
