@@ -45,9 +45,7 @@ class Limits:
         for name, value in vars(self).items():
             if not value > 0:
                 option = LIMIT_OPTIONS[name]
-                raise SessionError(
-                    f"the limit {name} ({option}) is {value}, allowed: above 0; leave it out for the default"
-                )
+                raise SessionError(f"{option} is {value}, allowed: above 0; leave it out for the default")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from padfree.builder.errors import BuildError
 from padfree.contract.names import EIGHT_BITS, PRECISIONS
 
 from .console import error_console, print_line, print_table, status
@@ -36,7 +37,10 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommand's arguments."""
     parser.add_argument(
-        "model", type=Path, help="exported model, such as model.onnx; a model's folder; or a Hugging Face id"
+        "model",
+        type=Path,
+        nargs="?",
+        help="exported model, such as model.onnx; a model's folder; or a Hugging Face id",
     )
     add_head_options(parser)
     group = parser.add_argument_group("batch")
@@ -70,6 +74,14 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.doctor import diagnose
     from padfree.builder.engine.engine_builder import DEFAULT_CACHE
 
+    peers = None if arguments.peers is None else [name.strip() for name in arguments.peers.split(",")]
+    if peers == ["list"]:
+        _print_peers()
+        return 0
+    if arguments.model is None:
+        raise BuildError(
+            "give a model to measure, such as model.onnx or a model's folder; only `--peers list` needs none"
+        )
     missing = [item.name for item in diagnose() if item.name in GPU_PARTS and item.state != "ok"]
     on_cpu = arguments.cpu or bool(missing)
     case = value_of(
@@ -79,10 +91,6 @@ def run(arguments: argparse.Namespace) -> int:
         precision=arguments.precision or ("fp32" if on_cpu else "fp16"),
         torch_folder=arguments.torch,
     )
-    peers = None if arguments.peers is None else [name.strip() for name in arguments.peers.split(",")]
-    if peers == ["list"]:
-        _print_peers()
-        return 0
     inputs = [("the model", case.model), ("--lengths", case.lengths)]
     check_destinations([("--json", arguments.json)], inputs, caches=[("--timing-cache", arguments.timing_cache)])
     if arguments.json is not None:
@@ -129,7 +137,7 @@ def print_measurement(record: Mapping[str, Any], measurement: Measurement) -> No
         f"{record['case']}: {record['batch']} sequences, {record['tokens']} tokens in {record['slots']} slots, "
         f"{record['precision']}, {record['gpu'] if record['device'] == 'gpu' else 'CPU'}",
     )
-    columns = ("contender", "way", "median ms", "spread", "times ours x", "error")
+    columns = ("contender", "way", "median ms", "spread", "times padfree's", "error")
     print_table("one batch", columns, rows)
     for title, reason in measurement.unavailable.items():
         print_line(f"without {title}: {reason}")

@@ -14,7 +14,7 @@ from padfree.contract.names import ONNX_SUFFIX
 
 from .console import count_text, print_line, print_table
 from .option_kinds import file, integer, switch, value_of, word
-from .options import add_other_gpu_option, add_revision_option, add_tokenizer_option
+from .options import add_other_gpu_option, add_revision_option, add_tokenizer_option, gpus_without_plan
 from .profiles import PLAN_SUFFIX
 from .row_progress import show_progress
 from .stages import add_quiet_option, sayer
@@ -29,8 +29,8 @@ MOST_TOKENIZERS = 12
 second, and MiniLM on an H200 takes 16 (docs/guide/bulk.md)."""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Model, inputs, output, and how it is run."""
+def add_options(parser: argparse.ArgumentParser, kinds: str) -> None:
+    """Model, inputs of these `kinds`, output, and how it is run."""
     parser.add_argument(
         "model",
         type=Path,
@@ -42,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         required=True,
         metavar="PATH",
-        help="parquet, jsonl, csv or txt files, folders of them, or URIs such as s3://bucket/folder",
+        help=f"{kinds} files, folders of them, or URIs such as s3://bucket/folder",
     )
     parser.add_argument("-o", "--output", required=True, metavar="FOLDER", help="folder of the result, local or a URI")
     file(parser, "--engine", "MODEL", "the model, instead of the first argument")
@@ -80,7 +80,7 @@ def _add_worker_options(group: argparse._ArgumentGroup) -> None:
     word(
         group,
         "--gpus",
-        "WHICH",
+        "LIST",
         "for plans: all, or numbers separated by commas; one process per GPU (default: all)",
         default=ALL,
     )
@@ -167,7 +167,7 @@ def _missing_package(error: ImportError) -> Exception | None:
     package = (error.name or "").partition(".")[0]
     if package not in PACKAGES:
         return None
-    return BuildError(f"this needs {package}: {install_command(PACKAGES[package])}")
+    return BuildError(f"padfree embed and rerank need {package}: {install_command(PACKAGES[package])}")
 
 
 class _Workers:
@@ -184,10 +184,7 @@ class _Workers:
                 f"--workers {self._count}: allowed: 1 or more, for .onnx files and clusters; choose GPUs with --gpus"
             )
         if arguments.gpus != ALL and not self._on_gpu:
-            raise BuildError(
-                f"--gpus {arguments.gpus}: is for plans, and {arguments.model or arguments.engine} runs on the CPU; "
-                "leave it out, or build a plan with padfree build"
-            )
+            raise gpus_without_plan(arguments.gpus, arguments.model or arguments.engine)
         if self._on_gpu:
             read_sidecar(model)  # what is no plan is named before a GPU that is not there
         self._gpus = _gpus(arguments.gpus) if self._on_gpu and self._ray is None else []

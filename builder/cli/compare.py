@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from padfree.builder.errors import BuildError
+from padfree.builder.gpu_files import no_gpu
 from padfree.contract.names import INTERFACES, PRECISIONS
 
-from .console import output_console, print_line, print_table, status
+from .console import error_console, print_line, print_table, status
 from .opening import opened_model
 from .option_kinds import file, integer, number, switch, value_of
 from .options import add_device_option, add_head_options, add_mask_option, add_tokenizer_option, say
@@ -126,6 +127,12 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.compare.saved import check_folder
     from padfree.builder.destinations import check_destinations
 
+    engines = [name for name in arguments.runners if name.startswith("trt")]
+    if engines and no_gpu():
+        raise BuildError(
+            f"--runners {','.join(engines)}: engines run on a GPU, and {no_gpu()}; leave it out, which compares in "
+            "onnxruntime on the CPU"
+        )
     inputs = [("the original", arguments.original), *(("the model", path) for path in arguments.models)]
     inputs += [
         ("--data", arguments.data),
@@ -161,8 +168,8 @@ def _compare(arguments: argparse.Namespace, original: Path) -> int:
         commands = emit(original, arguments.models, options, arguments.emit_polygraphy)
         print_line("\n".join([f"wrote {arguments.emit_polygraphy}; commands.sh in it says:", *commands]))
         return 0
-    with status(output_console(), "comparing"):
-        report = compare(original, arguments.models, options)
+    with status(error_console(), "comparing") as set_status:
+        report = compare(original, arguments.models, options, say=set_status.update)
     if original != arguments.original:
         report = report.with_name(original, arguments.original)
     _print_report(report, bisected=options.bisect)
@@ -180,7 +187,7 @@ def _print_report(report: Report, *, bisected: bool) -> None:
         (item.name, item.mask, str(item.sequences), str(item.tokens), str(item.padded_tokens))
         for item in report.batches
     ]
-    print_table("batches", ("batch", "mask", "sequence count", "tokens", "padded tokens"), rows)
+    print_table("batches", ("batch", "mask", "sequences", "tokens", "padded tokens"), rows)
     for runner in report.runners:
         _print_runner(runner, bisected=bisected)
     for note in report.notes:
@@ -194,7 +201,7 @@ def _print_runner(runner: RunnerReport, *, bisected: bool) -> None:
         for name, errors in {"all": item.total, **item.classes}.items():
             figures = (f"{errors.absolute:.2e}", f"{errors.relative:.2e}", f"{errors.cosine:.7f}")
             rows.append((item.output if name == "all" else "", name, str(errors.rows), *figures))
-    columns = ("output", "lengths", "row count", "absolute", "relative", "cosine")
+    columns = ("output", "lengths", "rows", "absolute", "relative", "cosine")
     title = f"{runner.name} ({runner.precision}), {runner.run_ms:.0f} ms"
     print_table(title, columns, rows)
     if not runner.passed:

@@ -5,14 +5,31 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+NUMBERS = (
+    "ms",
+    "seconds",
+    "count",
+    "bytes",
+    "tokens",
+    "texts",
+    "sequences",
+    "rows",
+    "replaced",
+    "missed",
+    "x",
+    "times padfree's",
+)
+"""How the names of columns end that hold numbers."""
+LINE_S = 10.0
+"""Seconds between two lines that say what is being done, where there is no terminal."""
 PLAIN_WIDTH = 120  # where there is no terminal, so that logs do not break lines at 80 columns
 
 
@@ -79,18 +96,23 @@ def print_pairs(pairs: Mapping[str, str]) -> None:
 
 def status(console: Console, text: str) -> Working:
     """Shows what is being done until the context ends; `update` changes it."""
-    return Working(console.status(Text(visible(text))))
+    return Working(console, text)
 
 
 class Working:
-    """rich's status, for texts that are no markup."""
+    """rich's status, for texts that are no markup. Without a terminal, updates are lines, one every LINE_S at most."""
 
-    def __init__(self, rich_status: Status) -> None:
-        self._rich_status = rich_status
+    def __init__(self, console: Console, text: str) -> None:
+        self._console = console
+        self._rich_status = console.status(Text(visible(text)))
+        self._line_s = -LINE_S
 
     def update(self, text: str) -> None:
         """Shows another text."""
         self._rich_status.update(Text(visible(text)))
+        if not self._console.is_terminal and time.monotonic() - self._line_s >= LINE_S:
+            self._line_s = time.monotonic()
+            print_line(text, self._console)
 
     def __enter__(self) -> Working:
         self._rich_status.start()
@@ -125,10 +147,10 @@ class LineHandler(logging.Handler):
 
 
 def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A table of plain text; columns whose name ends in a unit or "count" are right-aligned."""
+    """A table of plain text; columns of numbers, as their names end, are right-aligned."""
     table = Table(title=Text(visible(title)), title_justify="left")
     for column in columns:
-        numeric = column.endswith(("ms", "seconds", "count", "bytes", "tokens", "x"))
+        numeric = column.endswith(NUMBERS)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(visible(cell)) for cell in row))

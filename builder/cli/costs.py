@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         for length, row in zip(costs.lengths, costs.cost_ms, strict=True)
     ]
     print_table(f"milliseconds per run, {costs.interface}", columns, rows)
-    print_line(f"written: {arguments.output}")
+    print_line(f"wrote {arguments.output}")
     return 0
 
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 PART_NAMES = {"linear": "linear layers", "attention": "attention", "head": "heads", "all": "all"}
 LAYOUTS = {
-    "packed": "one row a token [T, ...]",
-    "per_sequence": "one row a sequence [B, ...]",
-    "padded": "a row for every slot [B, ..., S, ...]",
+    "packed": "one row per token [T, ...]",
+    "per_sequence": "one row per sequence [B, ...]",
+    "padded": "one row per slot [B, ..., S, ...]",
     "constant": "the same for every batch",
 }
 COMPLETE = "complete: nothing computes padding"
@@ -34,7 +34,7 @@ def print_coverage(report: Mapping[str, Any]) -> None:
     if costs:
         _print_costs(costs, report["products"]["uncounted"])
     rows = [(item["name"], str(item["replaced"]), str(len(item["missed"]))) for item in report["passes"]]
-    print_table("passes", ("pass", "replaced count", "missed count"), rows)
+    print_table("passes", ("pass", "replaced", "missed"), rows)
     misses = [(item.where or "-", miss_text(item)) for item in near_misses(report)]
     if misses:
         print_table("near misses", ("pass", "reason"), misses)

@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from padfree.builder.gpu_files import no_gpu
+
 from .console import error_console, print_line, print_table
 from .coverage import print_coverage
 from .option_kinds import switch
@@ -66,13 +68,14 @@ def run(arguments: argparse.Namespace) -> int:
                 comparisons.append(compare_on_gpu(with_texts(base, texts), folder, progress))
     _print_comparisons(comparisons)
     if missing:
-        reasons = "; ".join(f"{finding.name}: {finding.detail}" for finding in missing)
-        print_line(f"No engines were built here ({reasons}). `padfree doctor` says what to do.")
+        reasons = no_gpu() or "; ".join(f"{finding.name}: {finding.detail}" for finding in missing)
+        print_line(f"No engines were built: {reasons}. `padfree doctor` says what to do.")
     return 0
 
 
 def _print_batch(model: DemoModel) -> None:
-    print_coverage(model.coverage)
+    passes = [item for item in model.coverage["passes"] if item["replaced"] or item["missed"]]
+    print_coverage({**model.coverage, "passes": passes})
     lengths = sorted(model.batch.seq_lens.tolist())
     print_line(f"{len(lengths)} texts of {lengths[0]} to {lengths[-1]} tokens, {sum(lengths)} in all")
 

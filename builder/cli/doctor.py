@@ -8,11 +8,12 @@ import json
 from dataclasses import asdict
 
 from padfree.builder.errors import BuildError
+from padfree.contract.names import ONNX_SUFFIX
 
 from .console import print_line, print_table
-from .option_kinds import file, integer, switch, word
+from .option_kinds import file, integer, switch
 
-REQUIRABLE = ("python", "gpu", "driver", "tensorrt", "library", "registration", "compiler", "nvcc", "headers")
+REQUIRABLE = ("python", "gpu", "driver", "tensorrt", "library", "registration", "tokens", "compiler", "nvcc", "headers")
 
 
 HELP = "check this machine"
@@ -25,8 +26,12 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommand's arguments."""
-    word(
-        parser, "--require", "LIST", f"fail unless these work, separated by commas: {', '.join(REQUIRABLE)}", default=""
+    parser.add_argument(
+        "--require",
+        type=_required_parts,
+        default=(),
+        metavar="LIST",
+        help=f"fail unless these work, separated by commas: {', '.join(REQUIRABLE)}",
     )
     switch(parser, "--json", "print the findings, or those of --check, as JSON")
     switch(
@@ -41,11 +46,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     integer(parser, "--device", "N", "CUDA device for --check and --plan", default=0)
 
 
+def _required_parts(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    unknown = [name for name in names if name not in REQUIRABLE]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"unknown part {', '.join(unknown)}, allowed: {', '.join(REQUIRABLE)}")
+    return names
+
+
 def _check(arguments: argparse.Namespace) -> int:
     """--check or --plan."""
     from .engine_check import check_plan
     from .operator_check import check_operators
 
+    if arguments.plan is not None and arguments.plan.suffix == ONNX_SUFFIX:
+        raise BuildError(
+            f"--plan {arguments.plan}: is an .onnx file, whose answers were compared when it was written; name a plan, "
+            "or compare the file with its original: padfree compare"
+        )
     if arguments.check and arguments.plan is not None:
         raise BuildError("--check looks at operators, --plan at one engine; pass one of them")
     if arguments.require:
@@ -59,12 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.check or arguments.plan is not None:
         return _check(arguments)
-    required_names = [name.strip() for name in arguments.require.split(",") if name.strip()]
-    for name in required_names:
-        if name not in REQUIRABLE:
-            raise BuildError(f"--require {name}: unknown, allowed: {', '.join(REQUIRABLE)}; correct the list")
     findings = diagnose()
-    failures = [f for f in findings if f.state == "problem" or (f.state == "missing" and f.name in required_names)]
+    failures = [f for f in findings if f.state == "problem" or (f.state == "missing" and f.name in arguments.require)]
     uses = capabilities(findings)
     if arguments.json:
         print_line(json.dumps({"findings": [asdict(f) for f in findings], "works": uses}, indent=2))

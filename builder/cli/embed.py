@@ -18,7 +18,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommand's arguments."""
-    add_options(parser)
+    add_options(parser, "parquet, jsonl, csv or txt")
     word(parser, "--text", "COLUMN", "column of texts (default: text)", default="text")
     word(parser, "--prompt", "NAME", "name of one of the model's prompts, which is prepended")
 

@@ -8,6 +8,9 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from padfree.builder.errors import BuildError
+from padfree.builder.gpu_files import no_gpu
+
 from .console import error_console, print_line, print_table, status
 
 if TYPE_CHECKING:
@@ -33,7 +36,13 @@ def check_operators(arguments: argparse.Namespace) -> int:
     from . import version
 
     # A GPU without e4m3 is checked all the same, but for that.
-    check_machine(arguments.device, operators=[name for name in OPERATORS if name != FP8_OPERATOR])
+    try:
+        check_machine(arguments.device, operators=[name for name in OPERATORS if name != FP8_OPERATOR])
+    except BuildError as error:
+        if no_gpu():
+            message = f"--check runs operators on a GPU, and {no_gpu()}; run it on a machine that has one"
+            raise BuildError(message) from error
+        raise
     environment: dict[str, Any] = {}
     results: list[CaseResult] = []
     with status(error_console(), "starting TensorRT") as working:

@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 PLAN_SUFFIXES = (".plan", ".engine", ".trt")
 
 
-HELP = "rewrite an exported ONNX model"
+HELP = "rewrite a model: its folder, Hugging Face id or .onnx file"
 DESCRIPTION = (
-    "Rewrites an exported ONNX encoder so that it computes no padding. Needs no GPU; the result "
+    "Rewrites an encoder so that it computes no padding. Needs no GPU; the result "
     "runs in onnxruntime (padfree run) and builds into an engine (padfree build)."
 )
 

@@ -218,6 +218,13 @@ def _names(text: str | None) -> tuple[str, ...]:
     return () if text is None else tuple(part.strip() for part in text.split(","))
 
 
+def gpus_without_plan(gpus: str, model: Path) -> BuildError:
+    """What is wrong with --gpus where the model runs on the CPU."""
+    return BuildError(
+        f"--gpus {gpus}: is for plans, and {model} runs on the CPU; leave it out, or build a plan with padfree build"
+    )
+
+
 def say(line: str) -> None:
     """Tells the user, on stderr, what was chosen for them."""
     print_line(line, error_console())

@@ -18,7 +18,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommand's arguments."""
-    add_options(parser)
+    add_options(parser, "parquet, jsonl or csv")
     usual = "default: as the inputs spell pairs, such as query and text, or text and text_pair"
     word(parser, "--query", "COLUMN", f"column of first texts ({usual})")
     word(parser, "--document", "COLUMN", "column of second texts (default: likewise)")

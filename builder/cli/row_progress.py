@@ -10,10 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from .console import error_console
+from .console import LINE_S, error_console
 from .options import say
-
-LINE_S = 10.0
 
 
 class RowsDone(Protocol):

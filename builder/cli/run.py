@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from padfree.builder.errors import BuildError
 
 from .console import count_text, print_line, print_table
+from .coverage import LAYOUTS
 from .option_kinds import file, switch, word
 from .options import (
     add_device_option,
@@ -112,9 +113,10 @@ def run(arguments: argparse.Namespace) -> int:
     write_results(arguments.output, results, metadata)
     ids = request[metadata.ids_input().name]
     rows = [
-        (item.name, item.layout, str(list(results[item.name][0].shape)) if ids else "-") for item in metadata.outputs
+        (item.name, LAYOUTS[item.layout], str(list(results[item.name][0].shape)) if ids else "-")
+        for item in metadata.outputs
     ]
-    print_table("results", ("output", "layout", "shape of the first"), rows)
+    print_table("results", ("output", "holds", "shape of the first"), rows)
     tokens = sum(len(row) for row in ids)
     summary_text = f"{count_text(len(ids), 'sequence')}, {count_text(tokens, 'token')}, {elapsed_ms:.1f} ms"
     print_line(f"{summary_text}; wrote {arguments.output}")

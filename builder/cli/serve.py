@@ -9,11 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from padfree.builder.errors import BuildError
+from padfree.contract.names import ONNX_SUFFIX
 
 from .arguments import Parser
 from .console import print_line, print_pairs
 from .option_kinds import file, integer, number, switch, value_of, word
-from .options import add_device_option, add_other_gpu_option, add_revision_option, add_tokenizer_option, say
+from .options import (
+    add_device_option,
+    add_other_gpu_option,
+    add_revision_option,
+    add_tokenizer_option,
+    gpus_without_plan,
+    say,
+)
 
 PREFIX = "PADFREE"
 KEY_VARIABLE = "PADFREE_API_KEY"
@@ -141,12 +149,15 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.contexts < 1:
         raise BuildError(f"--contexts {arguments.contexts}: allowed: 1 or more; leave it out for 2")
     options, choices = _options(arguments), _choices(arguments)
+    devices = (arguments.device,) if arguments.gpus is None else read_devices(arguments.gpus)
     with runnable(arguments.model, revision=arguments.revision, say=say) as model:
+        if arguments.gpus is not None and model.suffix == ONNX_SUFFIX:
+            raise gpus_without_plan(arguments.gpus, arguments.model)
         serve(
             model,
             options,
             choices,
-            devices=(arguments.device,) if arguments.gpus is None else read_devices(arguments.gpus),
+            devices=devices,
             allow_other_gpu=arguments.allow_other_gpu,
             contexts=arguments.contexts,
             cuda_graphs=arguments.cuda_graphs,

@@ -23,7 +23,7 @@ def print_text_lengths(text_lengths: TextLengths) -> None:
         (f"{low} to {high}", f"{texts}", "#" * round(_BAR * texts / most))
         for low, high, texts in text_lengths.buckets()
     ]
-    print_table("lengths of the texts", ("tokens", "text count", ""), rows)
+    print_table("lengths of the texts", ("tokens", "texts", ""), rows)
     half, *others = (f"{percent} % have at most {most}" for percent, most in text_lengths.percentiles().items())
     print_line(
         f"{count_text(count, 'text')}, {sum(text_lengths.lengths)} tokens, {text_lengths.mean:.1f} on average; {half}, "

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -39,13 +39,16 @@ class CompareOptions(Settings):
     bisect: bool = False
 
 
-def compare(original: Path, files: Sequence[Path], options: CompareOptions) -> Report:
+def compare(
+    original: Path, files: Sequence[Path], options: CompareOptions, say: Callable[[str], None] = lambda _: None
+) -> Report:
     """Compares models with the one they were made from, which runs in onnxruntime.
 
     Args:
         original: the exported model.
         files: rewritten .onnx files and plans; none compares what the original is rewritten to.
         options: see CompareOptions.
+        say: gets what is being done.
 
     Raises:
         BuildError, RewriteError, SessionError: a file, the data or the machine does not fit; what to do is said.
@@ -55,9 +58,12 @@ def compare(original: Path, files: Sequence[Path], options: CompareOptions) -> R
         original_model, candidates, batches = _prepare(original, files, options)
         subjects = make_subjects(original_model, candidates, options.runners, batches, options)
         reference = make_reference(original_model)
+        say(f"running the original and {', '.join(item.runner.name for item in subjects)} on {len(batches)} batches")
         outcomes = compare_runners(original_model, reference, subjects, batches)
         reports = []
         for subject, outcome in zip(subjects, outcomes, strict=True):
+            if options.bisect or not outcome.passed:
+                say(f"looking into {subject.runner.name}")
             causes = () if outcome.passed else explain(original_model, reference, subject, outcome)
             departure = bisect(original_model, subject, outcome) if options.bisect else None
             reports.append(_runner_report(subject, outcome, causes, departure))

@@ -29,8 +29,7 @@ def protobuf() -> Any:
         from tritonclient.grpc import model_config_pb2
     except (ImportError, TypeError) as error:  # protobuf refuses older generated code with a TypeError
         raise BuildError(
-            f"configurations are written with tritonclient's protobuf, which cannot be loaded ({error}); install it: "
-            f"{install_command('triton')}"
+            f"padfree triton needs tritonclient, which cannot be loaded ({error}): {install_command('triton')}"
         ) from error
     return model_config_pb2
 

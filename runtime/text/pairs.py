@@ -21,6 +21,13 @@ def add_prompt(text: Text, prompt: str) -> Text:
     return f"{prompt}{text}" if isinstance(text, str) else (f"{prompt}{text[0]}", text[1])
 
 
+def prompt_advice(prompts: Collection[str]) -> str:
+    """Which prompts a model has, and what to do where another one was named."""
+    if not prompts:
+        return "the model has no prompts; leave it out"
+    return f"the model's prompts are {', '.join(prompts)}; choose one of them"
+
+
 def pair_names(names: Collection[str]) -> tuple[str, str] | None:
     """The names of first and second texts among those of a row; None: it has no pair."""
     return next((pair for pair in SPELLINGS if pair[0] in names and pair[1] in names), None)

@@ -13,6 +13,7 @@ from padfree.contract.metadata import Metadata, OutputInfo
 from ..errors import SessionError
 from .encoder import TextEncoder
 from .inputs import TextInputs
+from .pairs import prompt_advice
 from .source import text_source
 from .tokenizer_file import TokenizerFile
 
@@ -141,8 +142,7 @@ def describe(model: Path, metadata: Metadata, choices: Choices) -> ServedModel:
     prompts = {**info.prompts, **choices.prompts}
     default = choices.default_prompt or info.default_prompt
     if default is not None and default not in prompts:
-        prompt_names = ", ".join(prompts) or "none"
-        raise SessionError(f"--default-prompt {default}: the model's prompts are {prompt_names}; choose one of them")
+        raise SessionError(f"--default-prompt {default}: {prompt_advice(prompts)}")
     inputs = TextInputs(metadata, str(model))
     task = _task_of_tokens(choices) if output.layout != "per_sequence" else _task(model, output, info, choices.task)
     source = text_source(model, metadata, choices.tokenizer, pairs=task == RERANK or info.takes_pairs)

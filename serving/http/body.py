@@ -146,7 +146,10 @@ def read_texts(value: Any, name: str, options: ServeOptions) -> list[str]:
 def check_count(count: int, options: ServeOptions) -> None:
     """Raises ApiError for more texts than one request may have."""
     if count > options.limits.texts:
-        raise too_large_error(f"batch size {count} > maximum allowed batch size {options.limits.texts}", "batch_size")
+        raise too_large_error(
+            f"batch size {count} > maximum allowed batch size {options.limits.texts}; send fewer texts per request",
+            "batch_size",
+        )
 
 
 def check_texts(texts: list[Any], name: str, options: ServeOptions) -> None:

@@ -123,7 +123,7 @@ def test_inspect_of_an_original_shows_what_rewriting_gives(capsys: Capture) -> N
     output = capsys.readouterr().out
     for part in (
         "an exported model",
-        "one row a token [T, ...]",
+        "one row per token [T, ...]",
         "linear layers",
         "expected of the GEMMs alone",
         "x fewer FLOPs",

@@ -107,7 +107,7 @@ def test_what_is_not_installed_is_named(arguments: list[str], package: str) -> N
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1
     extra = {"pyarrow": "bulk", "ray": "ray"}[package]
-    assert f"this needs {package}: {install_command(extra)}" in " ".join(done.stderr.split())
+    assert f"padfree embed and rerank need {package}: {install_command(extra)}" in " ".join(done.stderr.split())
 
 
 def vectors(output: Path) -> np.ndarray:

@@ -68,7 +68,8 @@ def test_groups_go_to_all_devices_and_a_failing_one_is_counted_out(
     ("gpus", "message"),
     [
         ("0,0", "GPUs are '0,0', allowed: all, or different numbers by commas; pass --gpus 0,1"),
-        ("0,1", "an .onnx file runs on the CPU, allowed: plans"),
+        ("0,1", "--gpus 0,1: is for plans"),
+        ("all", "runs on the CPU; leave it out, or build a plan with padfree build"),
     ],
 )
 def test_gpus_that_cannot_be_had_are_refused(

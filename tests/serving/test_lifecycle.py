@@ -171,7 +171,11 @@ def test_a_folder_is_served(tmp_path: Path) -> None:
         ("sentence_embedding", [], "keeps no tokenizer"),
         ("sentence_embedding", ["--tokenizer", "nowhere.json"], "no such tokenizer"),
         ("sentence_embedding", ["--tokenizer", str(TOKENIZER), "--max-length", "999"], "the model takes 128 tokens"),
-        ("sentence_embedding", ["--tokenizer", str(TOKENIZER), "--default-prompt", "q"], "choose one of them"),
+        (
+            "sentence_embedding",
+            ["--tokenizer", str(TOKENIZER), "--default-prompt", "q"],
+            "q: the model has no prompts; leave it out",
+        ),
         ("sentence_embedding", ["--tokenizer", str(TOKENIZER), "--max-length", "0"], "--max-length 0: allowed: 1 or"),
         ("sentence_embedding", ["--tokenizer", str(TOKENIZER), "--max-length", "2"], "2 tokens of its own around"),
         ("sentence_embedding", ["--tokenizer", str(TOKENIZER), "--port", "70000"], "--port 70000: allowed: 1 to 65535"),

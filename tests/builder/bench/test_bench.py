@@ -248,7 +248,7 @@ def test_bench_on_the_cpu(tmp_path: Path, capsys: Capture) -> None:
     assert main([*command, "--batch", "4", "--seq-len", "32"]) == 0
     assert main([*command, "--lengths", str(lengths)]) == 0
     output = capsys.readouterr().out
-    for part in ("padfree", "onnxruntime, original padded", "times ours x", "43 tokens in 80 slots", "fp32"):
+    for part in ("padfree", "onnxruntime, original padded", "times padfree's", "43 tokens in 80 slots", "fp32"):
         assert part in output
     first, second = (json.loads(line) for line in out.read_text().splitlines())
     assert first["case"] == "bert_tiny, 4 x 32, mean 19.25"
@@ -325,3 +325,11 @@ def test_fp8_is_measured_beside_peers_in_half_precision(tmp_path: Path, capsys: 
     assert record["precision"] == "fp8"
     assert 1e-3 < record["errors"]["padfree"] < bench.MAX_ERRORS["fp8"]
     assert "fp8" in capsys.readouterr().out
+
+
+def test_peers_are_listed_without_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--peers", "list"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in (*GPU_PEERS, *CPU_PEERS))
+    assert main(["bench", "--peers", "onnxruntime"]) == 1
+    assert "give a model to measure" in capsys.readouterr().err

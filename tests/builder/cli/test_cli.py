@@ -163,9 +163,21 @@ def test_doctor_names_a_next_step_for_everything_that_is_not_ok(capsys: Capture)
 
 def test_doctor_fails_when_something_required_is_missing(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     from padfree.builder import doctor
+    from padfree.builder.cli.doctor import REQUIRABLE
 
     def pretend(state: doctor.FindingState) -> None:
-        names = ("python", "gpu", "driver", "tensorrt", "library", "registration", "compiler", "nvcc", "headers")
+        names = (
+            "python",
+            "gpu",
+            "driver",
+            "tensorrt",
+            "library",
+            "registration",
+            "tokens",
+            "compiler",
+            "nvcc",
+            "headers",
+        )
         findings = [doctor.Finding(name, "ok", "fine") for name in names]
         findings[1] = doctor.Finding("gpu", state, "no GPU", "buy one")
         monkeypatch.setattr(doctor, "diagnose", lambda: findings)
@@ -175,10 +187,13 @@ def test_doctor_fails_when_something_required_is_missing(capsys: Capture, monkey
     assert "gpu: buy one" in capsys.readouterr().out
     assert main(["doctor", "--require", "tensorrt"]) == 0
     assert main(["doctor", "--require", "tensorrt, gpu"]) == 1
+    assert main(["doctor", "--require", "tokens"]) == 0
     pretend("problem")
     assert main(["doctor"]) == 1
     capsys.readouterr()
-    assert "--require cuda: unknown" in refusal(capsys, "doctor", "--require", "cuda")
+    assert main(["doctor", "--require", "cuda"]) == 2
+    assert "unknown part cuda, allowed: python, gpu" in capsys.readouterr().err
+    assert "answers were compared when it was written" in refusal(capsys, "doctor", "--plan", "packed.onnx")
 
 
 def test_usage_errors_are_exit_code_2(capsys: Capture) -> None:

@@ -57,6 +57,17 @@ def test_a_status_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b]0;owned" not in capsys.readouterr().err
 
 
+def test_work_without_a_terminal_is_told_in_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seconds, wanted in ((60.0, ["first"]), (0.0, ["first", "second"])):
+        monkeypatch.setattr(console, "LINE_S", seconds)
+        with console.status(console.error_console(), "starting") as shown:
+            shown.update("first")
+            shown.update("second")
+        assert capsys.readouterr().err.splitlines() == wanted
+
+
 def test_log_messages(capsys: pytest.CaptureFixture[str]) -> None:
     cli._configure_logging(debug=False)
     logging.getLogger("padfree.builder").warning("plugin says %s", EVIL)

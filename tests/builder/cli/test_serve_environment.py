@@ -112,8 +112,8 @@ def test_a_value_that_is_none_is_refused_by_the_variable_s_name(
     ("name", "value", "said"),
     [
         ("PORT", "70000", "--port 70000: allowed: 1 to 65535"),
-        ("MAX_TEXTS", "0", "(--max-texts) is 0"),
-        ("REQUEST_SECONDS", "-1", "(--request-seconds) is -1.0"),
+        ("MAX_TEXTS", "0", "--max-texts is 0"),
+        ("REQUEST_SECONDS", "-1", "--request-seconds is -1.0"),
         ("PROCESSES", "0", "--processes 0: allowed: 1 or more"),
         ("TASK", "rerank", "--task rerank"),
         ("MAX_LENGTH", "1000", "--max-length 1000"),

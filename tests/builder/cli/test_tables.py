@@ -29,9 +29,9 @@ def check_tables(text: str) -> None:
 
 
 COLUMN_WORDS = (
-    "bert-tiny bert-base output layout shape of the first batch mask sequence count tokens padded lengths row absolute",
+    "bert-tiny bert-base output layout shape of the first batch mask sequences tokens padded lengths rows absolute",
     "relative cosine part packed share original rewritten FLOPs these input role type values fact value operator pass",
-    "replaced missed reason node texts in a as they come sorted by length text phase seconds holds where time",
+    "count replaced missed reason node texts in a as they come sorted by length text phase seconds holds where time",
 )
 WORDS = {word for line in COLUMN_WORDS for word in line.split()}
 """Words of the columns' headings."""

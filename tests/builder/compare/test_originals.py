@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from padfree.builder import gpu_files
 from padfree.builder.cli import main
 from padfree.onnx_tools.synthetic import bert_model
 
@@ -48,3 +49,14 @@ def test_sequences_that_an_original_does_not_take_are_named(model: Path, capsys:
     assert "--max-seq-len" in error
     assert "PADFREE_DEBUG" not in error
     assert main(["compare", str(model), str(model), "--max-seq-len", str(POSITIONS)]) == 0
+
+
+def test_engines_are_refused_at_once_without_a_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_files, "DEVICE_FILES", ())
+    for runner in ("trt", "trt-padded"):
+        assert main(["compare", str(tmp_path / "nowhere.onnx"), "--runners", f"onnxrt,{runner}"]) == 1
+        error = capsys.readouterr().err
+        assert f"--runners {runner}: engines run on a GPU, and this machine shows no NVIDIA GPU" in error
+        assert "nowhere" not in error, "before anything is read"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from padfree.builder import BuildError, doctor
+from padfree.builder import BuildError, doctor, gpu_files
 from padfree.builder.cli import main
 from padfree.builder.doctor import Finding, FindingState
 from padfree.builder.engine import build
@@ -145,13 +145,17 @@ def test_doctor_names_the_check_where_it_can_be_made(
     assert ("padfree doctor --check" in capsys.readouterr().out) == (state == "ok")
 
 
-def test_without_what_it_needs(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_without_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     def refuse(*_: Any, **__: Any) -> None:
-        raise BuildError("engines cannot be built here: no GPU")
+        raise BuildError("engines cannot be built here: no TensorRT")
 
     monkeypatch.setattr(build, "check_machine", refuse)
-    assert main(["doctor", "--check"]) == 1
-    assert "no GPU" in capsys.readouterr().err
+    for files, message in (((tmp_path,), "no TensorRT"), ((), "runs operators on a GPU, and this machine shows no")):
+        monkeypatch.setattr(gpu_files, "DEVICE_FILES", files)
+        assert main(["doctor", "--check"]) == 1
+        error = capsys.readouterr().err
+        assert message in error
+        assert "padfree optimize" not in error, "which would not check an operator"
     assert main(["doctor", "--check", "--require", "gpu"]) == 1
     assert "leave it out" in capsys.readouterr().err
 
