@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import logging
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -38,6 +39,10 @@ RESULT_SUFFIX = ".npz"
 TEXT_ADVICE = f"only texts have answers to write; write {RESULT_SUFFIX}, or pass texts"
 
 
+def _watch_nothing(_texts: int) -> AbstractContextManager[Callable[[int, int], None]]:
+    return nullcontext(lambda _texts, _tokens: None)
+
+
 @dataclass(frozen=True)
 class TextOptions:
     """How texts become tokens.
@@ -48,12 +53,14 @@ class TextOptions:
             them anyway, as their folder says.
         model: the model's file.
         prompt: the name of one of the prompts that the model keeps.
+        watch: is called with the number of texts, for what is told of every portion of them: its texts and tokens.
     """
 
     tokenizer: Path | None = None
     truncate: bool = False
     model: Path | None = None
     prompt: str | None = None
+    watch: Callable[[int], AbstractContextManager[Callable[[int, int], None]]] = _watch_nothing
 
 
 def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions()) -> Request:
@@ -322,8 +329,10 @@ def _encode(texts: Sequence[Text], path: Path | str, metadata: Metadata, options
     if options.tokenizer is not None:
         load_tokenizer(options.tokenizer, metadata)  # for its hints
     try:
-        reader = TextReader(options.model or Path("the model"), metadata, options.tokenizer, truncate=options.truncate)
-        tokens = reader.read(texts, prompt_name=options.prompt)
+        with options.watch(len(texts)) as on_texts:
+            model = options.model or Path("the model")
+            reader = TextReader(model, metadata, options.tokenizer, truncate=options.truncate, on_texts=on_texts)
+            tokens = reader.read(texts, prompt_name=options.prompt)
     except SessionError as error:
         raise BuildError(f"{path}: {error}") from error
     check_lengths(path, tokens.seq_lens, tokens.cut, reader, metadata.longest)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from padfree.contract.metadata import Metadata
 from padfree.contract.texts import FEATURES, TextInfo
 
 from .errors import SessionError
+from .text.apart import TextError
 from .text.checks import largest_id
 from .text.encoder import EncodedTexts, Text
 from .text.inputs import TextInputs
@@ -39,6 +40,8 @@ __all__ = [
 ]
 
 IDS, TYPES = "input_ids", "token_type_ids"
+PORTION = 8192
+"""Texts that become tokens in one step: a fraction of a second."""
 
 
 def read_tokenizer(file: Path) -> Tokenizer:
@@ -97,6 +100,7 @@ class TextReader:
         metadata: the model's own.
         tokenizer: a tokenizer.json instead of that one, read with the tokenizer_config.json beside it.
         truncate: for models that came from no folder: whether texts are cut to the model's positions.
+        on_texts: is called after every portion of texts, with their number and that of their tokens.
 
     Attributes:
         info: what the folder said.
@@ -108,7 +112,13 @@ class TextReader:
     """
 
     def __init__(
-        self, model: Path, metadata: Metadata, tokenizer: Path | None = None, *, truncate: bool = True
+        self,
+        model: Path,
+        metadata: Metadata,
+        tokenizer: Path | None = None,
+        *,
+        truncate: bool = True,
+        on_texts: Callable[[int, int], object] = lambda _texts, _tokens: None,
     ) -> None:
         source = text_source(model, metadata, tokenizer)
         info = metadata.text
@@ -118,6 +128,7 @@ class TextReader:
         self.truncation_side = source.truncation_side
         self._inputs = TextInputs(metadata, str(model))
         self._encoder = source.encoder(self.max_length)
+        self._on_texts = on_texts
 
     def read(
         self, texts: Sequence[Text], *, prompt_name: str | None = None, prompt: str | None = None, cut: bool = True
@@ -159,13 +170,25 @@ class TextReader:
             )
         if front:
             texts = [add_prompt(text, front) for text in texts]
-        encoded = self._encoder.encode(texts)
+        encoded = self._tokenise(texts)
         if encoded.cut.any() and not cut:
             raise SessionError(
                 f"text {int(encoded.cut.argmax())} has more than {self.max_length} tokens, the most that the model "
                 "takes; send a shorter text, or let long ones be cut"
             )
         return encoded, self._encoder.prompt_tokens(front) if self._inputs.leaves_out_prompts else 0
+
+    def _tokenise(self, texts: Sequence[Text]) -> EncodedTexts:
+        """Tokens of texts, a portion at a time: signals are heard between two."""
+        parts = []
+        for first in range(0, max(1, len(texts)), PORTION):
+            try:
+                part = self._encoder.encode(texts[first : first + PORTION])
+            except TextError as error:
+                raise TextError(first + error.text, error.reason) from None
+            self._on_texts(part.seq_lens.size, int(part.seq_lens.sum()))
+            parts.append(part)
+        return EncodedTexts.join(parts)
 
     def _prompt(self, name: str | None) -> str:
         prompt_name = self.info.default_prompt if name is None else name

@@ -40,18 +40,21 @@ class RowsDone(Protocol):
 
 @dataclass(frozen=True)
 class TokensDone:
-    """RowsDone of work whose tokens are all known."""
+    """RowsDone of work whose tokens are all known, or none before they are done (`all_tokens` is None)."""
 
     rows: int
     all_rows: int
     tokens_now: int
-    all_tokens: int
+    all_tokens: int | None
     seconds: float
 
     @property
     def left_s(self) -> float | None:
         """Seconds until the end, at the rate of now."""
-        return (self.all_tokens - self.tokens_now) * self.seconds / self.tokens_now if self.tokens_now else None
+        done, everything = self.tokens_now, self.all_tokens
+        if everything is None:
+            done, everything = self.rows, self.all_rows
+        return (everything - done) * self.seconds / done if done else None
 
 
 @contextmanager
@@ -76,17 +79,30 @@ def show_progress(*, quiet: bool = False, what: str = "rows") -> Iterator[Callab
 @contextmanager
 def show_batches(lengths: list[int], *, quiet: bool, what: str = "rows") -> Iterator[Callable[[int, int], None]]:
     """Shows the progress through sequences of these `lengths`; every batch reports its sequences and tokens."""
-    start, all_tokens, rows, tokens = time.perf_counter(), sum(lengths), 0, 0
+    with _show_counts(len(lengths), sum(lengths), quiet, what) as ran:
+        yield ran
+
+
+@contextmanager
+def show_tokenising(texts: int, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Shows how many of the texts are tokens already; every portion reports its texts and tokens."""
+    with _show_counts(texts, None, quiet, "texts tokenised") as on_portion:
+        yield on_portion
+
+
+@contextmanager
+def _show_counts(all_rows: int, all_tokens: int | None, quiet: bool, what: str) -> Iterator[Callable[[int, int], None]]:
+    start, rows, tokens = time.perf_counter(), 0, 0
 
     with show_progress(quiet=quiet, what=what) as show:
-        show(TokensDone(0, len(lengths), 0, all_tokens, 0.0))
+        show(TokensDone(0, all_rows, 0, all_tokens, 0.0))
 
-        def ran(more_rows: int, more_tokens: int) -> None:
+        def done(more_rows: int, more_tokens: int) -> None:
             nonlocal rows, tokens
             rows, tokens = rows + more_rows, tokens + more_tokens
-            show(TokensDone(rows, len(lengths), tokens, all_tokens, time.perf_counter() - start))
+            show(TokensDone(rows, all_rows, tokens, all_tokens, time.perf_counter() - start))
 
-        yield ran
+        yield done
 
 
 def _ignore(_progress: RowsDone) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from .options import (
     add_revision_option,
     add_tokenizer_option,
 )
-from .row_progress import show_batches
+from .row_progress import show_batches, show_tokenising
 from .stages import add_quiet_option, sayer
 
 if TYPE_CHECKING:
@@ -99,7 +100,8 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         if arguments.output.suffix == ANSWER_SUFFIX:
             return _write_answers(arguments, session, model, texts_of_user)
-        texts = TextOptions(arguments.tokenizer, arguments.truncate, model, arguments.prompt)
+        watch = partial(show_tokenising, quiet=arguments.quiet)
+        texts = TextOptions(arguments.tokenizer, arguments.truncate, model, arguments.prompt, watch)
         if arguments.text is None:
             request = read_batch(arguments.input, session.metadata, texts)
         else:
@@ -136,10 +138,11 @@ def _write_answers(arguments: argparse.Namespace, session: Session, model: Path,
         texts, inputs = read_text_batch(arguments.input, metadata)
     if arguments.tokenizer is not None:
         load_tokenizer(arguments.tokenizer, metadata)  # for its hints
-    with ExitStack() as stack:
+    with ExitStack() as stack, ExitStack() as tokenising:
         bars: list[Callable[[int, int], None]] = []
 
         def start(reader: TextReader, tokens: PackedTexts) -> None:
+            tokenising.close()  # one bar at a time
             lengths = tokens.seq_lens.tolist()
             check_lengths(source, lengths, int(tokens.cut.sum()), reader, metadata.longest)
             bars.append(stack.enter_context(show_batches(lengths, quiet=arguments.quiet)))
@@ -150,6 +153,7 @@ def _write_answers(arguments: argparse.Namespace, session: Session, model: Path,
             arguments.tokenizer,
             shown_path=str(arguments.model),
             truncate=arguments.truncate,
+            on_texts=tokenising.enter_context(show_tokenising(len(texts), quiet=arguments.quiet)),
             on_tokens=start,
             on_chunk=lambda rows, tokens: bars[-1](rows, tokens),
         )

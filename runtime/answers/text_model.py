@@ -78,6 +78,7 @@ class TextModel:
         tokenizer: a tokenizer.json, instead of that one.
         shown_path: what the model is called in messages.
         truncate: of models that came from no folder: whether texts are cut to the model's positions.
+        on_texts: is called after every portion of texts that became tokens, with their number and that of their tokens.
         on_tokens: is called with the tokens of all texts of a call before they run.
         on_chunk: is called after every chunk of texts that has run, with their number and that of their tokens.
 
@@ -93,11 +94,12 @@ class TextModel:
         *,
         shown_path: str | None = None,
         truncate: bool = True,
+        on_texts: OnChunk = lambda _texts, _tokens: None,
         on_tokens: OnTokens = lambda _reader, _tokens: None,
         on_chunk: OnChunk = lambda _texts, _tokens: None,
     ) -> None:
         self._session = session
-        self._reader = TextReader(path, session.metadata, tokenizer, truncate=truncate)
+        self._reader = TextReader(path, session.metadata, tokenizer, truncate=truncate, on_texts=on_texts)
         self._shown_path = shown_path or str(path)
         self._on_tokens, self._on_chunk = on_tokens, on_chunk
         self._outputs = {item.name: item for item in session.metadata.outputs}

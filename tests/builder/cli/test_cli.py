@@ -166,18 +166,7 @@ def test_doctor_fails_when_something_required_is_missing(capsys: Capture, monkey
     from padfree.builder.cli.doctor import REQUIRABLE
 
     def pretend(state: doctor.FindingState) -> None:
-        names = (
-            "python",
-            "gpu",
-            "driver",
-            "tensorrt",
-            "library",
-            "registration",
-            "tokens",
-            "compiler",
-            "nvcc",
-            "headers",
-        )
+        names = REQUIRABLE
         findings = [doctor.Finding(name, "ok", "fine") for name in names]
         findings[1] = doctor.Finding("gpu", state, "no GPU", "buy one")
         monkeypatch.setattr(doctor, "diagnose", lambda: findings)

@@ -11,7 +11,7 @@ import pytest
 from padfree.builder.cli import main, row_progress
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.engine import progress
-from padfree.runtime import chunks
+from padfree.runtime import chunks, texts
 
 from tests.support.fake_builder import fake_builder
 from tests.support.terminal import padfree_in_terminal
@@ -30,8 +30,8 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_arguments(packed: Path, folder: Path, output: str = "out.npz") -> list[str]:
-    texts = (DEMO_DATA / "texts.txt").read_text(encoding="utf-8").splitlines()
-    (folder / "texts.txt").write_text("\n".join(texts[:TEXTS]) + "\n", encoding="utf-8")
+    few = (DEMO_DATA / "texts.txt").read_text(encoding="utf-8").splitlines()[:TEXTS]
+    (folder / "texts.txt").write_text("\n".join(few) + "\n", encoding="utf-8")
     where = ["--input", str(folder / "texts.txt"), "--tokenizer", str(DEMO_DATA / "tokenizer.json"), "--truncate"]
     return ["run", str(packed), *where, "-o", str(folder / output)]
 
@@ -82,6 +82,21 @@ def test_a_terminal_gets_bars(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("output", ["out.npz", "out.jsonl"])
+def test_run_tells_how_many_texts_are_tokens(
+    packed: Path, tmp_path: Path, output: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of a million lines take a minute before the model runs."""
+    monkeypatch.setattr(row_progress, "LINE_S", 0.0)
+    monkeypatch.setattr(texts, "PORTION", TEXTS // 4)
+    assert main(run_arguments(packed, tmp_path, output)) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "texts tokenised" in line]
+    assert [int(line.split()[0]) for line in lines][-1] == 3 * (TEXTS // 4), lines
+    assert all(
+        re.fullmatch(rf"\d+ of {TEXTS} texts tokenised, [\d,]+ tokens/s(, 0:00:\d\d left)?", line) for line in lines
+    )
+
+
+@pytest.mark.parametrize("output", ["out.npz", "out.jsonl"])
 def test_run_tells_of_every_batch(
     packed: Path, tmp_path: Path, output: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +107,7 @@ def test_run_tells_of_every_batch(
     monkeypatch.setattr(row_progress, "LINE_S", 0.0)
     monkeypatch.setattr(chunks, "CPU_CHUNK_TOKENS", 200)
     assert main(command) == 0
-    lines = capsys.readouterr().err.splitlines()
+    lines = [line for line in capsys.readouterr().err.splitlines() if "tokenised" not in line]
     message = [re.fullmatch(rf"(\d+) of {TEXTS} rows, [\d,]+ tokens/s(, 0:00:\d\d left)?", line) for line in lines]
     assert len(message) > 5, lines
     rows = [int(match[1]) for match in message if match is not None]
