@@ -202,6 +202,8 @@ def _read_text_records(
         numbers, records = _read_lines(path, lines)
     strange = next((at for at, item in enumerate(records) if not holds_texts(item.get("", item), info)), None)
     if strange is not None:
+        if info is not None and info.takes_pairs and any(isinstance(item, str) for item in records[strange].values()):
+            text_of(records[strange], info, path, numbers[strange])  # which says what a pair is
         raise BuildError(f"{path}, line {numbers[strange]}: holds no text, and {advice}")
     by_number = dict(zip(numbers, records, strict=True))
     return [text_of(record.get("", record), info, path, number) for number, record in by_number.items()], by_number

@@ -166,7 +166,8 @@ class TextReader:
         front = self._prompt(prompt_name) if prompt is None else prompt
         if self.info.refuses_single_texts and any(isinstance(text, str) for text in texts):
             raise SessionError(
-                "a text by itself, and the model scores pairs; give pairs of texts: ('query', 'document')"
+                "a text by itself, and the model scores pairs; give pairs of texts: ('query', 'document') from Python, "
+                "--text with --text-pair on the command line"
             )
         if front:
             texts = [add_prompt(text, front) for text in texts]

@@ -159,7 +159,8 @@ def _write_answers(arguments: argparse.Namespace, session: Session, model: Path,
         )
         answers = answers_of(answering, texts, inputs, arguments.prompt)
     write_answers(arguments.output, texts, answers)
-    print_line(f"{count_text(len(texts), 'text')} ({answering.kind}); wrote {arguments.output}")
+    pairs = not all(isinstance(text, str) for text in texts)
+    print_line(f"{count_text(len(texts), 'pair' if pairs else 'text')} ({answering.kind}); wrote {arguments.output}")
     return 0
 
 
@@ -172,7 +173,7 @@ def _texts(arguments: argparse.Namespace) -> list[Text]:
     texts, seconds = arguments.text or [], arguments.text_pair or []
     if seconds and len(seconds) != len(texts):
         raise BuildError(
-            f"--text-pair is given {len(seconds)} times, --text {len(texts)} times; give a second text for each, in "
-            "the same order"
+            f"there are {len(texts)} --text and {len(seconds)} --text-pair; give a second text for each, in the same "
+            "order"
         )
     return list(zip(texts, seconds, strict=True)) if seconds else texts

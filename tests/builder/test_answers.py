@@ -62,7 +62,7 @@ def test_vectors_with_a_prompt(texts: Path, tmp_path: Path) -> None:
     assert [line["embedding"] for line in lines_of(tmp_path / "out.jsonl")] == wanted
 
 
-def test_scores_of_pairs(tmp_path: Path) -> None:
+def test_scores_of_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = write_reranker(tmp_path / "reranker.onnx")
     pair = ["--text", "rain", "--text-pair", "a cat", "--text", "rain", "--text-pair", "rain in the night"]
     assert cli.main(["run", str(model), *pair, "-o", str(tmp_path / "out.jsonl")]) == 0
@@ -71,6 +71,11 @@ def test_scores_of_pairs(tmp_path: Path) -> None:
     lines = lines_of(tmp_path / "out.jsonl")
     assert [line["score"] for line in lines] == wanted
     assert lines[0]["text_pair"] == "a cat"
+    assert capsys.readouterr().out.startswith("2 pairs (rerank); wrote ")
+    half = tmp_path / "half.jsonl"
+    half.write_text('{"query": "rain", "text": "a cat"}\n{"query": "rain"}\n', encoding="utf-8")
+    assert cli.main(["run", str(model), "--input", str(half), "-o", str(tmp_path / "out.jsonl")]) == 1
+    assert "half.jsonl, line 2: has query, and the model scores pairs; name two" in capsys.readouterr().err
 
 
 def test_ids_have_no_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
