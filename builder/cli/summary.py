@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from padfree.contract.texts import PAIRS
+from padfree.contract.texts import CLASSES, PAIRS, TOKENS
 
 from .console import count_text, print_line
 
@@ -169,7 +169,9 @@ def run_command(model: Path, metadata: Mapping[str, Any]) -> Line | None:
     command = ["padfree", "run", str(model), "--text", _SAMPLE]
     if text["task"] == PAIRS:
         command += ["--text-pair", _OTHER_SAMPLE]
-    return next_command(*command, "-o", str(model.with_name("out.npz")))
+    names = {item["name"] for item in metadata["outputs"]}
+    has_labels = text["task"] in (PAIRS, CLASSES, TOKENS) and not names.isdisjoint(("scores", "logits"))
+    return next_command(*command, "-o", str(model.with_name("out.jsonl" if has_labels else "out.npz")))
 
 
 def next_command(*words: str) -> Line:

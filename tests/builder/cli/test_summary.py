@@ -22,6 +22,7 @@ from padfree.onnx_tools.verification.half_precision import LARGEST_ERRORS
 from padfree.onnx_tools.verification.token_numbers import RELATIVE_TOLERANCE
 
 from tests.support import exports
+from tests.support.classifiers import small_folder
 from tests.support.fake_builder import fake_builder
 from tests.support.folders import write_folder
 
@@ -151,6 +152,15 @@ def test_build(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     assert plan["model"] == "small.plan, a TensorRT engine for NVIDIA H200, TensorRT 10.6.0"
     assert plan["gives"] == "sentence_embedding [B, 64], fp16"
     assert plan["next"] == actual["next"]
+
+
+def test_labels_and_scores_are_shown_as_lines(capsys: Capture) -> None:
+    for kind, labels in (("sequence", ("no", "maybe", "yes")), ("token", ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"))):
+        small_folder(Path(kind), kind, labels)
+        command = lines_of(capsys, "optimize", kind, "-o", "packed.onnx")["next"]
+        assert command == "padfree run packed.onnx --text 'how warm is it today' -o out.jsonl"
+        assert main(shlex.split(command)[1:]) == 0
+        assert ('"label"' if kind == "sequence" else '"words"') in Path("out.jsonl").read_text(encoding="utf-8")
 
 
 def test_lines_of_an_ordinary_model_fit_a_terminal(capsys: Capture) -> None:
