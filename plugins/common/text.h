@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <locale>
 #include <sstream>
 #include <string>
 #include <vector>
 
 namespace padfree {
 
-// One string from anything that streams.
+// One string from anything that streams; numbers are written alike in every program, whatever its locale.
 template <class... Parts>
 std::string text(const Parts&... parts) {
   std::ostringstream stream;
+  stream.imbue(std::locale::classic());
   (stream << ... << parts);
   return stream.str();
 }
