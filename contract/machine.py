@@ -19,7 +19,8 @@ def share_heap() -> None:
     """Makes the threads of this process share one heap, where glibc would make eight for each core.
 
     Every heap keeps up to 64 MB of what was freed, which no other can use. So on 16 cores, arrays of 12 MB that come
-    and go in changing threads hold several GB. To be called while there are few threads; does nothing without glibc.
+    and go in changing threads hold several GB. Holds until the process ends. To be called while there are few threads;
+    does nothing without glibc.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)

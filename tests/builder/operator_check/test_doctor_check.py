@@ -67,7 +67,7 @@ def test_a_failed_run_ends_its_process_alone(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_kernel_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "MOST_SECONDS", 1.0)
+    monkeypatch.setattr(worker, "MOST_SECONDS", 3.0)
     code = "import time\nfor number in asked['cases']:\n    tell(begins=number) if number == 2 else done(number)\n"
     use_process(monkeypatch, code + "    time.sleep(60 * (number == 2))")
     results = list(check_all(0, {}))
