@@ -49,7 +49,8 @@ cudaError_t launchMmaOf(const LinearParams& params, const MmaTiling& tiling, cud
 #ifdef PADFREE_HOPPER_ALONE
   return cudaErrorNoKernelImageForDevice;
 #else
-  return (params.scale ? launchMma<MmaE4m3<T>> : launchMma<MmaHalf<T>>)(params, tiling, stream);
+  if (params.scale) return launchMma<MmaE4m3<T>>(params, tiling, stream);
+  return launchMma<MmaHalf<T>>(params, tiling, stream);
 #endif
 }
 
