@@ -78,7 +78,7 @@ class Body:
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Body:
-        """An object that is read already."""
+        """A Body of fields that are parsed already."""
         body = cls.__new__(cls)
         body._fields = fields
         return body
@@ -134,11 +134,13 @@ def read_inputs(value: Any, name: str, options: ServeOptions) -> tuple[list[str]
 
 
 def read_texts(value: Any, name: str, options: ServeOptions) -> list[str]:
-    """A list of one text or more."""
+    """A list of one text or more.
+
+    Raises:
+        ApiError: something else, or too many or too large texts.
+    """
     if not isinstance(value, list) or not value:
-        raise validation_error(
-            f"'{name}' is {'empty' if value == [] else f'a {_kind(value)}'}, allowed: one text or more"
-        )
+        raise validation_error(f"'{name}' is {'empty' if value == [] else _kind(value)}, allowed: one text or more")
     check_texts(value, name, options)
     return value
 
@@ -168,7 +170,10 @@ def read_pairs(value: Any, name: str, options: ServeOptions) -> tuple[list[Text]
     """What /predict takes: a text, a pair, or a list of [text] and [text, text].
 
     Returns:
-        Texts and pairs, and whether it was a single one.
+        Texts and pairs, and whether it was a single one, not a list.
+
+    Raises:
+        ApiError: something else, or too many or too large texts.
     """
     if isinstance(value, str):
         check_texts([value], name, options)
