@@ -25,7 +25,7 @@ LABEL, LABELS = "label", "labels"
 
 
 class Head(Protocol):
-    """Takes the results of runs, which may come from several threads, and gives columns."""
+    """Takes the outputs of runs, perhaps from several threads at once, and makes columns of them."""
 
     def add(self, at: Array, outputs: Mapping[str, Array], ragged: RaggedBatch) -> None:
         """Keeps a run's outputs.
@@ -37,14 +37,14 @@ class Head(Protocol):
         """
 
     def finite(self) -> Array:
-        """Which rows hold numbers alone, bool [rows]."""
+        """Which rows hold only finite numbers, bool [rows]."""
 
     def columns(self, rows: Array) -> Columns:
         """The columns of some rows, in their order."""
 
 
 def make_head(options: Options, metadata: Metadata, seq_lens: Array) -> Head:
-    """For rows of these lengths."""
+    """The head for the task in `options`, for rows of these lengths."""
     dtype = np.dtype(options.dtype)
     if options.task == SPARSE:
         return SparseHead(options.head, dtype, len(seq_lens))
@@ -56,7 +56,7 @@ def make_head(options: Options, metadata: Metadata, seq_lens: Array) -> Head:
 
 
 class _Vectors:
-    """Rows of one size, which is that of the first ones."""
+    """Rows of one width, which is that of the first run."""
 
     def __init__(self, name: str, dtype: np.dtype[Any], rows: int) -> None:
         self._name, self._dtype, self._rows = name, dtype, rows
@@ -152,7 +152,7 @@ class TokenHead(_Vectors):
 
 
 class SparseHead:
-    """The words that a text stands for, and their weights: lists of what is not zero, in the order of the words."""
+    """The weights of words: for each text, the growing indices of those that are not zero, and their weights."""
 
     def __init__(self, name: str, dtype: np.dtype[Any], rows: int) -> None:
         self._name, self._dtype = name, dtype
@@ -176,12 +176,12 @@ class SparseHead:
 
     def columns(self, rows: Array) -> Columns:
         """As Head."""
-        chosen_columns = rows.tolist()
-        offsets = pa.array(np.cumsum([0, *(len(self._indices[row]) for row in chosen_columns)]), pa.int32())
+        chosen_rows = rows.tolist()
+        offsets = pa.array(np.cumsum([0, *(len(self._indices[row]) for row in chosen_rows)]), pa.int32())
 
         def lists(parts: list[Array], empty: Array) -> Any:
             return pa.ListArray.from_arrays(
-                offsets, pa.array(np.concatenate([empty, *(parts[row] for row in chosen_columns)]))
+                offsets, pa.array(np.concatenate([empty, *(parts[row] for row in chosen_rows)]))
             )
 
         return {

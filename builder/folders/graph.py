@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts a head into an exported encoder's graph: from rows of tokens to one vector a text, or from logits to scores."""
+"""Puts a head into an exported encoder's graph: from rows of tokens to one vector per text, or logits to scores."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add_head(model: ModelProto, head: Head, outputs: Sequence[str] = (), *, mask
         if name not in outputs_by_name and (inner := _inner(model, name)) is not None:
             outputs_by_name[name] = inner
         if name not in outputs_by_name:
-            raise BuildError(f"--outputs {name}: the model has {', '.join(outputs_by_name)}; choose of these")
+            raise BuildError(f"--outputs {name}: the model has {', '.join(outputs_by_name)}; choose one of these")
     remaining_outputs = [outputs_by_name[name] for name in wanted_names]
     del graph.output[:]
     graph.output.extend(remaining_outputs)
@@ -139,7 +139,7 @@ def _describe(nodes: HeadBuilder, tensor: str, name: str, width: int | str) -> V
 
 
 def _weights(model: ModelProto, nodes: HeadBuilder, mask: str) -> str:
-    """The mask as numbers [B,S,1]; an error where the model has none."""
+    """The mask as float32 numbers [B,S,1]. Raises BuildError if the model has no such input."""
     names = [item.name for item in model.graph.input]
     if mask not in names:
         raise BuildError(
@@ -204,7 +204,7 @@ def _positions(nodes: HeadBuilder, x: str) -> str:
 
 
 def _range(nodes: HeadBuilder, begin: int, end: int) -> tuple[str, str]:
-    """Where a slice begins and ends."""
+    """The constants at which a slice begins and ends."""
     return nodes.integers(begin), nodes.integers(end)
 
 
@@ -218,15 +218,15 @@ def _splade(nodes: HeadBuilder, splade: Splade, logits: str, weights: str) -> st
 
 
 def _add_step(nodes: HeadBuilder, step: Step, x: str, size: int | str) -> tuple[str, int | str]:
-    """A step on vectors [B,E], and how wide they are then."""
+    """Applies a step to vectors [B,E]; returns the result and its width."""
     if isinstance(step, Normalize):
         norm = nodes.at_least(nodes.along("ReduceL2", x, -1, keepdims=1), _NORM_EPSILON)
         return nodes.op("Div", x, norm), size
     if isinstance(step, VectorNorm):
         return _norm(nodes, step, x), size
     if isinstance(step, Truncate):
-        is_token = nodes.op("Slice", x, *_range(nodes, 0, step.size), nodes.integers(-1))
-        return is_token, min(size, step.size) if isinstance(size, int) else size
+        truncated = nodes.op("Slice", x, *_range(nodes, 0, step.size), nodes.integers(-1))
+        return truncated, min(size, step.size) if isinstance(size, int) else size
     _check_width(step.weight.shape[1], size, "Dense")
     outputs = nodes.op("MatMul", x, nodes.constant(step.weight.T))
     if step.bias is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds inputs, says what they are, and sees whether they have changed."""
+"""Finds inputs, identifies them, and checks whether they have changed."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class SourceFile:
 
 
 def find(sources: Sequence[str]) -> list[SourceFile]:
-    """The files of paths, folders and URIs, in the order given, those of a folder by name.
+    """The files at paths, folders and URIs, in the order given, those of a folder sorted by name.
 
-    Of folders all files of a known kind count, also in folders below, except names that begin with a dot or underscore.
+    Folders give all files of a known kind, those of subfolders too, except names that begin with a dot or underscore.
 
     Raises:
-        BulkError: nothing is there, a file is of an unknown kind, empty, or given twice.
+        BulkError: nothing is there, or a file is of an unknown kind or given twice.
     """
     files: list[SourceFile] = []
     for name in sources:
@@ -111,7 +111,7 @@ def check_unchanged(recorded_file: InputFile) -> None:
 
 
 def content_digest(location: Location, kind: str) -> str:
-    """SHA-256 of a file, of a parquet file of its footer, which says where every page lies."""
+    """SHA-256 of a file; of a parquet file, only of its footer, which says where every page lies."""
     digest = hashlib.sha256()
     with location.open() as stream:
         if kind == "parquet":
@@ -123,7 +123,7 @@ def content_digest(location: Location, kind: str) -> str:
 
 
 def mtime_ns(info: object) -> int:
-    """When a file was changed; 0 where a store does not say."""
+    """When a file was changed, in ns since 1970; 0 if a store does not say."""
     time_ns = getattr(info, "mtime_ns", None)
     return 0 if time_ns is None else int(time_ns)
 
@@ -148,8 +148,8 @@ def _in_folder(root: str, folder: Location) -> Iterator[SourceFile]:
 def _one(root: str, location: Location, info: object) -> SourceFile:
     kind = _format(location.path)
     if not kind:
-        packed = location.path.endswith((".gz", ".zst", ".bz2"))
-        advice = "unpack it first, because its rows could not be divided" if packed else "rename or convert it"
+        is_compressed = location.path.endswith((".gz", ".zst", ".bz2"))
+        advice = "unpack it first, because its rows could not be divided" if is_compressed else "rename or convert it"
         raise BulkError(f"{location.shown_path}: unknown kind of file, allowed: {_known_formats()}; {advice}")
     size = int(info.size)  # type: ignore[attr-defined]
     return SourceFile(root, location, kind, size, mtime_ns(info))

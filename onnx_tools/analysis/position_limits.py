@@ -42,7 +42,7 @@ class _LookUp:
     tensor: gs.Tensor | None = None
     column: int | None = None
     formulas: tuple[Poly, ...] = ()  # the numbers, where there is no tensor
-    past: bool = False  # whether `size` itself is inside: the end of a slice is no index
+    past: bool = False  # whether `size` itself is allowed, as for the end of a slice, which is no index
 
     def margins(self, numbers: Numbers, length: int) -> Range:
         """How far inside the lowest and the highest number are at a length; negative where they are outside.
@@ -55,7 +55,7 @@ class _LookUp:
 
 
 def longest_sequence(graph: gs.Graph, analysis: Analysis) -> int | None:
-    """The most tokens of a sequence for which an imported graph still works; None: nothing limits it.
+    """The most tokens of a sequence for which an imported graph still works; None if nothing limits them.
 
     Tables that an input indexes do not count: their size limits the input's values.
     """
@@ -130,9 +130,9 @@ def _slices(node: gs.Node, input_facts: Sequence[Facts]) -> Iterator[_LookUp]:
 
 def _broadcast(shapes: Sequence[Shape | None]) -> Iterator[_LookUp]:
     """Operands whose length grows with the sequence, where another operand has a fixed length."""
-    shapes_known = [shape for shape in shapes if shape is not None]
-    for axis in range(1, 1 + max((len(shape) for shape in shapes_known), default=0)):
-        sizes = [shape[-axis] for shape in shapes_known if len(shape) >= axis]
+    known_shapes = [shape for shape in shapes if shape is not None]
+    for axis in range(1, 1 + max((len(shape) for shape in known_shapes), default=0)):
+        sizes = [shape[-axis] for shape in known_shapes if len(shape) >= axis]
         numbers = {size.constant() or 1 for size in sizes} - {1}
         growing = tuple(size for size in sizes if size.constant() is None)
         if len(numbers) == 1 and growing:
@@ -199,7 +199,7 @@ def _last_inside(margins: Numbers, top: int) -> int | None:
 
 
 def _by_trying(look_up: _LookUp, numbers: ComputedNumbers) -> int | None:
-    """The last length that is inside, by running the nodes; what grows evenly up to _LONGEST_TRIAL goes on so."""
+    """The last length that is inside, found by running the nodes; even growth up to _LONGEST_TRIAL goes on after it."""
 
     def margins(length: int) -> Range:
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms of the heads of Q and K, rotated afterwards: one GEMM for Q, K and V, and one kernel for norms and rotation."""
+"""Norms of the heads of Q and K before a rotation: one GEMM for Q, K and V, and one kernel for norms and rotation."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ class _Projection:
 
 
 def qk_norms(graph: gs.Graph, analysis: Analysis) -> PassResult:
-    """Gives every attention whose Q and K are normed by head, and then rotated, PadfreeQkNormRotary.
+    """Puts PadfreeQkNormRotary before every attention whose Q and K are normalised per head and then rotated.
 
-    Q, K and V come from one GEMM then. V is read from its result, and so only Q and K are written again.
+    One GEMM makes Q, K and V then. Attention reads V from its result, so that only Q and K are written again.
     """
     return _QkNorms(graph, analysis).run()
 
@@ -79,10 +79,10 @@ class _QkNorms:
         self._graph = graph
         self._analysis = analysis
         self._editor = Editor(graph)
-        self._constants: dict[tuple[str, ...], gs.Constant] = {}  # by the names of what they are put together from
+        self._constants: dict[tuple[str, ...], gs.Constant] = {}  # by the names of the constants that they join
 
     def run(self) -> PassResult:
-        """Replaces what fits; a near miss tells why it stays."""
+        """Replaces what fits; a near miss says why it stays."""
         return replace_each(NAME, find_padfree(self._graph, "PadfreeAttention"), self._visit)
 
     def _visit(self, node: gs.Node) -> bool:
@@ -107,10 +107,10 @@ class _QkNorms:
             return None
         heads, size = int(rotary.attrs["num_heads"]), int(rotary.attrs["head_size"])
         plain = norm.attrs["rms"] and norm.attrs["results"] == "act" and not any(norm.attrs[name] for name in _PLAIN)
-        apart = self._analysis[split.outputs[0]].shape or ()
-        sizes = [axis.constant() or 0 for axis in apart[1:]]
-        whole = self._width(split.inputs[0]) == self._width(merge.outputs[0]) == heads * size
-        if not plain or not whole or apart[:1] != (T,) or sizes[-1:] != [size] or np.prod(sizes) != heads * size:
+        split_shape = self._analysis[split.outputs[0]].shape or ()
+        sizes = [axis.constant() or 0 for axis in split_shape[1:]]
+        fits = split_shape[:1] == (T,) and sizes[-1:] == [size] and np.prod(sizes) == heads * size
+        if not plain or not fits or not self._width(split.inputs[0]) == self._width(merge.outputs[0]) == heads * size:
             return None
         chain = (tensor, merge.outputs[0], norm.outputs[0], split.outputs[0], split.inputs[0])
         constants = isinstance(padfree_inputs(norm)["gamma"], gs.Constant) and isinstance(rotary.inputs[2], gs.Constant)
@@ -183,7 +183,7 @@ class _QkNorms:
         return gs.Constant(f"zeros_for_{weight.name}", np.zeros(weight.shape[1], weight.dtype))
 
     def _join(self, constants: Sequence[gs.Constant], stem: str) -> gs.Constant:
-        """Constants side by side, once for those that layers share."""
+        """Constants side by side; layers that share their constants share the result."""
         key = tuple(item.name for item in constants)
         if key not in self._constants:
             self._constants[key] = join_columns(self._editor.fresh(stem), constants)

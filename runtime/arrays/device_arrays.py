@@ -23,13 +23,13 @@ from .dlpack_exchange import exchange_of
 CUDA_ARRAY_INTERFACE = 3
 LEGACY_STREAM = 1  # how both protocols name CUDA's legacy default stream
 DLPACK_NO_SYNC = -1
-SIZES = {"bfloat16": 2, "bool": 1}
+SIZES = {"bfloat16": 2, "bool": 1}  # bytes
 
 
 class DeviceInput(NamedTuple):
     """An array of the caller on the GPU, checked: contiguous, of the type that the engine reads.
 
-    `stream` is the one that produces its values; None if they are ready, or produced in the order of ours.
+    `stream` is the one that produces its values; None if they are ready, or are produced on our stream.
     """
 
     address: int
@@ -83,7 +83,7 @@ def read_device_array(
         device_of: the GPU that an address belongs to, None for the host.
 
     Raises:
-        SessionError: another type, an array with gaps, on another GPU.
+        SessionError: the array has another type or gaps, or lies on another GPU or on the host.
     """
     array = _caller_array(value, stream)
     if array.dtype != _name_of(dtype):
@@ -147,7 +147,7 @@ def caller_stream(stream: Any) -> CallerStream | None:
     """A stream given as an integer, or as an object of cuda.core, PyTorch, CuPy or PyCUDA; None stays None.
 
     Raises:
-        SessionError: not a stream.
+        SessionError: it is no stream.
     """
     if stream is None:
         return None
@@ -225,21 +225,21 @@ class DeviceArray:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"
 
     def __getitem__(self, at: int | slice | tuple[int | slice, ...]) -> DeviceArray:
-        """A part: one row, or a slice without a step, of the first dimension, or of every one that is named."""
+        """A part of the same memory, by an index or a slice with step 1 for each of the first dimensions."""
         offset, shape, strides = 0, list[int](), list[int]()
         index = at if isinstance(at, tuple) else (at,)
         if len(index) > len(self.shape):
             raise IndexError(f"{len(index)} indices, the array has {len(self.shape)} dimensions")
-        for item, size, step in zip(index, self.shape, self._strides, strict=False):
+        for item, size, stride in zip(index, self.shape, self._strides, strict=False):
             if isinstance(item, slice):
-                start, stop, stride = item.indices(size)
-                if stride != 1:
-                    raise IndexError(f"a slice with step {stride}, allowed: 1")
-                offset += start * step
+                start, stop, step = item.indices(size)
+                if step != 1:
+                    raise IndexError(f"a slice with step {step}, allowed: 1")
+                offset += start * stride
                 shape.append(max(0, stop - start))
-                strides.append(step)
+                strides.append(stride)
             elif -size <= item < size:
-                offset += item % size * step
+                offset += item % size * stride
             else:
                 raise IndexError(f"row {item} of {size}")
         rest = len(index)
@@ -307,7 +307,7 @@ def _has_gaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 @lru_cache(64)
 def _name_of(dtype: np.dtype[Any]) -> str:
-    """Its name, which NumPy takes 3 us to build every time."""
+    """The type's name, cached because NumPy takes 3 us to build it."""
     return str(dtype.name)
 
 

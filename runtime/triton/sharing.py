@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of the server that wait here, and not in the server's queue, so that clients share the model (FairShare).
+"""Requests wait here instead of in the server's queue, so that clients share the model (FairShare).
 
-The server's own queue is first come, first served: who has put a thousand requests there holds everybody up. With
-`padfree_fair_share` a call takes what the server has, and ends; a Batcher runs it, and every request is answered by
-itself as soon as it is ready.
+The server's own queue is first come, first served: whoever puts a thousand requests there holds everybody up. With
+`padfree_fair_share`, a call takes what the server has and returns; a Batcher runs it, and every request is answered
+separately, as soon as it is ready.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ RUNS = 2
 """Runs under way at once: one is prepared, and another's answers are sent, while the model runs."""
 SAMPLE_TOKENS = 64
 ASK_AFTER_S = 0.05
-"""A request that has waited so long is asked about: its caller may have gone."""
+"""Seconds after which the server is asked whether a waiting request still has a caller."""
 ASK_FRACTION = 0.2
-"""The largest fraction of a thread's time for asking: each question is a round trip to the server's process."""
+"""The largest fraction of a thread's time for asking, as each question is a round trip to the server's process."""
 
 
 class Caller:
-    """Who waits for an answer.
+    """The caller of one request, who waits for its answer.
 
     Args:
-        client: who shares the model with others; None: all who name nobody are one.
+        client: whose share of the model the request uses; all callers with None share one.
         send: gives the answer to the server.
-        is_cancelled: whether nobody waits any more; a round trip to the server's process.
+        is_cancelled: asks whether nobody waits any more; a round trip to the server's process.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Caller:
             self._send(answer)
 
     def has_gone(self) -> bool:
-        """Asks whether anybody waits. Of a request that is over it does not ask: the server would read freed memory."""
+        """Whether nobody waits any more. Never asks about an answered request: the server would read freed memory."""
         with self._lock:
             return not self._has_answered and self._is_cancelled()
 
@@ -73,10 +73,10 @@ class Sharing:
 
     Args:
         session: runs the model; RUNS runs at once.
-        budget: what a run may take; less, where that takes longer than a short request may wait.
-        max_waiting_tokens: the most that waits; more is refused.
-        on_run: is told every batch that has run.
-        on_answer: is told every answer, and how many seconds it took.
+        budget: the most that a run takes; runs take less if this would make short requests wait too long.
+        max_waiting_tokens: the most tokens that wait; more are refused.
+        on_run: is called with every batch that has run.
+        on_answer: is called with every answer, and with the seconds that it took.
     """
 
     def __init__(
@@ -101,13 +101,13 @@ class Sharing:
             max_waiting_tokens=max_waiting_tokens,
             tokens_a_second=speed.tokens_a_second,
         )
-        self._waiting: dict[Future[Any], tuple[Caller, float]] = {}  # since time.monotonic()
+        self._waiting: dict[Future[Any], tuple[Caller, float]] = {}  # with the time.monotonic() of its arrival
         self._ended = threading.Event()
         self._asking = threading.Thread(target=self._ask, name="padfree-cancelled", daemon=True)
         self._asking.start()
 
     def submit(self, request: TritonRequest, caller: Caller) -> None:
-        """Queues a request; `caller.send` has its answer later, from another thread, or at once."""
+        """Queues a request; `caller.send` gets its answer at once, or later from another thread."""
         arrival_s = time.monotonic()
         item = attempt(read_item, request.tensors, self._metadata)
         ticket = item if isinstance(item, Failure) else self._queue(item, caller.client)
@@ -134,11 +134,11 @@ class Sharing:
         except SessionError as error:
             return Failure(str(error), is_refusal=True)
 
-    def _finish(self, request: Any, item: Item, done: Future[Any]) -> None:
+    def _finish(self, output_names: Any, item: Item, done: Future[Any]) -> None:
         caller, arrival_s = self._waiting.pop(done)
         try:
             rows = done.result()
-            answer: Reply = {name: stack(rows[name], item, self._outputs[name]) for name in request}
+            answer: Reply = {name: stack(rows[name], item, self._outputs[name]) for name in output_names}
         except CancelledError:
             answer = CANCELLED
         except Exception as error:  # whatever it is: a request without an answer never ends
@@ -150,7 +150,7 @@ class Sharing:
         caller.send(answer)
 
     def _ask(self) -> None:
-        """Takes requests out of the queue whose callers have gone, the oldest first."""
+        """Cancels waiting requests whose callers have gone, the oldest first."""
         pause = ASK_AFTER_S
         while not self._ended.wait(pause):
             begin = time.monotonic()
@@ -162,7 +162,7 @@ class Sharing:
 
 
 class _SharedSession:
-    """The session as a Batcher's model, which tells what it has run."""
+    """The session as a Batcher's model, which reports every batch that has run."""
 
     def __init__(self, session: Session, on_run: OnRun) -> None:
         self._session = session
@@ -185,7 +185,7 @@ class _SharedSession:
 
 
 def measure_zeros(session: Session, budget: Budget) -> Speed:
-    """How fast the model is with sequences of zeros: the work does not depend on values."""
+    """How fast the model is, measured on sequences of zeros: its work does not depend on values."""
     metadata = session.metadata
     size = min(SAMPLE_TOKENS, metadata.longest or SAMPLE_TOKENS, budget.max_tokens or SAMPLE_TOKENS)
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rotary embeddings, however they are written: heads whose pairs of elements are rotated by position * frequency.
 
-No chain of operators is compared with known ones. What stands between heads and rotated heads is linear in them (sums,
-products with what is made of positions, movements), so that what it does to each single element describes it fully.
-That is tried with the model's own nodes, and the result is compared with cosines and sines of position * frequency.
+Chains of operators are not compared with known ones. The nodes between heads and rotated heads are linear in the heads
+(sums, products with values made of positions, movements), so that what they do to each single element describes them
+fully. The model's own nodes are run to find that out, and the results are compared with cosines and sines of
+position * frequency.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Rotation:
 
 
 class Rotations:
-    """Finds rotations in one graph; those that are computed alike are looked at once."""
+    """Finds rotations in one graph; those that are computed alike are examined only once."""
 
     def __init__(self, positional: Positional) -> None:
         self._positional = positional
@@ -105,7 +106,7 @@ class Rotations:
         return None if match is None else (source, match)
 
     def _made_of(self, name: str) -> frozenset[str]:
-        """The tensors that are made of an input and of positions alone."""
+        """The names of the tensors that are computed from an input and from positions alone."""
         if name not in self._of_input:
             names = {name}
             for node in self._positional.graph.nodes:
@@ -200,27 +201,30 @@ def _rotation(rotated_heads: _RotatedHeads, length: int) -> Rotation:
     cosine, sine = angles[:, first], angles[:, second]
     both = np.hypot(cosine, sine)
     factor = float(np.median(both)) if first else 1.0
-    exact = _ROUNDING if not _is_half(angles) else _HALF_ROUNDING
-    if factor <= 0 or np.abs(both - factor).max(initial=0) > 4 * exact * factor or len(alone) % 2:
+    rounding = _ROUNDING if not _is_half(angles) else _HALF_ROUNDING
+    if factor <= 0 or np.abs(both - factor).max(initial=0) > 4 * rounding * factor or len(alone) % 2:
         raise NoMatch("pairs are not rotated by themselves")
-    if alone and np.abs(angles[:, alone] - factor).max() > 4 * exact * factor:
+    if alone and np.abs(angles[:, alone] - factor).max() > 4 * rounding * factor:
         raise NoMatch("elements without a partner are scaled otherwise")
     frequencies = [_frequency(cosine[:, k] / factor, sine[:, k] / factor) for k in range(len(first))]
     half = len(alone) // 2
-    factor = 1.0 if abs(factor - 1.0) < 4 * exact else factor
+    factor = 1.0 if abs(factor - 1.0) < 4 * rounding else factor
     pairs = (*first, *alone[:half]), (*second, *alone[half:])
     result = Rotation(*pairs, (*frequencies, *[0.0] * half), factor, rotated_heads.positions)
     rng = np.random.default_rng(0)
     for shape in ((2, few, rotated_heads.heads, size), (1, length, 1, size)):
         x = rng.uniform(-1, 1, shape).astype(np.float32).astype(np.float64)
-        _check(rotated_heads, result, x, exact, np.broadcast_to(np.arange(shape[1]), shape[:2]))
+        _check(rotated_heads, result, x, rounding, np.broadcast_to(np.arange(shape[1]), shape[:2]))
         if rotated_heads.positions is not None:  # any slot may hold any position
-            _check(rotated_heads, result, x, exact, rng.integers(0, length, shape[:2]))
+            _check(rotated_heads, result, x, rounding, rng.integers(0, length, shape[:2]))
     return result
 
 
 def _pairs(matrix: Float64s) -> tuple[list[int], list[int], list[int]]:
-    """First and second elements of pairs, and those without a partner, from what becomes of every element."""
+    """The first and the second elements of pairs, and the elements without a partner. Raises NoMatch.
+
+    `matrix` is [positions, to, from]: how much of every element goes to which one.
+    """
     reads = np.any(matrix != 0, axis=0)
     np.fill_diagonal(reads, False)
     first, second, alone = list[int](), list[int](), list[int]()
@@ -285,18 +289,21 @@ def _error(angle: npt.NDArray[np.float32], cosine: Float64s, sine: Float64s) -> 
 
 
 def _check(
-    rotated_heads: _RotatedHeads, rotation: Rotation, x: Float64s, exact: float, indices: npt.NDArray[np.int64]
+    rotated_heads: _RotatedHeads, rotation: Rotation, x: Float64s, rounding: float, indices: npt.NDArray[np.int64]
 ) -> None:
-    """Raises NoMatch where rotated numbers [B,S,H,D] at positions [B,S] are not what the rotation makes of them."""
+    """Raises NoMatch if the nodes rotate x [B,S,H,D] at positions [B,S] otherwise than `rotation` does.
+
+    `rounding` is the error of a single cosine.
+    """
     angle = (indices.astype(np.float32)[..., None] * np.asarray(rotation.frequencies, np.float32)).astype(np.float64)
     cosine, sine = (function(angle)[:, :, None] * rotation.factor for function in (np.cos, np.sin))
     one, two = x[..., list(rotation.first)], x[..., list(rotation.second)]
     expected = np.empty_like(x)
     expected[..., list(rotation.first)] = one * cosine - two * sine
     expected[..., list(rotation.second)] = two * cosine + one * sine
-    rotated_back = np.empty((*x.shape[:2], x.shape[3]))
-    rotated_back[..., list(rotation.first)] = rotated_back[..., list(rotation.second)] = 4 * (
-        exact + _ANGLE_ROUNDING * np.abs(angle)
+    tolerance = np.empty((*x.shape[:2], x.shape[3]))
+    tolerance[..., list(rotation.first)] = tolerance[..., list(rotation.second)] = 4 * (
+        rounding + _ANGLE_ROUNDING * np.abs(angle)
     )
-    if not np.all(np.abs(rotated_heads(x, indices) - expected) <= rotated_back[:, :, None] * rotation.factor):
+    if not np.all(np.abs(rotated_heads(x, indices) - expected) <= tolerance[:, :, None] * rotation.factor):
         raise NoMatch("elements are not rotated by position * frequency")
