@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that give a message one spelling for what ONNX lets files say in many ways (importing.py lists them)."""
+"""Steps that bring models into one form where ONNX allows several (importing.py lists the steps)."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _MOST_SPARSE_BYTES = 1 << 31
 
 
 def name_outputs(graph: gs.Graph, model: ModelProto) -> bool:
-    """Gives the outputs of a rewritten graph their names in the original model; returns whether any had another.
+    """Renames the outputs of a rewritten graph as in the original model; returns whether any name changed.
 
-    An output that is an input in the original becomes the rewritten graph's input of that name, if it has one.
+    An output that the original has as an input too becomes the rewritten graph's input of that name, if there is one.
     """
     inputs = {tensor.name: tensor for tensor in graph.inputs}
     names = names_in_use(graph)
@@ -63,9 +63,9 @@ def name_outputs(graph: gs.Graph, model: ModelProto) -> bool:
 
 
 def in_order(model: ModelProto) -> ModelProto:
-    """The model with sorted nodes; itself where they are sorted, or where some read each other in a circle.
+    """The model with its nodes in topological order; the model itself if they are, or if the graph has a cycle.
 
-    Weights are shared where they are held elsewhere. Nodes whose order does not matter keep theirs.
+    Nodes whose order does not matter keep theirs. Weights that lie outside of the message are shared, not copied.
     """
     order = _order(model.graph)
     if order == list(range(len(order))):
@@ -78,7 +78,7 @@ def in_order(model: ModelProto) -> ModelProto:
 
 
 def _order(graph: GraphProto) -> list[int]:
-    """The indices of a graph's nodes, each after those of the nodes that it reads."""
+    """The indices of a graph's nodes, each after those of the nodes whose results it reads."""
     makers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
     waiting, readers = dict[int, int](), defaultdict[int, list[int]](list)
     for index, node in enumerate(graph.node):
@@ -99,7 +99,7 @@ def _order(graph: GraphProto) -> list[int]:
 
 
 def _reads(node: NodeProto) -> set[str]:
-    """The names that a node reads, and those that its subgraphs may take from around it."""
+    """The names that a node reads, and those that its subgraphs may read from the graph around it."""
     names = set(node.input)
     for inner in subgraphs(node):
         names.update(value.name for value in inner.output)
@@ -109,7 +109,7 @@ def _reads(node: NodeProto) -> set[str]:
 
 
 def name_standard_domain(model: ModelProto) -> ModelProto:
-    """Gives the domain of the standard operators only one name."""
+    """Writes the domain of the standard operators as '' everywhere; files may also call it ai.onnx."""
     for holder in (model, *model.functions):
         for item in holder.opset_import:
             if item.domain == _STANDARD:
@@ -128,9 +128,9 @@ def _write_domain(nodes: Any) -> None:
 
 
 def unify_versions(model: ModelProto) -> ModelProto:
-    """Lists one version per domain, and raises the format's to one that goes with all opsets.
+    """Lists every domain once, and raises the IR version to one that allows all opsets.
 
-    Raises RewriteError where two versions contradict each other, or the standard has none.
+    Raises RewriteError if a domain has two different versions, or the standard operators have none.
     """
     versions: dict[str, int] = {}
     for item in model.opset_import:
@@ -215,7 +215,7 @@ def _dense(sparse: SparseTensorProto) -> TensorProto:
 
 
 def drop_weight_inputs(model: ModelProto) -> ModelProto:
-    """Removes inputs that have values: they are weights."""
+    """Removes inputs that have an initializer: they are weights."""
     weight_names = {tensor.name for tensor in model.graph.initializer}
     remaining = [value for value in model.graph.input if value.name not in weight_names]
     del model.graph.input[:]
@@ -224,7 +224,7 @@ def drop_weight_inputs(model: ModelProto) -> ModelProto:
 
 
 def runnable(model: ModelProto) -> ModelProto:
-    """The model as onnxruntime and others take it; itself where nothing is to be done.
+    """The model as onnxruntime and others take it; the model itself if nothing has to change.
 
     Nodes that share a name get new names, integer inputs of unknown rank get two axes, [batch, sequence], masks of the
     Attention operator get a row for every query, and tables of RotaryEmbedding get one for every sequence.
@@ -257,7 +257,7 @@ def _has_no_rank(value: ValueInfoProto) -> bool:
 
 
 def separate_outputs(model: ModelProto) -> ModelProto:
-    """Gives inputs, weights and constants that are outputs an Identity for the output; removes repeated outputs."""
+    """Puts an Identity between an input, weight or constant and the output that it is; removes repeated outputs."""
     graph = model.graph
     unique = {value.name: value for value in reversed(graph.output)}
     values = [unique[name] for name in dict.fromkeys(value.name for value in graph.output)]

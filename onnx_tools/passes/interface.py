@@ -30,9 +30,19 @@ _INT32 = np.dtype(np.int32)
 def packed_interface(
     graph: gs.Graph, analysis: Analysis, fillers: Mapping[str, int], unread_names: Collection[str] = ()
 ) -> PassResult:
-    """Replaces the padded inputs; what stays padded reads them unpacked, right-padded to the longest sequence.
+    """Replaces the padded inputs and the mask by packed inputs and lengths, in place.
 
-    `fillers` has, by input, what that must find in padded slots (0 if absent). Inputs in `unread_names` are removed.
+    Nodes that stay padded read the new inputs unpacked, right-padded to the longest sequence.
+
+    Args:
+        graph: of the padded interface, with a boundary.
+        analysis: of the graph.
+        fillers: by input, the value that its padded slots must hold; 0 for inputs that are not in it.
+        unread_names: inputs to remove.
+
+    Raises:
+        RewriteError: there is no token input, a name is taken, or it is unknown which part of an output belongs to a
+            sequence.
     """
     boundary = boundary_of(graph)
     _pack_outputs(Editor(graph), analysis, boundary)
@@ -40,7 +50,7 @@ def packed_interface(
     mask_rule = mask_of(analysis[boundary.mask])
     mask = next((tensor for tensor in graph.inputs if tensor.name == mask_rule.source), None)
     if not mask_rule.plain and mask is not None and _says_more(mask, boundary):
-        mask = None  # its values are tokens' values too
+        mask = None  # it also holds values of tokens
     unused_inputs = [tensor for tensor in graph.inputs if tensor is not mask and tensor.name in unread_names]
     inputs = [
         tensor
@@ -67,7 +77,7 @@ def packed_interface(
         )
     for padded, packed in zip(inputs, tokens, strict=True):
         _feed(padded, packed)
-    row = tokens[0] if len(inputs[0].shape) == 2 else _fill(editor, tokens[0], 0)  # [T], whose values nobody reads
+    row = tokens[0] if len(inputs[0].shape) == 2 else _fill(editor, tokens[0], 0)  # [T]; its values are never read
     positions = _count_positions(editor, analysis, seq_lens, row)
     graph.inputs = [*tokens, seq_lens, *(_row_input(editor, tensor) for tensor in others)]
     sized_inputs = [
@@ -89,9 +99,9 @@ def packed_interface(
 
 
 def _row_input(editor: Editor, tensor: gs.Tensor) -> gs.Tensor:
-    """The new input with a row for every sequence, [B] or [B,N]; its integers are int32, whatever they were.
+    """The new input with one row per sequence, [B] or [B,N]; integers become int32.
 
-    Of an input that all sequences share, only the first row is read.
+    If all sequences share the old input, only the first row of the new one is read.
     """
     dtype, is_shared = np.dtype(tensor.dtype), is_shared_input(tensor)
     if _packed_type(tensor) == dtype and not is_shared:
@@ -110,13 +120,13 @@ def _row_input(editor: Editor, tensor: gs.Tensor) -> gs.Tensor:
 
 
 def _packed_type(tensor: gs.Tensor) -> np.dtype[np.generic]:
-    """The type of an input [T,...]: integers are int32, whatever they were."""
+    """The type of a packed input [T,...]: integers become int32."""
     dtype = np.dtype(tensor.dtype)
     return dtype if np.issubdtype(dtype, np.floating) else _INT32
 
 
 def _check_names(inputs: list[str], graph: gs.Graph) -> None:
-    """Raises RewriteError where an input or output has a name of the interface's own inputs."""
+    """Raises RewriteError if an input or output has the name of an input that the interface adds."""
     outputs = [tensor.name for tensor in graph.outputs]
     for name, kind in [*((name, "input") for name in inputs), *((name, "output") for name in outputs)]:
         if name in (SEQ_LENS, MAX_SEQLEN):
@@ -127,7 +137,7 @@ def _check_names(inputs: list[str], graph: gs.Graph) -> None:
 
 
 def _pack_outputs(editor: Editor, analysis: Analysis, boundary: Boundary) -> None:
-    """Every output that is [B,S,...], or these tokens in another order, becomes [T,...] under its own name."""
+    """Packs every output that is [B,S,...], or that holds such tokens in another order, to [T,...] of the same name."""
     graph = editor.graph
     fitting = [
         str(tensor.name)
@@ -152,7 +162,7 @@ def _pack_outputs(editor: Editor, analysis: Analysis, boundary: Boundary) -> Non
 
 
 def _in_token_order(output: gs.Tensor, analysis: Analysis) -> gs.Tensor | None:
-    """The tensor [B,S,...] that an output is, or that it merges as [B*S,...] or transposes to [S,B,...]."""
+    """The tensor [B,S,...] that an output is, or that it merges to [B*S,...] or transposes to [S,B,...]; or None."""
     shape = analysis[output].shape
     if is_token_shape(shape):
         return output
@@ -169,7 +179,7 @@ def _in_token_order(output: gs.Tensor, analysis: Analysis) -> gs.Tensor | None:
 
 
 def _of_nobody(tensor: gs.Tensor, analysis: Analysis, others: Sequence[str]) -> RewriteError:
-    """The error for an output of which no part is known to be a sequence's own; `others` are outputs that may stay."""
+    """The error for an output of which no part is known to belong to a sequence; `others` are outputs that may stay."""
     shape = analysis[tensor].shape or ()
     dims = dims_of_shape(analysis[tensor].shape)
     if dims is None:
@@ -195,7 +205,7 @@ def _of_nobody(tensor: gs.Tensor, analysis: Analysis, others: Sequence[str]) -> 
 
 
 def _is_known(size: Poly) -> bool:
-    """Whether a size follows from those of the batch, and not from what the inputs hold."""
+    """Whether a size depends on B and S alone, not on the values of inputs."""
     return size.atoms() <= {BATCH, SLOTS}
 
 
@@ -205,7 +215,7 @@ def _rows_of(tensor: gs.Tensor, analysis: Analysis) -> str | None:
 
 
 def _has_parts(facts: Facts) -> bool:
-    """Whether it is known which part of an output is a sequence's own."""
+    """Whether it is known which part of an output belongs to each sequence."""
     dims = dims_of_shape(facts.shape)
     sizes = [size for size in dims or () if isinstance(size, str)]
     if dims is not None and sizes.count(BATCH) == 1 and {BATCH, SLOTS}.issuperset(sizes):
@@ -216,7 +226,7 @@ def _has_parts(facts: Facts) -> bool:
 
 
 def _feed(padded: gs.Tensor, packed: gs.Tensor) -> None:
-    """Lets everything that packed the old input read the new one."""
+    """Makes everything that reads the packed old input read the new one."""
     for holder in [padded, *(node.outputs[0] for node in padded.outputs if is_standard(node, "Cast"))]:
         for node in list(holder.outputs):
             if is_padfree(node, "PadfreePack"):
@@ -266,9 +276,9 @@ def _boundary_nodes(graph: gs.Graph, boundary: Boundary) -> list[gs.Node]:
 
 
 def _count_positions(editor: Editor, analysis: Analysis, seq_lens: gs.Tensor, tokens: gs.Tensor) -> gs.Tensor:
-    """Counts from the lengths what was packed from a row of slot numbers, or a column of sequence numbers.
+    """Computes from the lengths what was packed from slot numbers (a row) or sequence numbers (a column).
 
-    Returns the tensor for every token's position in its sequence, which the schedule makes where it is read.
+    Returns the tensor of every token's position in its sequence; the schedule makes it if something reads it.
     """
     positions = editor.variable("padfree_positions", _INT32)
     packs = [
@@ -293,7 +303,7 @@ def _count_positions(editor: Editor, analysis: Analysis, seq_lens: gs.Tensor, to
 
 
 def _sequences(editor: Editor, seq_lens: gs.Tensor, tokens: gs.Tensor) -> gs.Tensor:
-    """int32 [T]: the number of every token's sequence, 0 for filler: its slot where rows have T slots, divided by T."""
+    """int32 [T]: the index of every token's sequence, 0 for filler; slot / T, rounded down, where rows have T slots."""
     cu_seqlens, slots = editor.variable("cu_seqlens", _INT32), editor.variable("slots", _INT32)
     add_schedule(editor, [seq_lens, tokens, tokens], [cu_seqlens, slots])
     size = editor.op("Shape", tokens, stem="token_count")
@@ -308,7 +318,7 @@ def boundary_of_packed(graph: gs.Graph) -> Boundary:
 
 
 def _full_shapes(editor: Editor, seq_lens: gs.Tensor, extent: gs.Tensor, padded: list[gs.Tensor]) -> None:
-    """Makes the shapes of old inputs: B from the lengths, S from the extent."""
+    """Computes the shapes of the old inputs: B from the lengths, S from the extent."""
     batch: gs.Tensor | None = None
     for tensor in padded:
         plain = len(tensor.shape) == 2  # the shapes of other inputs are made from this one's
@@ -336,7 +346,7 @@ def _says_more(mask: gs.Tensor, boundary: Boundary) -> bool:
 
 
 def _restore(editor: Editor, boundary: Boundary, padded: gs.Tensor, packed: gs.Tensor, filler: int) -> None:
-    """Lets what stays padded read the new input unpacked, with `filler` in masked slots."""
+    """Makes nodes that stay padded read the new input unpacked, with `filler` in masked slots."""
     if not padded.outputs:
         return
     dtype = np.dtype(padded.dtype)
@@ -355,7 +365,7 @@ def _restore(editor: Editor, boundary: Boundary, padded: gs.Tensor, packed: gs.T
 
 
 def _join(editor: Editor) -> None:
-    """Keeps packed what is unpacked and packed again, such as inputs that the original gives out."""
+    """Keeps tensors packed that would be unpacked and packed again, such as inputs that the original also returns."""
     for node in [item for item in find_padfree(editor.graph, "PadfreePack") if item.inputs]:
         casts, source = list[gs.Node](), node.inputs[0]
         while (view := made_by(source, "Cast", "Identity")) is not None:
@@ -388,7 +398,7 @@ def _schedule_of_slots(graph: gs.Graph) -> gs.Node:
 
 
 def _drop_extent(graph: gs.Graph, editor: Editor) -> None:
-    """Removes the input of the padded length where no padded node needs it."""
+    """Removes the input of the padded length if no padded node needs it."""
     schedule = _schedule_of_slots(graph)
     seq_lens, tokens, extent = schedule.inputs
     others = [node for node in extent.outputs if node is not schedule]

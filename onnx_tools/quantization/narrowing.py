@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts GEMMs in 8 bits into a graph: their weights, the tensors that they multiply, and the nodes that make those."""
+"""Changes GEMMs of a graph to 8 bits: their weights, the tensors that they multiply, and the nodes that make these."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def narrow_gemms(
     weights: QuantizedWeights,
     number_format: Format,
 ) -> PassResult:
-    """Makes PadfreeLinear nodes of a graph PadfreeLinearFp8 or PadfreeLinearInt8, in place.
+    """Turns PadfreeLinear nodes of a graph into PadfreeLinearFp8 or PadfreeLinearInt8, in place.
+
+    If such a GEMM makes a tensor that another one multiplies, it writes that tensor in 8 bits itself. In e4m3, so do
+    norms and embeddings, and attention if only such GEMMs read its result. Every other tensor goes through
+    QuantizeLinear, after a Mul with the reciprocals of its factors if it has some. Residuals stay in half precision. A
+    tensor has one scale for all of its readers, so that no node has to write two tensors in 8 bits.
 
     Args:
         graph: of a model in half precision.
         precision: fp16 or bf16.
         layers: the GEMMs.
         scales: of each tensor that they multiply, by its name.
-        weights: makes and keeps their weights in 8 bits.
-        number_format: which type of 8 bits.
-
-    If such a GEMM makes a tensor, that node makes it in 8 bits; so do norms, embeddings, and attention whose result
-    only such GEMMs read, in e4m3. Other tensors go through QuantizeLinear, and before it through Mul by the reciprocals
-    of their factors. Residuals stay in half precision. A tensor has one scale, whoever reads it, so no node has to make
-    two tensors in 8 bits.
+        weights: quantises their weights, and keeps the results.
+        number_format: the 8-bit type.
     """
     narrowing = _Narrowing(graph, precision, layers, scales, weights, number_format)
     narrowing.run()
@@ -63,12 +63,12 @@ class _Narrowing:
         self._layers, self._scales, self._weights = layers, scales, weights
         self._format = number_format
         self._chosen_ids = {id(layer.node) for layer in layers}
-        self._narrow: dict[str, gs.Tensor] = {}  # by the name of the tensor whose numbers it has in 8 bits
+        self._narrow: dict[str, gs.Tensor] = {}  # 8-bit tensors, by the name of the wide one
         self._rows: dict[tuple[str, str], gs.Constant] = {}  # by the weight's name, and the key of the factors
 
     def run(self) -> None:
         """Decides which nodes make the tensors in 8 bits, then changes every GEMM."""
-        narrow_results = dict[int, gs.Tensor]()  # by the id of the GEMM that makes it
+        narrow_results = dict[int, gs.Tensor]()  # by the id of the GEMM that makes them
         for layer in self._layers:
             x = layer.node.inputs[0]
             if x.name in self._narrow:
@@ -91,13 +91,13 @@ class _Narrowing:
             self._change(layer.node, narrow_results.get(id(layer.node)))
 
     def _narrow_rows(self, maker: gs.Node, x: gs.Tensor, narrow: gs.Tensor) -> None:
-        """Lets a norm make its result x in e4m3, and in half precision only where something reads it so."""
+        """Makes a norm write its result x in e4m3, and in half precision too if something reads that."""
         wide = self._read_wide(x)
         maker.attrs.update(results="both" if wide else "e4m3", y_scale=self._scales[x.name].value)
         maker.outputs = [*([x] if wide else []), narrow, *maker.outputs[1:]]
 
     def _gives(self, maker: gs.Node, x: gs.Tensor) -> bool:
-        """Whether a GEMM can make its result in 8 bits: not if it is rotated, and gated GEMMs make only one result."""
+        """Whether a GEMM can write its result in 8 bits: not if it rotates it; gated GEMMs write only one result."""
         if maker.attrs["rotary_features"] or maker.outputs[0] is not x:
             return False
         return not maker.attrs["gated"] or not self._read_wide(x)
@@ -113,7 +113,7 @@ class _Narrowing:
         )
 
     def _quantize(self, x: gs.Tensor, narrow: gs.Tensor) -> None:
-        """Adds QuantizeLinear of x. On a CPU onnxruntime has none for bfloat16, which goes through float32."""
+        """Adds a QuantizeLinear of x. bfloat16 goes through float32: onnxruntime on CPUs has no kernel for it."""
         editor, scale, factors = self._editor, self._scales[x.name].value, self._scales[x.name].factors
         stem = f"{x.name}_scale"
         if factors is not None:
@@ -154,7 +154,7 @@ class _Narrowing:
         node.outputs = [*([result] if wide else []), *([] if narrow is None else [narrow]), *moments]
 
     def _result_factors(self, node: gs.Node, result: gs.Tensor, features: int) -> gs.Constant:
-        """What the columns of a result are multiplied by before they are rounded: float32 [N], of gates [N/2]."""
+        """The factors of a result's columns before they are rounded: float32 [N], or [N/2] of a gated GEMM."""
         scale, columns = self._scales[result.name], features // 2 if node.attrs["gated"] else features
         divisors = np.float32(scale.value) * (np.ones(columns, np.float32) if scale.factors is None else scale.factors)
         return self._editor.constant(f"{result.name}_y_factors", (1 / divisors).astype(np.float32))

@@ -25,9 +25,9 @@ NAME = "gates"
 
 @dataclass(frozen=True)
 class _Branch:
-    """A factor of a gate: columns of a GEMM with their bias and their activation, which `nodes` make.
+    """A factor of a gate: columns of a GEMM with their bias and activation; `nodes` make it.
 
-    `is_piece`: the GEMM is cut into pieces, and this is one.
+    `is_piece`: whether this is one of the pieces that the GEMM's result is cut into.
     """
 
     matmul: gs.Node
@@ -41,9 +41,9 @@ class _Branch:
 
 
 def gates(graph: gs.Graph, analysis: Analysis, precision: str) -> PassResult:
-    """Replaces GEMMs of tokens whose results gate each other by one PadfreeLinear.
+    """Puts one PadfreeLinear in the place of each gate and its GEMMs of tokens.
 
-    The weights' columns come in blocks of 16: 8 of u and the 8 of v that belong to them. `precision` is the graph's.
+    The weights' columns come in blocks of 16: 8 of u, then the 8 of v that multiply them. `precision` is the graph's.
     """
     return _Gates(graph, analysis, precision).run()
 
@@ -79,7 +79,7 @@ class _Gates:
         return PassResult(NAME, replaced_count, tuple(self._misses))
 
     def _branches(self, matmul: gs.Node) -> Iterator[_Branch]:
-        """What becomes of a GEMM [T,N]: of all its columns, or of the two pieces that it is cut into."""
+        """The branches that start at a GEMM [T,N]: one of all its columns, or two of the pieces that it is cut into."""
         bias = added_bias(self._graph, self._analysis, matmul.outputs[0])
         shape = self._analysis[bias.output].shape
         width = shape[-1].constant() if shape is not None and len(shape) == 2 else None
@@ -122,7 +122,7 @@ class _Gates:
         return branch
 
     def _cast_behind(self, tensor: gs.Tensor) -> gs.Node | None:
-        """The only reader of the tensor, if it makes another float type of it."""
+        """The tensor's only reader, if that casts it to another float type."""
         reader = tensor.outputs[0] if used_once(self._graph, tensor) else None
         if reader is None or not is_standard(reader, "Cast"):
             return None
@@ -155,7 +155,7 @@ class _Gates:
         padfree_linear(self._editor, name, [x, weight, bias, None], result, activation=u.activation, gated=True)
 
     def _pairs(self, stem: str, *sources: tuple[gs.Constant | None, Indices]) -> gs.Constant:
-        """Columns of u's and v's constants as pairs."""
+        """Columns of u's and v's constants, interleaved as the kernel reads pairs."""
         indices = indices_of_pairs(sources[0][1].size)
         parts = [
             ColumnPart(constant, columns, index) for (constant, columns), index in zip(sources, indices, strict=True)
@@ -177,7 +177,7 @@ def _cut_columns(analysis: Analysis, node: gs.Node, every: Indices) -> list[Indi
 
 
 def _belong_together(one: _Branch, other: _Branch) -> bool:
-    """Whether both multiply the same rows, are as wide, and leave nothing of their GEMMs over."""
+    """Whether both multiply the same rows, are equally wide, and use up the columns of their GEMMs."""
     if one is other or one.columns.size != other.columns.size:
         return False
     same_rows = one.matmul.inputs[0] is other.matmul.inputs[0]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scores and attention weights [..., keys, queries] as [..., queries, keys].
 
-They are those of a Softmax over its last axis but one, or of a MatMul whose result is transposed before the Softmax.
+They belong to a Softmax over its last axis but one, or to a MatMul whose result is transposed before the Softmax.
 Graph optimisers move transpositions through a Softmax: tf2onnx does so where Keras multiplies K by Q.
 """
 
@@ -27,7 +27,7 @@ _SIZES = ((2, 3), (3, 5))  # B and S for which movements are tried
 
 
 def transpose_softmaxes(graph: gs.Graph, analysis: Analysis) -> bool:
-    """Lets Softmaxes of [..., S, S] be over the last axis, and swaps MatMuls' operands; returns whether any changed."""
+    """Moves Softmaxes of [..., S, S] to the last axis, and swaps operands of MatMuls; returns whether any changed."""
     editor = Editor(graph)
     transposing = _Transposes(editor, analysis, ShapeBuilder(editor, shape_source(graph)))
     softmaxes = [node for node in find_standard(graph, "Softmax") if _is_transposed(analysis, node)]
@@ -47,7 +47,7 @@ def _is_transposed(analysis: Analysis, node: gs.Node) -> bool:
 
 
 def _transposes_a_matmul(analysis: Analysis, node: gs.Node) -> bool:
-    """Whether a node swaps the last two axes of K Q^T, perhaps times numbers: it is Q K^T then."""
+    """Whether a node swaps the last two axes of K Q^T, perhaps scaled by numbers, which makes it Q K^T."""
     shape, current = analysis[node.inputs[0]].shape, node.inputs[0]
     if shape is None or len(shape) < 3 or shape[-2:] != (S, S) or permutation(node, len(shape)) != _swap(len(shape)):
         return False
@@ -58,7 +58,7 @@ def _transposes_a_matmul(analysis: Analysis, node: gs.Node) -> bool:
 
 
 class _Transposes:
-    """Makes tensors of one graph with their last two axes swapped, by changed copies of the nodes before them."""
+    """Makes tensors of one graph with their last two axes swapped, from changed copies of the nodes before them."""
 
     def __init__(self, editor: Editor, analysis: Analysis, shapes: ShapeBuilder) -> None:
         self._editor = editor
@@ -76,7 +76,7 @@ class _Transposes:
         softmax.outputs.clear()
 
     def _join(self, weights: gs.Tensor, result: gs.Tensor) -> None:
-        """Replaces what transposes the weights back by a Reshape of them."""
+        """Replaces nodes that transpose the weights back by a Reshape of the result."""
         for first in list(weights.outputs):
             chain, last = list[gs.Node](), first
             best: gs.Node | None = None
@@ -93,7 +93,7 @@ class _Transposes:
                 self._editor.redirect(best.outputs[0], self._nodes(best.outputs[0]).in_shape(result, target))
 
     def _is_view(self, weights: gs.Tensor, chain: Sequence[gs.Node]) -> bool:
-        """Whether nodes leave the elements of the weights, with their last two axes swapped, in their order."""
+        """Whether nodes keep the order of the elements of the weights with their last two axes swapped."""
         before = self._analysis[weights].shape or ()
         for batch, length in _SIZES:
             sizes = _numbers(before, batch, length)
