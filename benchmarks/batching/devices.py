@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens a second of a DevicePool on one GPU, two, and so on to all of the machine, beside a Session's.
+"""Tokens per second of a DevicePool on one GPU, two, and so on to all of the machine, beside a Session's.
 
     python -m benchmarks.batching.devices --lengths lengths.npy --json benchmarks/results/local/devices.jsonl
 

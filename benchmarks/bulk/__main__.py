@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens a second from a parquet file of texts to parquet files of vectors, on one GPU and on several.
+"""Tokens per second from a parquet file of texts to parquet files of vectors, on one GPU and on several.
 
     python -m benchmarks.bulk --minilm all-MiniLM-L6-v2 --lengths squad_lengths.npy --json bulk.jsonl
 
 MiniLM-L6 from its folder, and an encoder of BERT-base's shape with random weights; texts have the lengths of a file,
 and each of them comes several times. Beside the job are the rate of a Session alone, which gets the same tokens ready
-made, and on MiniLM sentence-transformers' encode with a process a GPU. Rates are those while every GPU has work,
+made, and on MiniLM sentence-transformers' encode with one process per GPU. Rates are those while every GPU has work,
 without the start of processes. `idle` is the share of time without a batch under way, `gpu_idle` that without a kernel,
 as nvidia-smi samples it on the first GPU in the same time.
 """

@@ -8,7 +8,7 @@
     python -m benchmarks.engine.folder_memory qwen3-0.6b --prepare --cores 16   # as many threads as on 16 cores
 
 Folders have random weights at the shapes of known models, in the type that those have. All processes of the command are
-looked at twenty times a second: `held` is the most memory that was theirs alone, files in memory included, which a
+sampled twenty times per second: `held` is the most memory that was theirs alone, files in memory included, which a
 machine has to have; `mapped` the most that the parts of mapped files took beside it, which the system takes back where
 memory is short. Both are without what the command's imports take (`idle`). `held_gb_after` has the most held after each
 line that the command told.

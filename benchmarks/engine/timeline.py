@@ -63,7 +63,7 @@ def main() -> int:
     parser.add_argument("--precision", choices=("fp16", "fp8"), default="fp16", help="of the products")
     parser.add_argument("--linear", choices=("auto", "padfree", "tensorrt"), default="auto", help="who multiplies")
     parser.add_argument("--norms", choices=("folded", "separate"), default="folded", help="who computes layer norms")
-    parser.add_argument("--vectors", choices=("cls", "mean"), help="one a text, of length 1, instead of all outputs")
+    parser.add_argument("--vectors", choices=("cls", "mean"), help="one per text, of length 1, instead of all outputs")
     parser.add_argument("--models", type=Path, help="folder for the exported model (default: a temporary one)")
     parser.add_argument("--timing-cache", default="default", help="TensorRT's timing cache: a file, or 'default'")
     parser.add_argument("--kernels", action="store_true", help="also print every kernel of the median replay")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts a second through sentence-transformers, by itself and with a plan in it.
+"""Texts per second through sentence-transformers, by itself and with a plan in it.
 
     python -m benchmarks.integrations.sentence_transformers --json benchmarks/results/local/integrations.jsonl
 

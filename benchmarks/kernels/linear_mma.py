@@ -45,7 +45,7 @@ def stream() -> ctypes.c_void_p:
 
 
 def peak(library: ctypes.CDLL, kind: int, depth: int) -> float:
-    """Tera-operations a second of mma.sync alone."""
+    """Tera-operations per second of mma.sync alone."""
     blocks = 2 * torch.cuda.get_device_properties(0).multi_processor_count
     nowhere = torch.zeros(4, device=DEVICE)
 
@@ -144,7 +144,7 @@ def main() -> int:
     library = ctypes.CDLL(str(arguments.cutlass.resolve())) if arguments.cutlass else None
     if library is not None:
         peaks = {name: round(peak(library, kind, depth), 1) for kind, (name, depth) in enumerate(PEAKS)}
-        print(f"mma.sync alone, tera-operations a second: {peaks}", flush=True)
+        print(f"mma.sync alone, tera-operations per second: {peaks}", flush=True)
         keep(arguments.json, {"case": "mma.sync alone", "tera_operations_per_s": peaks})
     for tokens in arguments.tokens:
         for model in arguments.models:

@@ -230,10 +230,10 @@ def main() -> None:
     contest = modes.add_parser("run", parents=[load], help="every contender's limit")
     contest.add_argument("--only", nargs="+", choices=CONTENDERS, help="not all contenders")
     contest.add_argument("--p99-ms", type=float, default=50.0)
-    contest.add_argument("--start", type=float, default=400.0, help="the first rate, requests a second")
+    contest.add_argument("--start", type=float, default=400.0, help="the first rate, in requests per second")
     long = modes.add_parser("soak", parents=[load], help="one server for long")
     long.add_argument("--server", choices=("packed", "native"), default="packed")
-    long.add_argument("--rate", type=float, required=True, help="requests a second")
+    long.add_argument("--rate", type=float, required=True, help="requests per second")
     long.add_argument("--minutes", type=float, default=6.0)
     arguments = parser.parse_args()
     if arguments.mode == "build":

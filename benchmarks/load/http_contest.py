@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`padfree serve` under load, tokenising included: the most tokens a second within a latency, by texts per request.
+"""`padfree serve` under load, tokenising included: the most tokens per second within a latency, by texts per request.
 
     python -m benchmarks.load.http_contest build --folder /tmp/contest
     python -m benchmarks.load.http_contest run --model /tmp/contest/packed.plan --processes 8 --json http.jsonl

@@ -62,7 +62,7 @@ class Machines:
         gpus_a_machine: GPUs that share a machine's network.
         network_gb_per_s: of a machine, each way.
         store_gb_per_s: of the store for all machines together, both ways.
-        store_puts_per_s: objects that the store takes in a second.
+        store_puts_per_s: objects that the store takes per second.
         start_s: from nothing until the first shard is under way: a process, its libraries, the plan.
         spread: standard deviation of the time for the same work, between GPUs, as a share of it.
         price_a_gpu_hour: in whatever currency.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How equal balanced batches are, and what that gains: imbalance on the CPU, steps a second on several GPUs.
+"""How equal balanced batches are, and what that gains: imbalance on the CPU, steps per second on several GPUs.
 
     python -m benchmarks.training --lengths lengths.npy --json benchmarks/results/local/training.jsonl
     python -m benchmarks.training --steps --lengths lengths.npy --json benchmarks/results/local/training.jsonl

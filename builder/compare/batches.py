@@ -27,10 +27,11 @@ PREFIX, LEFT, HOLES = "prefix", "left padding", "holes"
 class ComparedBatch:
     """One padded batch.
 
-    name: for messages.
-    feeds: the original's inputs, token inputs and mask alike, [B, S], and [B, S, N] of N numbers a token; [B] or [B, N]
-        of those that have a row for every sequence.
-    mask: bool [B, S], True at valid tokens.
+    Attributes:
+        name: for messages.
+        feeds: the original's inputs, the mask included: [B, S], or [B, S, N] for N numbers per token; [B] or [B, N] for
+            those with a row per sequence.
+        mask: bool [B, S], True at valid tokens.
     """
 
     name: str

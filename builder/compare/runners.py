@@ -3,8 +3,8 @@
 
 Polygraphy's Comparator feeds every runner the same arrays and compares outputs of the same names. Here these arrays are
 the original's inputs [B, S], and every runner's outputs are [T, ...] for outputs with one row per token (all valid
-tokens, one sequence after the other) and [B, ...] for outputs with one row a sequence (those without tokens left out).
-Outputs with other axes, such as [B, H, S, S], have one row for every index of valid tokens along the axes B and S.
+tokens, one sequence after the other) and [B, ...] for outputs with one row per sequence (without those that have no
+tokens). Outputs with other axes, such as [B, H, S, S], have one row for every index of valid tokens along B and S.
 """
 
 from __future__ import annotations

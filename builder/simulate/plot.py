@@ -19,7 +19,7 @@ STYLE: Any = {"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "padfree",
 
 
 def check_plot(path: Path) -> None:
-    """What a picture needs, before the work that it shows is done.
+    """Checks what a picture needs before the work that it shows.
 
     Raises:
         BuildError: matplotlib is missing or does not know the suffix.
@@ -33,7 +33,7 @@ def check_plot(path: Path) -> None:
 
 
 def draw(summaries: Sequence[Summary], title: str, path: Path) -> None:
-    """Draws the 99th percentile of latency over answered requests a second; the suffix says which kind of picture.
+    """Draws the 99th percentile of latency over answered requests per second; the suffix gives the format.
 
     Raises:
         BuildError: as check_plot, or the file cannot be written.
@@ -52,7 +52,7 @@ def draw(summaries: Sequence[Summary], title: str, path: Path) -> None:
                 *zip(*points, strict=True), marker=MARKERS[at % len(MARKERS)], markersize=4, linewidth=1.2, label=name
             )
         axes.set_yscale("log")
-        axes.set_xlabel("answered requests a second")
+        axes.set_xlabel("answered requests per second")
         axes.set_ylabel("latency, 99th percentile, ms")
         axes.set_title(title, loc="left")
         axes.grid(alpha=0.25)

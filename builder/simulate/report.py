@@ -29,14 +29,14 @@ class Summary:
 
     Attributes:
         contender: its name.
-        offered_rps: requests a second that came.
-        answered_rps: answers a second, from the first arrival to the last answer plus one mean gap between arrivals: a
-            server that keeps up has the offered rate.
+        offered_rps: requests per second that came.
+        answered_rps: answers per second, from the first arrival to the last answer plus one mean gap between arrivals,
+            so that a server that keeps up has the offered rate.
         refused: share that found the queue full.
         too_late: share dropped for their deadlines.
         p50_ms, p99_ms: latency of those answered, from arrival to answer; None when there is none.
         padding: share of the computed slots that hold no token; on packed models the filler that rounds runs up.
-        run_requests: requests a run, on average.
+        run_requests: requests per run, on average.
         busy: share of the time in which something ran.
     """
 
@@ -63,8 +63,8 @@ def contenders(
 
     Args:
         tables: name of a model -> what its runs cost.
-        max_batch: most sequences a run; by default the table's most.
-        max_tokens: most tokens a run, padding counted on padded models; by default those of the table's largest run.
+        max_batch: most sequences per run; by default the table's most.
+        max_tokens: most tokens per run, padding counted on padded models; by default those of the table's largest run.
         max_delay_s: how long a request waits for company.
     """
     for model, costs in tables.items():

@@ -43,7 +43,7 @@ def generate(
     Two rates with one seed have the same lengths in the same order; only time is stretched.
 
     Args:
-        rate: requests a second.
+        rate: requests per second.
         seconds: how long they come.
         arrivals: "poisson" or "bursts".
         lengths: "short-skewed" (log-normal, median an eighth of the longest), "uniform" (1 to the longest), or
@@ -73,7 +73,7 @@ def generate(
 
 
 def rate_of(trace: Sequence[Waiting]) -> float:
-    """Requests a second from the first to the last."""
+    """Requests per second from the first to the last."""
     span_s = trace[-1].arrived_s - trace[0].arrived_s
     return (len(trace) - 1) / span_s if span_s else math.inf
 

@@ -70,7 +70,7 @@ def output_dims(output: OutputInfo) -> list[int]:
 
 
 def set_dims(io: Any, dims: list[int]) -> None:
-    """Writes dims; for none (one number a sequence), a 1 that the server reshapes away, for dims must not be empty."""
+    """Writes dims; for none (one number per sequence) a 1 that the server reshapes away, as dims must not be empty."""
     io.dims.extend(dims or [1])
     if not dims:
         io.reshape.SetInParent()

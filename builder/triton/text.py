@@ -124,7 +124,7 @@ def tokenizer_parameters(served_model: ServedModel, choice: TokenizerChoice, fil
 def ensemble_folder(served_model: ServedModel, choice: TokenizerChoice) -> ModelFolder:
     """The ensemble's folder: text in, the encoder's outputs out."""
     # The tokenizer pads the texts of one request to its longest and gives their lengths. The tensorrt backend takes no
-    # lengths, every row of a request is a sequence: one text a request, and the encoder batches those of many requests.
+    # lengths, so every row of a request is a sequence: one text per request, and the encoder batches many requests.
     rows_differ = served_model.backend != "tensorrt"
     config = configs.new_config(ensemble_name(served_model), served_model.max_batch if rows_differ else 1)
     config.platform = "ensemble"

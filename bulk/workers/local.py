@@ -153,7 +153,7 @@ def _main(pipe: Any, number: int, spec: WorkerSpec, environment: Mapping[str, st
 
 
 class _Reporter:
-    """Batches that have run, told together every TELL_S: a small model runs hundreds in a second."""
+    """Batches that have run, told together every TELL_S: a small model runs hundreds per second."""
 
     def __init__(self, worker: int, tell: Callable[[Event], None]) -> None:
         self._worker, self._tell = worker, tell

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the model computes a second while requests wait for it, and how much may wait for an answer in time."""
+"""Tokens that the model computes per second while requests wait, and how many may wait for an answer in time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ meanwhile and have shares of the model, too."""
 
 
 class Pace:
-    """Tokens a second, of all runs together; measured only while there is always more to run.
+    """Tokens per second, of all runs together; measured only while there is always more to run.
 
     Args:
         tokens_a_second: what was measured before, counted as a second's worth; None: nothing is known.

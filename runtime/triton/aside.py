@@ -15,7 +15,7 @@ from .texts import Texts, TextTokenizer
 LARGE_BYTES = 1 << 14
 """Requests with more text are large: a core needs 20 to 60 ms for so much, and others would wait for it."""
 BACKLOG_BYTES = 1 << 23
-"""The most that waits; more is refused, as nobody would wait that long. A core tokenises 0.2 to 1 MB a second."""
+"""The most that waits; more is refused, as nobody would wait that long. A core tokenises 0.2 to 1 MB per second."""
 
 
 class Aside:

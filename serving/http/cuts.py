@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells of texts that were cut: a line in the log, once a second at most."""
+"""Logs that texts were cut, in at most one line per second."""
 
 from __future__ import annotations
 

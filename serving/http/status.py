@@ -57,7 +57,7 @@ class Status:
         return [*health, *(Route(path, self._calls.with_key(work, error_body)) for path, work in ours.items())]
 
     async def _health(self, _request: Request) -> Response:
-        """Open to everybody, for load balancers have no keys; it costs one short text a second at most."""
+        """Open to everybody, because load balancers have no keys; costs at most one short text per second."""
         if self._link.is_leaving:
             return JSONResponse({"error": "the server ends soon", "error_type": UNHEALTHY}, DOWN)
         if time.perf_counter() - self._well < FRESH_S:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The definitions, one module a family of encoders."""
+"""The definitions, one module per family of encoders."""
 
 from __future__ import annotations
 

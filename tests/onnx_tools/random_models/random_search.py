@@ -183,7 +183,7 @@ def search(seed: int, pieces: list[range], processes: int, record: Path | None) 
         while thread.is_alive():
             thread.join(SECONDS_BETWEEN_LINES)
             done, seconds = sum(counts.values()), time.monotonic() - begin
-            say(f"{done} of {total} graphs, {counts['wrong']} wrong, {done / seconds:.1f} a second")
+            say(f"{done} of {total} graphs, {counts['wrong']} wrong, {done / seconds:.1f} per second")
     right = counts[RIGHT] + counts[REFUSED]
     say(f"{right} passed, {counts['wrong']} failed (seed {seed}; {counts[REFUSED]} rightly refused)")
     return counts["wrong"]

@@ -114,4 +114,4 @@ def test_goodput_under_overload_is_what_one_client_gets_alone(packed_metadata: d
         measured.append((goodput, capacity))
         if capacity > 0.5 * RATE and goodput >= GOODPUT * capacity:
             return
-    pytest.fail(f"tokens a second that were answered in time, and those of one client alone: {measured}")
+    pytest.fail(f"tokens per second that were answered in time, and those of one client alone: {measured}")
