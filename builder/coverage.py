@@ -43,14 +43,14 @@ class Inspection:
 
     @property
     def limit(self) -> int | None:
-        """The longest sequence that it takes, None for any."""
+        """The most tokens of a sequence; None: any number."""
         engine = self.metadata.get("engine")
         longest = engine["profile"]["max_seq_len"] if engine else self.metadata.get("max_positions")
         return None if longest is None else int(longest)
 
     @property
     def quantization(self) -> QuantizationInfo | None:
-        """Which GEMMs are in fp8; None where none is."""
+        """Which GEMMs are quantised; None if none is."""
         raw = self.metadata.get(QUANTIZATION)
         return None if raw is None else parse_quantization(Fields(raw, str(self.path), QUANTIZATION, BuildError))
 
@@ -156,7 +156,7 @@ def report(coverage: Mapping[str, Any], lengths: Lengths, gpu: str = DEFAULT_GPU
         original, rewritten = (
             [GemmShape.from_dict(item) for item in products[name]] for name in ("original", "rewritten")
         )
-        if coverage.get("every_slot_counts"):  # tokens are as many as slots
+        if coverage.get("every_slot_counts"):  # there are as many tokens as slots
             lengths = replace(lengths, mean=float(lengths.maximum))
         return {**coverage, "costs": costs(original, rewritten, lengths, gpu)}
     except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:

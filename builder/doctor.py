@@ -24,14 +24,14 @@ from .gpu_files import no_gpu
 FindingState = Literal["ok", "missing", "problem"]
 
 ENGINES = "build and run engines"
-"""The use that needs everything a machine with a GPU has."""
+"""The use that needs a GPU, its driver, TensorRT and the plugin library."""
 NVIDIA_SMI_TIMEOUT_S = 20
 OLDEST_DRIVERS = MappingProxyType({12: "525 or newer (570 for Blackwell)", 13: "580 or newer"})
 """Of NVIDIA's drivers for Linux, by the major version of the CUDA toolkit that compiled the library."""
 HEADER_FOLDERS = ("/usr/include", "/usr/local/include", "/usr/local/tensorrt/include", "/opt/tensorrt/include")
 NOT_FROM_HERE = "import sys; sys.path[:1] == [''] and sys.path.pop(0); "
-"""Python's `-c` imports from the current folder first, where a numpy.py may lie that is somebody's own. `-I` would drop
-PYTHONPATH too, and `-P` came with Python 3.11."""
+"""With `-c`, Python imports from the current folder first, where a user's own numpy.py may lie. `-I` would drop
+PYTHONPATH too, and `-P` exists only since Python 3.11."""
 TENSORRT_SMOKE_TEST = (
     "import tensorrt as trt; logger = trt.Logger(trt.Logger.ERROR); "
     "assert trt.Builder(logger) is not None; print(trt.__version__)"
@@ -161,7 +161,7 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def _failure_of(code: str) -> str:
-    """The last thing that code says which fails; "" where it does not."""
+    """The last line of the code's error, or its exit code; "" if it succeeds."""
     result = run_python(code)
     return (result.stderr.strip() or f"exit code {result.returncode}").splitlines()[-1] if result.returncode else ""
 
@@ -186,7 +186,7 @@ def find_library() -> Finding:
 
 
 def _gpus() -> list[Device]:
-    """Those that CUDA can use and padfree supports."""
+    """The GPUs that CUDA can use and padfree supports."""
     try:
         cuda = importlib.import_module("padfree.runtime.gpu.cuda")
     except SessionError:
@@ -209,7 +209,7 @@ def find_registration() -> Finding:
 
 
 def find_word_table() -> Finding:
-    """The compiled part that looks up words of texts. Without it tokens are the same, and take ten times as long."""
+    """The compiled library that looks up words of texts. Without it, the same tokens take ten times as long."""
     path = word_table.find()
     if path is None:
         folders = ", ".join(map(str, word_table.folders()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `padfree` command: one module a subcommand, errors as one paragraph, no tracebacks."""
+"""The `padfree` command: one module per subcommand, errors as one paragraph, no tracebacks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXIT_FAILURE = 1
 EXIT_INTERRUPTED = 130
 EXIT_SIGNAL = 128  # plus the signal's number, as shells say it
 AGAIN_S = 0.05
-"""Until a signal that was lost is sent again: the callback in which it was lost has ended by then."""
+"""Seconds until a lost signal is sent again: the callback that lost it has ended by then."""
 DEBUG_VARIABLE = "PADFREE_DEBUG"
 SUBCOMMANDS = (
     optimize,
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILURE
     except Exception as error:
-        if signal.SIGINT in signals:  # what a library made of Ctrl-C, as while it was imported
+        if signal.SIGINT in signals:  # a library turned Ctrl-C into this error, for example during its import
             print_error("interrupted; no file is half written")
             return EXIT_INTERRUPTED
         if debug:
@@ -97,9 +97,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _stopping(signals: list[int]) -> Iterator[None]:
-    """Turns signals that would end the process at once into StoppedError, which lets it remove what it began.
+    """Turns signals that would end the process at once into StoppedError, so that unfinished files are removed.
 
-    A signal that somebody ignores (nohup) or handles stays theirs. `signals` gets those that came, Ctrl-C's too.
+    Signals that are ignored (nohup) or handled already stay so. `signals` collects those that came, SIGINT included.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -125,7 +125,7 @@ def _stopping(signals: list[int]) -> Iterator[None]:
 
 @contextmanager
 def _signals_sent_again() -> Iterator[None]:
-    """Sends signals again that come while Python runs a callback of its own, in which it drops what they raise."""
+    """Sends a signal again if it came in one of Python's own callbacks, where exceptions are dropped."""
     usual, working = sys.unraisablehook, [True]
 
     def send(number: int) -> None:
@@ -150,7 +150,7 @@ def _signals_sent_again() -> Iterator[None]:
 
 
 def _open_streams() -> None:
-    """Gives a process that was started with its output closed (`>&-`, some service managers) one that nobody reads."""
+    """Opens os.devnull for outputs that were closed when the process started (`>&-`, some service managers)."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 (until the process ends)

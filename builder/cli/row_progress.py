@@ -19,19 +19,19 @@ class RowsDone(Protocol):
 
     @property
     def rows(self) -> int:
-        """That are done."""
+        """Rows that are done."""
 
     @property
     def all_rows(self) -> int:
-        """That there are."""
+        """All rows of the work."""
 
     @property
     def tokens_now(self) -> int:
-        """That were done in `seconds`."""
+        """Tokens that were done in `seconds`."""
 
     @property
     def seconds(self) -> float:
-        """Since this run began."""
+        """Seconds since this run began."""
 
     @property
     def left_s(self) -> float | None:
@@ -40,7 +40,7 @@ class RowsDone(Protocol):
 
 @dataclass(frozen=True)
 class TokensDone:
-    """RowsDone of work whose tokens are all known, or none before they are done (`all_tokens` is None)."""
+    """RowsDone as plain numbers; `all_tokens` is None if tokens are unknown until they are done."""
 
     rows: int
     all_rows: int
@@ -50,7 +50,7 @@ class TokensDone:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until the end, at the rate of now."""
+        """Seconds until the end at the present rate."""
         done, everything = self.tokens_now, self.all_tokens
         if everything is None:
             done, everything = self.rows, self.all_rows
@@ -59,7 +59,7 @@ class TokensDone:
 
 @contextmanager
 def show_progress(*, quiet: bool = False, what: str = "rows") -> Iterator[Callable[[RowsDone], None]]:
-    """A bar on a terminal, and elsewhere a line now and then."""
+    """Shows progress: a bar on a terminal, elsewhere a line every LINE_S. `what` names the rows."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     console = error_console()
@@ -85,7 +85,7 @@ def show_batches(lengths: list[int], *, quiet: bool, what: str = "rows") -> Iter
 
 @contextmanager
 def show_tokenising(texts: int, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Shows how many of the texts are tokens already; every portion reports its texts and tokens."""
+    """Shows how many texts have been tokenised; every portion reports its texts and tokens."""
     with _show_counts(texts, None, quiet, "texts tokenised") as on_portion:
         yield on_portion
 
@@ -117,7 +117,7 @@ class _Lines:
         self._last_s = 0.0
 
     def update(self, progress: RowsDone) -> None:
-        """Shows where the work stands, if it is time."""
+        """Shows where the work stands if LINE_S have passed."""
         if progress.rows < progress.all_rows and progress.seconds - self._last_s >= LINE_S:
             self._last_s = progress.seconds
             say(f"{progress.rows} of {progress.all_rows} {self._what}, {_rate(progress)}")

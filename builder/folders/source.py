@@ -31,9 +31,9 @@ Say = Callable[[str], object]
 
 @dataclass(frozen=True)
 class Source:
-    """The file to work on: the one that was given, or one in a temporary folder, made of `folder`.
+    """The file to work on: the one that was given, or one in a temporary folder, made from `folder`.
 
-    Where the model is `unmade`, there is no file, only the tokenizer beside it.
+    If the model is `unmade`, `path` does not exist yet; only the tokenizer lies there.
     """
 
     path: Path
@@ -60,20 +60,20 @@ def opened(
     lazily: bool = False,
     with_second_opinion: bool = False,
 ) -> Iterator[Source]:
-    """The model file that was given, or made of a folder; what is made is removed with the context.
+    """Gives the model file, or one made from a folder or with a head, which is removed at the end of the context.
 
-    The file made of a folder holds the folder's TextInfo, and its tokenizer lies beside it (`tokenizer_path`).
+    A file made from a folder holds the folder's TextInfo, and its tokenizer lies beside it (`tokenizer_path`).
 
     Args:
         model_or_folder: an .onnx file or a plan, a model's folder, or a repository of the Hugging Face Hub.
-        options: pooling, normalisation and outputs, where the user asks for others than the folder's.
-        mask: the input that is the padding mask, for pooling, where it is not attention_mask.
+        options: pooling, normalisation and outputs that the user asks for instead of the folder's.
+        mask: the padding mask's input, for pooling; None: attention_mask.
         bindings: inputs that are bound to numbers.
         revision: as for `locate`.
         say: gets what was chosen and what is being done, line by line.
-        before_export: called before weights are exported, which takes a minute; raises where that would be in vain.
+        before_export: called before weights are exported, which takes a minute; may raise if that would be in vain.
         lazily: leave a folder's model `unmade`, so that no file is written.
-        with_second_opinion: compare a definition with transformers, where that is installed.
+        with_second_opinion: compare a definition with transformers if that is installed.
 
     Raises:
         BuildError: the folder cannot be used, or the options do not fit the file; the message says why.
@@ -130,7 +130,7 @@ def _read(
     before_export: Callable[[], object],
     scratch: Path,
 ) -> tuple[FolderModel, Folder, bytes | None]:
-    """A folder, with its tokenizer: errors are raised before anything takes time."""
+    """The model of a folder, and its tokenizer's content; errors are raised before anything takes time."""
     folder = read_folder(path, options)
     adapter, has_onnx = options.adapter, folder.onnx.choice is not None
     reason = "" if has_onnx else reason_without(folder, adapter)

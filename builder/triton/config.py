@@ -50,7 +50,7 @@ def read_text(path: Path) -> Any:
 
 
 def new_config(name: str, max_batch: int, backend: str = "", file: str = "") -> Any:
-    """A configuration with name and batch size. The batch size is explicit: the server completes what is missing.
+    """A configuration with name and batch size, which is explicit because the server fills in what is missing.
 
     `backend` runs the model, from `file` in the version's folder; an ensemble has neither.
     """
@@ -63,7 +63,7 @@ def new_config(name: str, max_batch: int, backend: str = "", file: str = "") -> 
 def add_input(
     config: Any, name: str, kind: str, dims: list[int], *, ragged: bool = False, optional: bool = False
 ) -> None:
-    """Adds an input of requests; `kind` is such as "TYPE_INT32", dims leave the batch out."""
+    """Adds an input of requests; `kind` is a name such as "TYPE_INT32", and `dims` leave the batch out."""
     item = config.input.add()
     item.name, item.data_type = name, protobuf().DataType.Value(kind)
     item.dims.extend(dims)
@@ -73,10 +73,10 @@ def add_input(
 def add_sequence_inputs(
     config: Any, metadata: Metadata, names: Collection[str] | None = None, *, as_the_engine: bool = False
 ) -> None:
-    """Adds the inputs with a row for every sequence: [n, 1] of those with a single number, and [n, N].
+    """Adds the inputs with one row per sequence: [n, N], and [n, 1] for those of a single number.
 
-    `names`: those that are added; None: all. `as_the_engine`: the server takes the 1 away again where the engine's
-    input is [B].
+    `names`: which of them; None: all. `as_the_engine`: the server drops the axis of 1 again for engines whose input is
+    [B].
     """
     for item in metadata.sequence_inputs():
         if names is not None and item.name not in names:
@@ -100,14 +100,17 @@ def add_outputs(config: Any, served_model: ServedModel) -> list[str]:
 
 
 def add_output(config: Any, name: str, data_type: int, dims: list[int]) -> None:
-    """Adds an output; dims leave the batch out."""
+    """Adds an output; `dims` leave the batch out."""
     item = config.output.add()
     item.name, item.data_type = name, data_type
     set_dims(item, dims)
 
 
 def add_batching(config: Any, served_model: ServedModel, *, delays: bool = True) -> None:
-    """The dynamic batcher, with its queue and, unless requests wait in another model of theirs, its delay."""
+    """Adds the dynamic batcher with the limit of its queue.
+
+    `delays`: whether requests wait for others; not if they wait in another model of the same ensemble.
+    """
     batching = config.dynamic_batching
     batching.SetInParent()
     batching.max_queue_delay_microseconds = served_model.options.max_queue_delay_us if delays else 0
@@ -116,19 +119,19 @@ def add_batching(config: Any, served_model: ServedModel, *, delays: bool = True)
 
 
 def add_serving(config: Any, served_model: ServedModel) -> None:
-    """The dynamic batcher, and the instances: those of plans are on the user's GPUs."""
+    """Adds the dynamic batcher, and the instances: those of plans on the user's GPUs, others on the CPU."""
     add_batching(config, served_model)
     options = served_model.options
     add_instances(config, options.instances, on_gpu=served_model.is_plan, gpus=options.gpus)
 
 
 def add_instances(config: Any, count: int, *, on_gpu: bool, gpus: Sequence[int] | None = None) -> None:
-    """One group: `count` instances on each of these GPUs (None: of the server's), or on the CPU."""
+    """Adds one group: `count` instances on each of these GPUs (None: all of the server's), or on the CPU."""
     kinds = protobuf().ModelInstanceGroup
     config.instance_group.add(count=count, kind=kinds.KIND_GPU if on_gpu else kinds.KIND_CPU, gpus=gpus or ())
 
 
 def add_parameters(config: Any, values: Mapping[str, str]) -> None:
-    """Parameters, as strings."""
+    """Adds parameters, as strings."""
     for name, value in values.items():
         config.parameters[name].string_value = value

@@ -81,11 +81,11 @@ def _write_engine_options(graph: gs.Graph) -> None:
 
 
 def bound_max_seqlen(graph: gs.Graph, max_seq_len: int) -> None:
-    """Bounds the `max_seqlen` input, which is read only for its shape, in place: 2 to the longest sequence.
+    """Bounds the size of the `max_seqlen` input to 2..`max_seq_len`, in place; only its shape is read.
 
     Triton gives it the most tokens of a *request*, not of a sequence (BATCH_MAX_ELEMENT_COUNT_AS_SHAPE): n * L for one
-    of [n, L]. The input may thus be larger than the padded axis ever gets, and no memory is planned for what is cut.
-    Where it is 1, TensorRT 10.6 leaves the results of padded attention unwritten; with a second slot they are right.
+    of [n, L]. So it may be larger than the padded axis ever gets, and no memory is planned for what is cut off. With a
+    size of 1, TensorRT 10.6 leaves the results of padded attention unwritten; with a second slot they are right.
     """
     extent = _extent(graph)
     if extent is None:
@@ -107,12 +107,12 @@ def bound_max_seqlen(graph: gs.Graph, max_seq_len: int) -> None:
 
 
 def _extent(graph: gs.Graph) -> gs.Tensor | None:
-    """The input [S] of the packed interface for padded nodes; None where there is none, or one [B,S] of that name."""
+    """The packed interface's input [S] for padded nodes; None if there is none, or one [B,S] has its name."""
     return next((item for item in graph.inputs if item.name == MAX_SEQLEN and len(item.shape or ()) == 1), None)
 
 
 def _check_outputs(graph: gs.Graph) -> None:
-    """Raises BuildError for outputs that are inputs or texts: engines know none of these."""
+    """Raises BuildError for outputs that are inputs or texts, which engines cannot have."""
     inputs = {id(tensor) for tensor in graph.inputs}
     for tensor in graph.outputs:
         is_text = dtype_name(tensor.dtype) == "object"
@@ -125,7 +125,7 @@ def _check_outputs(graph: gs.Graph) -> None:
 
 
 def _check_heads(graph: gs.Graph) -> None:
-    """Raises BuildError for heads that attention's kernels do not take; the file itself runs in onnxruntime."""
+    """Raises BuildError for heads that the attention kernels do not take; the file itself runs in onnxruntime."""
     for node in graph.nodes:
         if not is_padfree(node, "PadfreeAttention"):
             continue
