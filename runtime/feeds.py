@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a checked ragged batch to a model's inputs, and from its outputs back to one result a sequence."""
+"""From a checked ragged batch to a model's inputs, and from its outputs back to one result per sequence."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Array = npt.NDArray[Any]
 
 
 def packed_feeds(ragged: RaggedBatch, metadata: Metadata) -> dict[str, Array]:
-    """Inputs [T] or [T, N] of tokens, [B] or [B, N] of sequences, and their lengths.
+    """Inputs of the packed interface: [T] or [T, N] of tokens, [B] or [B, N] of sequences, and their lengths.
 
-    These are seq_lens [B] or cu_seqlens [B+1], and max_seqlen [S], whose shape is read. A batch of empty sequences gets
-    one filler token: engines take at least one.
+    The lengths are seq_lens [B] or cu_seqlens [B+1], and max_seqlen [S], of which only the shape is read. A batch of
+    empty sequences gets one filler token: engines take at least one.
 
     Raises:
-        SessionError: sequences differ in what the model has once for a batch.
+        SessionError: sequences differ in a value that the model takes once per batch.
     """
     check_shared(ragged, metadata)
     feeds: dict[str, Array] = {}
@@ -59,10 +59,11 @@ def cumulative(seq_lens: Array) -> Array:
 def padded_feeds(ragged: RaggedBatch, metadata: Metadata, width: int | None = None) -> dict[str, Array]:
     """Inputs of the padded interface: tokens and mask [B, S], right-padded to the longest sequence, or to `width`.
 
-    Padding is zeros, or what the model's mask takes for it, or an id that the model does not look for.
+    Padded slots hold zeros, or the value by which the model itself finds padding, or an id that it does not look for.
 
     Raises:
-        SessionError: lengths differ, and the model has no mask; or sequences differ in what it has once for a batch.
+        SessionError: lengths differ and the model has no mask, or sequences differ in a value that it takes once per
+            batch.
     """
     check_shared(ragged, metadata)
     seq_lens = ragged.seq_lens
@@ -90,8 +91,8 @@ def padded_inputs(
     Args:
         metadata: the model's inputs.
         is_token: the mask, True at tokens.
-        rows: what is said of sequences, [B, ...].
-        grid_of: gives the values of a token input, [B, S, ...].
+        rows: values of the inputs with a row per sequence, [B, ...], by name.
+        grid_of: makes the values of a token input, [B, S, ...].
     """
     feeds: dict[str, Array] = {}
     for item in metadata.inputs:
@@ -110,11 +111,11 @@ def padded_inputs(
 
 
 def split_outputs(outputs: Mapping[str, Any], ragged: RaggedBatch, metadata: Metadata) -> OutputRows:
-    """One result per sequence, without its padding: [len, ...] of [T, ...] and [B, S, ...], [...] of [B, ...].
+    """One result per sequence, without padding: [len, ...] from [T, ...] or [B, S, ...], [...] from [B, ...].
 
-    Of other axes likewise, [H, len, len] of [B, H, S, S]; constant outputs are the same for every sequence. Sizes that
-    follow from values are taken as they come, of a sequence that ran alone. Results are views, also of single numbers
-    ([] of [B]): a run that is under way may still write them.
+    Other axes of size S are cut too: [H, len, len] from [B, H, S, S]. Constant outputs are the same for every sequence.
+    A size that depends on values is taken as it is; the sequence has to run alone then. Results are views, even of
+    single numbers ([] from [B]), because a run that is under way may still write them.
 
     Raises:
         SessionError: an output's shape does not fit its layout.

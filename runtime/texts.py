@@ -41,11 +41,11 @@ __all__ = [
 
 IDS, TYPES = "input_ids", "token_type_ids"
 PORTION = 8192
-"""Texts that become tokens in one step: a fraction of a second."""
+"""Texts that are tokenised in one step, which takes a fraction of a second."""
 
 
 def read_tokenizer(file: Path) -> Tokenizer:
-    """The tokenizer in a tokenizer.json by itself, which pads nothing, and cuts nothing.
+    """The tokenizer in a tokenizer.json alone, which neither pads nor truncates.
 
     Raises:
         SessionError: there is no such file, or it holds no tokenizer.
@@ -54,7 +54,7 @@ def read_tokenizer(file: Path) -> Tokenizer:
 
 
 def parse_tokenizer(content: bytes, source: Path) -> Tokenizer:
-    """As read_tokenizer, of what such a file holds; `source` is named in messages."""
+    """As read_tokenizer, from the content of such a file; `source` is its name in messages."""
     return plain(parse(content, source))
 
 
@@ -62,9 +62,10 @@ def parse_tokenizer(content: bytes, source: Path) -> Tokenizer:
 class PackedTexts:
     """Inputs of some texts, as `Session.run_packed` takes them.
 
-    columns: name in the original model -> int32 [T] of tokens, [B] of sequences.
-    seq_lens: int32 [B], tokens of every text.
-    cut: bool [B], whether a text was longer than the model takes, and has lost an end.
+    Attributes:
+        columns: name in the original model -> int32 [T] of tokens, [B] of sequences.
+        seq_lens: int32 [B], tokens of every text.
+        cut: bool [B], whether a text was longer than the model takes and lost an end.
     """
 
     columns: dict[str, Any]
@@ -76,8 +77,10 @@ class PackedTexts:
 class Tokens:
     """Inputs of some texts, as `Session.run` takes them: name -> a list of integers per text.
 
-    seq_lens: tokens of every text.
-    cut: how many of the texts were longer than the model takes, and have lost an end.
+    Attributes:
+        request: these lists.
+        seq_lens: tokens of every text.
+        cut: how many texts were longer than the model takes and lost an end.
     """
 
     request: dict[str, list[Any]]
@@ -86,7 +89,7 @@ class Tokens:
 
 
 def unknown_prompt(name: str, prompts: Collection[str]) -> str:
-    """What is wrong with the name of a prompt that is none of a model's."""
+    """The message for the name of a prompt that the model does not have."""
     if not prompts:
         return f"prompt '{name}': the model has no prompts; leave it out, or write the prompt into the texts"
     return f"prompt '{name}', the model's are {', '.join(prompts)}; choose one of them"
@@ -98,9 +101,9 @@ class TextReader:
     Args:
         model: the plan or rewritten .onnx file; the tokenizer lies beside it.
         metadata: the model's own.
-        tokenizer: a tokenizer.json instead of that one, read with the tokenizer_config.json beside it.
-        truncate: for models that came from no folder: whether texts are cut to the model's positions.
-        on_texts: is called after every portion of texts, with their number and that of their tokens.
+        tokenizer: a tokenizer.json to use instead of that one, with the tokenizer_config.json beside it.
+        truncate: whether texts are cut to the model's positions; only for models that were not made from a folder.
+        on_texts: is called after every portion of texts, with its numbers of texts and tokens.
 
     Attributes:
         info: what the folder said.
@@ -108,7 +111,7 @@ class TextReader:
         truncation_side: the end that longer texts lose, "right" or "left".
 
     Raises:
-        SessionError: the tokenizer is not there, or another model's, or texts do not give what the model reads.
+        SessionError: the tokenizer is missing or another model's, or texts do not provide all inputs of the model.
     """
 
     def __init__(
@@ -142,8 +145,8 @@ class TextReader:
             cut: whether longer texts lose an end, as they do in sentence-transformers, or are an error.
 
         Raises:
-            SessionError: no such prompt, a text for a model that takes pairs, or a text that is
-                too long and is not to be cut.
+            SessionError: there is no such prompt, a single text is given to a model that takes pairs, or a text is too
+                long and is not to be cut.
         """
         encoded, prompt_tokens = self._encode(texts, prompt_name, prompt, cut)
         return Tokens(self._inputs.rows(encoded, prompt_tokens), encoded.seq_lens.tolist(), int(encoded.cut.sum()))
@@ -151,7 +154,7 @@ class TextReader:
     def read_packed(
         self, texts: Sequence[Text], *, prompt_name: str | None = None, prompt: str | None = None, cut: bool = True
     ) -> PackedTexts:
-        """As `read`, in arrays of all tokens."""
+        """As `read`, but in arrays that hold the tokens of all texts."""
         encoded, prompt_tokens = self._encode(texts, prompt_name, prompt, cut)
         return PackedTexts(self._inputs.columns(encoded, prompt_tokens), encoded.seq_lens, encoded.cut)
 
@@ -180,7 +183,7 @@ class TextReader:
         return encoded, self._encoder.prompt_tokens(front) if self._inputs.leaves_out_prompts else 0
 
     def _tokenise(self, texts: Sequence[Text]) -> EncodedTexts:
-        """Tokens of texts, a portion at a time: signals are heard between two."""
+        """Tokens of texts, a portion at a time: signals are handled between two portions."""
         parts = []
         for first in range(0, max(1, len(texts)), PORTION):
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an opened model says of texts: the layer between texts and `Session`."""
+"""An opened model's answers to texts: the layer between texts and `Session`."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class TokenRows:
 
     Attributes:
         tokens: as the tokenizer writes them, special tokens included.
-        offsets: where each is in the text: index of its first character and after its last; (0, 0) for special tokens.
-        vectors: float32 [len, E], the model's row of each; None: it gives none.
+        offsets: where each is in the text, in characters: its start and its end; (0, 0) for special tokens.
+        vectors: float32 [len, E], the model's row for each token; None: it gives none.
     """
 
     tokens: tuple[str, ...]
@@ -75,15 +75,15 @@ class TextModel:
     Args:
         session: runs the model.
         path: its file; the tokenizer lies beside it.
-        tokenizer: a tokenizer.json, instead of that one.
+        tokenizer: a tokenizer.json to use instead of that one.
         shown_path: what the model is called in messages.
-        truncate: of models that came from no folder: whether texts are cut to the model's positions.
-        on_texts: is called after every portion of texts that became tokens, with their number and that of their tokens.
+        truncate: whether texts are cut to the model's positions; only for models that were not made from a folder.
+        on_texts: is called after every portion of texts that was tokenised, with its numbers of texts and tokens.
         on_tokens: is called with the tokens of all texts of a call before they run.
-        on_chunk: is called after every chunk of texts that has run, with their number and that of their tokens.
+        on_chunk: is called after every chunk of texts that has run, with its numbers of texts and tokens.
 
     Raises:
-        SessionError: the tokenizer is not there, or another model's, or texts do not give what the model reads.
+        SessionError: the tokenizer is missing or another model's, or texts do not provide all inputs of the model.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class TextModel:
         normalize: bool | None = None,
         inputs: Values = NOTHING,
     ) -> Floats:
-        """A vector for every text, float32 [B, E]; [E] of a text by itself.
+        """A vector for every text, float32 [B, E]; [E] for a single text.
 
         Args:
             texts: any number of them; texts that are too long for the model are truncated.
@@ -140,7 +140,7 @@ class TextModel:
             inputs: other inputs of the model with a row per text, by name.
 
         Raises:
-            SessionError: the model gives no vectors of texts, or a text or prompt that it does not take.
+            SessionError: the model gives no vectors of texts, or does not take a text or the prompt.
         """
         output = self._outputs.get(VECTORS)
         if output is None:
@@ -197,10 +197,10 @@ class TextModel:
     def classify(
         self, texts: Text | Sequence[Text], *, inputs: Values = NOTHING
     ) -> Classification | list[Classification]:
-        """Labels with scores: a `Classification` for every text, or pair of texts; one for a text by itself.
+        """Labels with scores: a `Classification` for every text or pair of texts; one for a single text.
 
         Args:
-            texts: texts, or pairs of them: tuples of two, which by themselves are one pair.
+            texts: texts, or pairs of texts as tuples of two; a single tuple is one pair.
             inputs: other inputs of the model with a row per text, by name.
 
         Raises:
@@ -224,12 +224,12 @@ class TextModel:
     def tag(
         self, texts: str | Sequence[str], *, words: bool = False, inputs: Values = NOTHING
     ) -> list[TaggedSpan] | list[list[TaggedSpan]]:
-        """What words of a text are: a list of `TaggedSpan` for every text; one list for a text by itself.
+        """Labels of words: a list of `TaggedSpan` for every text; one list for a single text.
 
         Args:
             texts: any number of them.
-            words: every word by itself, also those labelled "O"; otherwise words joined by "B-" and "I-" are one span,
-                and words labelled "O" are left out.
+            words: give every word separately, also those labelled "O"; otherwise words joined by "B-" and "I-" are one
+                span, and words labelled "O" are left out.
             inputs: other inputs of the model with a row per text, by name.
 
         Raises:
@@ -253,7 +253,7 @@ class TextModel:
     def tokens(self, texts: Sequence[str], *, inputs: Values = NOTHING) -> list[TokenRows]: ...
 
     def tokens(self, texts: str | Sequence[str], *, inputs: Values = NOTHING) -> TokenRows | list[TokenRows]:
-        """Tokens of every text as a `TokenRows`, with the model's vector of each where it gives some.
+        """The tokens of every text as a `TokenRows`, with the model's vector of each if it gives them.
 
         Args:
             texts: any number of them, without a prompt.
@@ -285,7 +285,7 @@ class TextModel:
         )
 
     def _rows(self, output: OutputInfo, tokens: PackedTexts, inputs: Values) -> list[Array]:
-        """The output's part of every text, in their order."""
+        """The output's result for every text, in the order of the texts."""
         self._on_tokens(self._reader, tokens)
         rows_in_order: list[Any] = [None] * len(tokens.seq_lens)
         if not rows_in_order:
@@ -301,7 +301,7 @@ class TextModel:
         return rows_in_order
 
     def _stack(self, output: OutputInfo, rows: Sequence[Array]) -> Floats:
-        """Rows of texts as one array, finite numbers alone."""
+        """Rows of texts as one float32 array. Raises SessionError for numbers that are not finite."""
         width = [size or 0 for size in (output.shape or ())[1:]]
         values = np.stack(rows).astype(np.float32) if rows else np.zeros((0, *width), np.float32)
         if not np.isfinite(values).all():

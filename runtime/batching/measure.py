@@ -19,9 +19,9 @@ from .costs import CostTable
 STEPS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 CPU_STEPS = (16, 64, 256, 1024, 4096)
 """On a CPU, whose runs take seconds and whose costs grow steadily with the tokens, a coarse grid is enough."""
-DEFAULT_MAX_LENGTH = 512  # of models that set no limit
+DEFAULT_MAX_LENGTH = 512  # tokens, for models that set no limit
 DEFAULT_MAX_BATCH = 32
-WARM_UP = 3  # plain, captured in a CUDA graph, graph
+WARM_UP = 3  # runs: one without a CUDA graph, one that captures it, one that replays it
 CPU_WARM_UP = 1
 REPEATS = 20
 CPU_REPEATS = 5
@@ -58,11 +58,11 @@ def measure_costs(
         batches: grid of sequences per run, growing from 1; by default up to the most that it takes.
         repeats: timed runs of a cell, of which the median is kept; None: 20, or 5 on a CPU.
         seed: of the token ids.
-        environment: what else to write down about the measurement, beside what the session knows.
-        on_run: hears of every run: its tokens, padding included.
+        environment: more facts about the measurement to keep in the table, beside those that the session knows.
+        on_run: is called after every run with its tokens, padding included.
 
     Raises:
-        SessionError: lengths or batches that the session does not take, or that are no grid.
+        SessionError: the session does not take the lengths or batches, or they are no grid.
     """
     lengths, batches = _grid(session, lengths, batches)
     if repeats is not None and repeats < 1:
@@ -87,7 +87,7 @@ def tokens_of_runs(
 
 
 class _Runs(NamedTuple):
-    """Runs of a cell."""
+    """How many runs a cell of the grid gets."""
 
     warm_up: int
     repeats: int
@@ -129,7 +129,7 @@ def _measure(
             grids = {name: values.reshape(batch, length, *values.shape[1:]) for name, values in ragged.tokens.items()}
             requests[batch] = {name: list(values) for name, values in {**grids, **ragged.of_sequences}.items()}
     times_ms: dict[int, list[float]] = {batch: [] for batch in requests}
-    # Round after round: what disturbs the machine for a moment disturbs no batch in all of its runs.
+    # Batches take turns, so that a short disturbance of the machine does not hit all runs of one batch.
     for _ in range(sum(runs)):
         for batch, request in requests.items():
             start = time.perf_counter()

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 MOST_GROWTH = 1000
-"""Characters that normalizers may make of one."""
+"""The most characters that normalizers may make of one."""
 _UNICODE_GROWTH = 18  # of U+FDFA, in NFKC and NFKD
 _BY_UNICODE = ("NFD", "NFKD", "NFC", "NFKC", "Lowercase", "Nmt", "Precompiled", "BertNormalizer", "ByteLevel")
 _LONGEST_WORD = 1000
-"""Characters of words that WordPiece looks at; its time grows with their square."""
+"""Characters of the longest words that WordPiece may look at: its time grows with their square."""
 _CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _NUMBERS = (r"\p{N}", r"\p{N}{1,3}", r"\p{N}+")
@@ -30,7 +30,7 @@ HAZARDS = frozenset(
         " ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+",
     }
 )
-"""Patterns of GPT-2, Llama 3, Qwen, CLIP and BLOOM, none of which begins anew at what it has read."""
+"""Known patterns that are harmless: those of GPT-2, Llama 3, Qwen, CLIP and BLOOM, which never start over."""
 _SET = r"\[\^?\]?(?:\\.|[^\]\\])*\]"
 _ATOM = re.compile(rf"(?:\\[pP]\{{\^?\w+\}}|\\.|{_SET}|[^\\\[\](){{}}*+?|^$])")
 _REPEAT = re.compile(r"[*+?]|\{\d*,?\d*\}")
@@ -52,7 +52,7 @@ def growth(tokenizer: Tokenizer) -> int:
 
 
 def slow_pattern(tokenizer: Tokenizer) -> str | None:
-    """What in a tokenizer may take more than twice as long for a text twice as long, for messages; or None."""
+    """The part of a tokenizer that may need more than twice the time for twice the text, for messages; None: none."""
     for step in (*_steps(_state(tokenizer.normalizer)), *_steps(_state(tokenizer.pre_tokenizer))):
         pattern = step.get("pattern")
         if isinstance(pattern, dict) and "Regex" in pattern and not _is_linear(str(pattern["Regex"])):

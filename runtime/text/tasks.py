@@ -20,15 +20,15 @@ from .tokenizer_file import TokenizerFile
 EMBED, RERANK, CLASSIFY, SPARSE, TAG = "embed", "rerank", "classify", "sparse", "tag"
 TASKS = (EMBED, RERANK, CLASSIFY, SPARSE, TAG)
 TOKENS = "tokens"
-"""A row for every token, where those are asked for."""
+"""The task of outputs with a row per token, if the caller asks for such rows."""
 ANSWERS = (contract.OUTPUTS[contract.SENTENCES], contract.OUTPUTS[contract.PAIRS], "logits")
-"""Outputs that answer a task by their names alone."""
+"""Names of outputs that answer a task; others have to be named by the user."""
 _QUERIES, _DOCUMENTS = ("query", "search_query"), ("document", "passage", "search_document", "corpus")
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What the user says of the model; None and empty: what the model says of itself.
+    """What the user says about the model; for what is None or empty, the model's own metadata count.
 
     Attributes:
         task: one of TASKS.
@@ -38,10 +38,10 @@ class Choices:
         prompts: name -> what is put in front of texts.
         default_prompt: the name of the prompt for callers that name none.
         name: what the model is called.
-        token_rows: an output that has a row per token, not one per text, answers too; its task is TOKENS.
-        tags: likewise an output with labels of words; its task is TAG.
+        token_rows: whether an output with a row per token, not one per text, may answer; its task is TOKENS.
+        tags: whether an output with labels of words may answer; its task is TAG.
         output_option: what the user calls `output`, for messages.
-        task_option: likewise `task`; None: it is not asked for.
+        task_option: likewise for `task`; None: the user is not asked for it.
     """
 
     task: str | None = None
@@ -65,21 +65,21 @@ class ServedModel:
         name: what callers call it.
         task: one of TASKS, or TOKENS.
         output: the output that answers it, with a row per text, or, for TOKENS and TAG, a row per token.
-        pooling: how that was made of rows of tokens; "" where it is not known.
-        activated: scores are probabilities already; otherwise they are logits.
+        pooling: how the output was made from rows of tokens; "" if that is not known.
+        activated: whether scores are probabilities already; otherwise they are logits.
         precision: of the model.
         tokenizer: the tokenizer.json.
         tokenizer_json: what that file held when it was checked: whoever makes tokens later takes these bytes, for the
             file may be another one by then.
-        inputs: of the model, which texts fill.
+        inputs: the model's inputs that are made from texts.
         truncation_side: the end that longer texts lose.
         token_types: whether texts have token types.
         takes_pairs: whether texts come in pairs.
         max_length: most tokens of a text, or a pair.
         prompts: name -> what is put in front of texts.
-        default_prompt: the name of the prompt for who asks for none.
+        default_prompt: the name of the prompt for callers who name none.
         labels: names of the classes.
-        problem: what these are, as TextInfo has it.
+        problem: whether a text has one label, several, or a number; one of TextInfo's PROBLEMS, or "".
     """
 
     name: str
@@ -106,12 +106,12 @@ class ServedModel:
         return self.task in (TOKENS, TAG)
 
     def encoder(self) -> TextEncoder:
-        """What makes tokens of texts, at most `max_length` of each; of the very bytes that were checked."""
+        """Makes tokens of texts, at most `max_length` per text, with the very tokenizer that was checked."""
         return self.tokenizer_file.encoder(self.max_length)
 
     @property
     def tokenizer_file(self) -> TokenizerFile:
-        """The tokenizer, of the very bytes that were checked, with the model's template."""
+        """The tokenizer, from the very bytes that were checked, with the model's template."""
         side, types, template = self.truncation_side, self.token_types, self.inputs.template
         return TokenizerFile(self.tokenizer, self.tokenizer_json, side, types, template=template)
 
@@ -125,7 +125,7 @@ class ServedModel:
         return "" if prompt_name is None else self.prompts[prompt_name]
 
     def prompt_for(self, kind: str) -> str | None:
-        """The name of the prompt for queries or documents, as models call it; None: they have none."""
+        """The name of the model's prompt for queries or documents, which models call differently; None: it has none."""
         names = _QUERIES if kind in _QUERIES else _DOCUMENTS
         return next((name for name in names if name in self.prompts), None)
 
@@ -134,8 +134,8 @@ def describe(model: Path, metadata: Metadata, choices: Choices) -> ServedModel:
     """What a model file and the user's choices say together.
 
     Raises:
-        SessionError: the task is not known, there is no such output, texts do not give what the model reads, or the
-            tokenizer is not there, or another model's.
+        SessionError: the task is not known, there is no such output, texts do not provide all inputs of the model, or
+            the tokenizer is missing or another model's.
     """
     info = metadata.text or contract.TextInfo(contract.FEATURES)
     output = _output(metadata, choices)
@@ -199,7 +199,7 @@ def _output(metadata: Metadata, choices: Choices) -> OutputInfo:
 
 
 def _takes_token_rows(output: OutputInfo, metadata: Metadata, choices: Choices) -> bool:
-    """Whether rows of tokens answer: those of all tokens, or labels of words, which the folder or the user tells."""
+    """Whether rows of tokens may answer: rows of all tokens, or labels of words if the folder or the user says so."""
     is_named = metadata.text is not None and metadata.text.task == contract.TOKENS and output.name in ANSWERS
     return choices.token_rows or (choices.tags and (is_named or choices.task == TAG))
 
@@ -216,10 +216,10 @@ def _task_of_tokens(choices: Choices) -> str:
 
 
 def _task(model: Path, output: OutputInfo, info: contract.TextInfo, choice: str | None) -> str:
-    """The task of a model: what its folder, or an output's name and shape tell, or else what the user says.
+    """The task of a model: from its folder, or from the output's name and shape, or else from the user.
 
     Raises:
-        SessionError: the user asks for a task that the model does not have, or nothing tells.
+        SessionError: the user asks for a task that the model does not have, or nothing says which it is.
     """
     width = output.shape[-1] if output.shape else None
     if info.task == contract.SPARSE:
