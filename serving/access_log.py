@@ -14,13 +14,13 @@ from padfree.runtime import SessionError
 
 STDOUT = "-"
 FLUSH_S = 0.2
-"""How long lines wait for others, to be written together."""
+"""Seconds that lines wait for others, to be written together."""
 MOST_LINES = 1 << 14
 """Most lines that wait to be written; more are left out, and counted."""
 END_S = 2.0
-"""The longest that the end of a process waits for its last lines."""
+"""Seconds that the end of a process waits at most for its last lines."""
 WRITE_BYTES = 1 << 12
-"""The most of one write, in whole lines: a pipe takes so much as one piece, whatever other processes write."""
+"""Bytes of one write, in whole lines: a pipe takes so many in one piece (PIPE_BUF), whatever other processes write."""
 
 
 def check(path: str | None) -> None:
@@ -67,7 +67,7 @@ class AccessLog:
             self._lost_lines += 1
 
     def tell_lost(self) -> None:
-        """Says how many lines are missing; in the event loop, now and then."""
+        """Says how many lines are missing; called now and then, in the event loop."""
         lost_lines, self._lost_lines = self._lost_lines, 0
         if lost_lines:
             self._say(f"{lost_lines} lines of the access log could not be written")

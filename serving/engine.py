@@ -53,7 +53,7 @@ class Runner(Protocol):
 
 
 class Engine:
-    """Answers requests; front-ends share it through an Inbox each.
+    """Answers requests; every front-end has an Inbox to it.
 
     Args:
         session: runs the model.
@@ -61,8 +61,8 @@ class Engine:
         limits: how many tokens may wait.
         runs: runs under way at once.
         counters: those of this process.
-        budget: what one run takes; None: what the model does.
-        tokens_a_second: what was measured before; None: nothing.
+        budget: the most that one run takes; None: the session's.
+        tokens_a_second: the rate that was measured before; None: none was.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Engine:
         self.show_queue()
 
     def submit(self, request: wire.Infer) -> Future[dict[str, list[Array]]]:
-        """Queues a request, all of it or nothing; as Batcher.submit_group."""
+        """Queues a request, all of it or nothing; returns its rows and raises errors as Batcher.submit_group."""
         if request.seconds <= 0:
             raise DeadlineError("the request has waited too long already")
         inputs = self._served_model.inputs
@@ -155,21 +155,21 @@ class Inbox:
         ticket, arrival_s = frame.ticket, time.perf_counter()
         try:
             future = self._engine.submit(wire.unpack_infer(frame.payload, *self._counts))
-        except Exception as error:  # whatever it is, somebody waits for an answer
+        except Exception as error:  # whatever it is: somebody waits for an answer
             self._send(_error(ticket, error, wire.REFUSED if isinstance(error, SessionError) else wire.FAILED))
             return
         self._futures[ticket] = future
         future.add_done_callback(lambda done: self._finish(ticket, arrival_s, done))
 
     def cancel(self, ticket: int) -> None:
-        """Nobody waits for a request any more: what does not run yet is not run."""
+        """Drops a request for which nobody waits any more, as far as it does not run yet."""
         future = self._futures.get(ticket)
         if future is not None:
             future.cancel()
             self._engine.show_queue()
 
     def close(self) -> None:
-        """The front-end is gone, and its callers with it."""
+        """Drops all requests: the front-end is gone, and its callers with it."""
         for ticket in list(self._futures):
             self.cancel(ticket)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters and histograms of all processes, in memory that they share; a page of them in Prometheus' format.
+"""Counters, gauges and histograms of all processes in shared memory, and a page of them in Prometheus' format.
 
-Every process writes a row of its own, so that nothing is locked; the process that shows the page adds the rows up.
-Names are those of TEI.
+Every process writes a row of its own, so that nothing is locked; the process that shows the page adds up the rows.
+Metrics that TEI has too have its names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COUNTERS: Mapping[str, str] = {
     **{f"te_{name}_count": "Texts, or pairs, that came." for name in WORK},
     **{f"te_{name}_success": "Texts, or pairs, that were answered." for name in WORK},
     "padfree_tokens_total": "Tokens that the model computed.",
-    "padfree_tokens_saved_total": "Tokens that it did not, because texts of a run shared what they begin with.",
+    "padfree_tokens_saved_total": "Tokens not computed, because texts of a run shared their beginning.",
     "padfree_gone_total": "Requests whose callers hung up before the answer.",
 }
 HISTOGRAMS: Mapping[str, tuple[str, Sequence[float]]] = {
@@ -45,7 +45,7 @@ HISTOGRAMS: Mapping[str, tuple[str, Sequence[float]]] = {
 GAUGES: Mapping[str, str] = {
     "te_queue_size": "Groups of texts that wait for the model.",
     "padfree_waiting_tokens": "Tokens that wait for the model.",
-    "padfree_tokens_a_second": "What the model computes while requests wait for it; 0 where that is not known.",
+    "padfree_tokens_a_second": "Tokens per second that the model computes while requests wait; 0 if unknown.",
     "padfree_devices": "GPUs that answer; 1 on a CPU.",
 }
 
@@ -53,7 +53,7 @@ GAUGES: Mapping[str, str] = {
 def _columns() -> dict[str, int]:
     widths = {
         **dict.fromkeys((*COUNTERS, *GAUGES), 1),
-        **{name: len(bounds) + 2 for name, (_, bounds) in HISTOGRAMS.items()},  # what is above them, and the sum
+        **{name: len(bounds) + 2 for name, (_, bounds) in HISTOGRAMS.items()},  # the count above them, and the sum
     }
     starts = accumulate(widths.values(), initial=0)
     return dict(zip((*widths, ""), starts, strict=True))
@@ -77,7 +77,7 @@ class ProcessCounters:
         self._own_numbers = self._numbers[at]
 
     def add(self, name: str, value: float = 1.0, **labels: str) -> None:
-        """Adds to a counter."""
+        """Adds to a counter of this process."""
         labels_text = ",".join(f'{label}="{text}"' for label, text in labels.items())
         self._own_numbers[COLUMNS[f"{name}{{{labels_text}}}" if labels_text else name]] += value
 

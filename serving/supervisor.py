@@ -74,11 +74,11 @@ def serve(
         choices: what the file does not say.
         devices: CUDA device numbers, for plans; None: all of this machine.
         allow_other_gpu: as for Session.
-        contexts: runs under way at once, on every GPU.
-        cuda_graphs: capture sizes that come back, for loads of few sizes: requests wait for each capture.
-        ends_process: the process does nothing else afterwards, so that signals that come then are ignored.
-        on_ready: is told the address when requests are taken.
-        on_summary: is told next what is served, and how.
+        contexts: runs under way at once on each GPU.
+        cuda_graphs: whether recurring sizes are captured; only for loads of few sizes, as requests wait for captures.
+        ends_process: whether the process does nothing else afterwards; signals that come then are ignored.
+        on_ready: is called with the address once requests are taken.
+        on_summary: is called next, with what is served, and how.
 
     Raises:
         SessionError: the model, the tokenizer or the address cannot be used.
@@ -158,7 +158,7 @@ class _Supervisor:
 
     async def run(self, on_ready: Callable[[str], None]) -> None:
         """Serves until a signal comes."""
-        with hear_signals(SIGNALS, self._stop):  # ignored next: the end is on its way, and one more would break it
+        with hear_signals(SIGNALS, self._stop):  # ignored afterwards: one more would disturb the end
             await self._serve(on_ready)
 
     async def _serve(self, on_ready: Callable[[str], None]) -> None:
@@ -211,7 +211,7 @@ class _Supervisor:
         self._all_started = True
 
     async def _keep(self, at: int, listener: socket.socket) -> None:
-        """Starts a front-end, and again when it ends by itself."""
+        """Starts a front-end, and starts it again whenever it ends by itself."""
         while not self._ending.is_set():
             start_s = time.monotonic()
             try:
@@ -233,7 +233,7 @@ class _Supervisor:
         while True:
             await asyncio.sleep(PING_S)
             now = time.monotonic()
-            if now - last > 2 * PING_S:  # this process has not been there itself
+            if now - last > 2 * PING_S:  # this process itself was suspended
                 self._last_answers = dict.fromkeys(self._last_answers, now)
             last = now
             for at in [at for at, last_answer in self._last_answers.items() if now - last_answer > HANG_S]:
@@ -244,7 +244,7 @@ class _Supervisor:
                 channel.send(wire.pack(wire.PING, 0))
 
     async def _start(self, at: int, listener: socket.socket) -> asyncio.Future[int]:
-        """Starts one; the future has its exit code when it has ended."""
+        """Starts a front-end; the future gets its exit code when it ends."""
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         front_end = FrontEnd(

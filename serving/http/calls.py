@@ -35,7 +35,7 @@ JSON = "application/json"
 TRUNCATED_HEADER = "x-truncated-texts"
 INTERNAL = 500
 MOST_UNREAD_BYTES = 1 << 26
-"""Most bytes of answers in a front-end process that callers have not read; beyond, it takes no more requests."""
+"""The most bytes of unread answers in a front-end process; beyond that it takes no more requests."""
 RETRY_S = 1.0
 """When another try is worthwhile, if no rate was measured."""
 
@@ -51,7 +51,7 @@ class Call:
         method: "single" for a text by itself, "batch" for a list.
         kind: "embed" or "predict", what its texts are counted as; "" before it is known.
         texts: how many it has.
-        characters: in them.
+        characters: how many characters its texts have.
         answer: what the model made of them.
     """
 
@@ -102,15 +102,15 @@ class Calls:
         self._texts, self._link, self._counters = texts, link, counters
         self._open = 0
         self._cuts = CutLog(served_model, link.log)
-        self.row_bytes = 0  # bytes of rows that answers are still made of, as fast as they are read
-        self.unread_bytes = 0  # bytes of answers that nobody has taken yet; the process counts them now and then
+        self.row_bytes = 0  # bytes of rows from which answers are still being made, as callers read them
+        self.unread_bytes = 0  # bytes of answers not yet taken by callers; the process counts them now and then
 
     def endpoint(self, work: Work, style: Style) -> Endpoint:
         """An endpoint that answers a JSON body with what `work` returns, in JSON."""
         return Endpoint(self, work, style)
 
     async def serve(self, request: Request, connection: Connection, work: Work, style: Style, send: Send) -> None:
-        """Answers a request; it is under way until its answer is read."""
+        """Answers a request, which counts as under way until its answer is read."""
         start = time.perf_counter()
         is_open = False
         note = note_of(request.scope)
@@ -150,7 +150,7 @@ class Calls:
             self._open -= is_open
 
     def _respond(self, call: Call, start: float, content: Any) -> Response:
-        """The answer; `content` is what becomes JSON, or gives parts of it one after the other."""
+        """The response; `content` becomes JSON, or is an iterator over parts of JSON."""
         streamed = isinstance(content, AsyncIterator)
         raw = b"" if streamed else orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
         self._counters.add("te_request_count", method=call.method)
@@ -162,7 +162,7 @@ class Calls:
         return Response(raw, headers=_headers(call, start), media_type=JSON)
 
     def with_key(self, work: Page, style: Style) -> Page:
-        """An endpoint that answers callers with a key alone."""
+        """An endpoint that answers only callers with a key."""
 
         async def answer(request: Request) -> Response:
             try:
@@ -183,7 +183,7 @@ class Calls:
         if not keys:
             return 0
         scheme, _, credentials = request.headers.get("authorization", "").encode("latin-1").partition(b" ")
-        # In a time that does not depend on where they differ.
+        # The time does not depend on where a wrong key differs.
         matches = [hmac.compare_digest(credentials.strip(), key.encode()) for key in keys]
         if scheme.lower() != b"bearer" or not any(matches):
             raise ApiError(WRONG_KEY, VALIDATION, "no API key, or a wrong one", "unauthorized")

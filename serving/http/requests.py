@@ -21,7 +21,7 @@ _ID = re.compile(rb"[\w.:/+=@-]{1,128}", re.ASCII)
 """Callers' ids that are kept; others are replaced, because ids are written into logs."""
 HUNG_UP = 499
 """The status of requests whose callers hung up; it is only in the access log."""
-MOST_PATH = 200
+MOST_PATH = 200  # characters of a path in the log
 
 
 @dataclass(eq=False)
@@ -31,7 +31,7 @@ class Note:
     Attributes:
         id: the request's.
         texts: how many it has.
-        tokens: of these, as the model read them.
+        tokens: how many tokens of them the model read.
         truncated: how many of the texts lost an end.
         key: the number of its API key, from 1, where the server has several.
         error: what /metrics counts it as, where it failed.
@@ -59,7 +59,7 @@ class Requests:
 
     Attributes:
         log: the access log, once there is one.
-        is_leaving: the server ends soon: answers ask callers to connect anew, which leads them to another one.
+        is_leaving: whether the server ends soon; answers then ask callers to connect anew, which leads them elsewhere.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -104,7 +104,7 @@ def _id(scope: Scope) -> str:
 
 
 def _line(scope: Scope, note: Note, status: int, size: int, seconds: float) -> bytes:
-    """Neither texts nor keys are in it."""
+    """A request's line of the access log, as JSON; it has neither texts nor keys."""
     client = scope.get("client")
     entry: dict[str, Any] = {
         "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),

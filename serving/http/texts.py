@@ -39,15 +39,15 @@ BACKLOG_CHARACTERS = 1 << 23
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of a request's texts.
+    """The model's rows for the texts of a request, and how long they took.
 
     Attributes:
-        values: [texts, ...], or, where tokens have rows, those of all texts one after the other.
+        values: [texts, ...]; if tokens have rows, those of all texts one after the other.
         seq_lens: tokens of each text.
-        cut: bool [texts], which of them were longer than the model takes, and have lost an end.
+        cut: bool [texts], which of them were longer than the model takes and lost an end.
         tokenize_s: seconds until there were tokens.
-        queue_s: seconds that it waited for the model.
-        run_s: seconds of the last run with some of it.
+        queue_s: seconds that the request waited for the model.
+        run_s: seconds of the last run that had texts of it.
     """
 
     values: Array
@@ -65,7 +65,7 @@ class Answer:
 
 @dataclass(eq=False)
 class _Job:
-    """A request's texts on their way."""
+    """The texts of a request while they are tokenised."""
 
     texts: Sequence[Text]
     ids: Sequence[Ids]
@@ -75,7 +75,7 @@ class _Job:
 
 
 class Texts:
-    """Answers texts.
+    """Gets the model's rows for texts.
 
     Args:
         served_model: the model.
@@ -88,7 +88,7 @@ class Texts:
         self._served_model = served_model
         self._encoder = served_model.encoder()
         self._waiting_tokens = waiting_tokens
-        self._tokens_a_character = 0.0  # of requests lately; 0 before any came
+        self._tokens_a_character = 0.0  # a moving average over requests; 0 before the first
         self._link = link
         self._counters = counters
         self._loop = asyncio.get_running_loop()
@@ -167,7 +167,7 @@ class Texts:
         return self._encoder.encodings(texts)
 
     async def aside(self, work: Callable[[], T]) -> T:
-        """What `work` returns, in the thread of large requests, after those that came before."""
+        """Runs `work` in the thread of large requests, after earlier ones; returns its result."""
         return await self._loop.run_in_executor(self._large, work)
 
     def close(self) -> None:
@@ -223,7 +223,7 @@ class Texts:
                 job.done.set_result(result)
 
     def _tokenize(self, jobs: list[_Job]) -> list[EncodedTexts | ApiError]:
-        """A thread's work."""
+        """Makes the tokens of jobs, or why each has none; in a thread."""
         if all(job.done.done() for job in jobs):
             return [backend_error("the caller has gone")] * len(jobs)
         try:
@@ -262,13 +262,13 @@ class Texts:
 async def in_parts(
     texts: Sequence[str], aside: Aside, make: Callable[[slice], bytes], *, brackets: bool = True
 ) -> AsyncIterator[bytes]:
-    """JSON for texts in parts, each made when the one before is on its way: it is much larger than the texts.
+    """JSON for texts, which is much larger than these: in parts, each made once the one before is on its way.
 
     Args:
         texts: are divided by their characters.
         aside: as Texts.aside.
         make: gives the items of some texts, without the brackets around all of them.
-        brackets: whether the whole is a list, not the one item of a text.
+        brackets: whether the whole is a list; False: it is the item of a single text.
     """
     mark = b"[" if brackets else b""
     for part in cut(map(len, texts), Budget(max_tokens=BATCH_CHARACTERS)):
