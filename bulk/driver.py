@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deals missing shards to workers until there are none; survives lost workers, and its results survive it."""
+"""Deals missing shards to workers until there are none; it survives lost workers, and finished parts survive it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .workers.base import BatchProgress, Loss, Refusal, ShardFinish, Workers
 from .workers.worker import AHEAD, FinishedShard, WorkerTotals
 
 TURN_S = 0.5
-"""The longest wait between two looks around."""
+"""The longest wait for an event, in seconds."""
 MOST_LOSSES = 8
 """A shard that was under way in this many workers that ended by themselves counts as the cause."""
 FOOTERS_AT_ONCE = 16
@@ -31,11 +31,12 @@ class Progress:
     """Where the work stands.
 
     Attributes:
-        rows: done, bad ones too, those of earlier drivers as well, and those of shards under way that have run.
-        all_rows: of all inputs.
-        rows_now: done by this driver.
-        tokens_now: of these.
-        by_worker: the same, of every worker.
+        rows: that are done, also by earlier drivers: those of finished shards, bad ones included, and those of shards
+            under way that have run.
+        all_rows: rows of all inputs.
+        rows_now: rows that this driver has done.
+        tokens_now: tokens of these rows.
+        by_worker: these tokens by worker.
         seconds: since the first shard was dealt.
     """
 
@@ -48,7 +49,7 @@ class Progress:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until the end, at the rate of now; None before anything is done."""
+        """Seconds until the end at the present rate; None before anything is done."""
         return (self.all_rows - self.rows) * self.seconds / self.rows_now if self.rows_now else None
 
 
@@ -57,11 +58,11 @@ class Outcome:
     """What a driver has seen.
 
     Attributes:
-        parts: what parts say of themselves, by shard.
+        parts: the parts by shard.
         earlier: how many of them were there before.
-        seconds: of the work.
-        tokens: of every worker, by its number.
-        totals: of every worker, each time that it was started.
+        seconds: from the start to the last finished shard.
+        tokens: tokens of finished shards, by the worker's number.
+        totals: by the worker's number, one entry for each time that it was started.
         losses: workers that ended by themselves, and why.
     """
 
@@ -73,7 +74,7 @@ class Outcome:
     losses: list[str] = field(default_factory=list)
 
     def totals_of(self, worker: int) -> WorkerTotals:
-        """Of a worker, before and after it was started anew."""
+        """The sums over all starts of a worker."""
         return WorkerTotals(*map(sum, zip(WorkerTotals(), *self.totals.get(worker, ()), strict=True)))
 
 
@@ -117,7 +118,7 @@ def deal(
         manifest: the shards.
         parts: those that are done.
         workers: they do the others.
-        on_progress: is told where the work stands, every TURN_S or so.
+        on_progress: is called with the state of the work, every TURN_S or so.
         check: raises when another driver has taken the folder over.
 
     Raises:
@@ -147,7 +148,7 @@ def deal(
 
 
 class _Dealer:
-    """Who has which shard, and what has become of them."""
+    """Which worker has which shards, and what has become of them."""
 
     def __init__(self, manifest: Manifest, parts: Mapping[int, Part], workers: Workers) -> None:
         self._manifest, self._workers = manifest, workers

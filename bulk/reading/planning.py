@@ -27,7 +27,7 @@ SMALLEST_PART = 0.5
 
 
 def make_manifest(sources: Sequence[str], options: Options, model: Model) -> Manifest:
-    """Looks at all inputs. Text files are read once, of parquet files the footer and the columns that are asked for.
+    """Looks at all inputs: reads text files once, and of parquet files the footer and the columns that are asked for.
 
     Raises:
         BulkError: inputs that cannot be read, or lack a column.
@@ -49,7 +49,7 @@ def make_manifest(sources: Sequence[str], options: Options, model: Model) -> Man
 
 
 def _shards(pieces: Sequence[Piece], rows: int) -> Iterator[Shard]:
-    """Pieces that follow each other, together as large as a shard is to be, or a little less."""
+    """Joins consecutive pieces into shards of at most `rows` rows; a larger piece is a shard by itself."""
     shard: list[Piece] = []
     row_count = 0
     for piece in pieces:
@@ -75,7 +75,7 @@ def _look(file: SourceFile, options: Options) -> tuple[InputFile, list[Piece], s
 
 
 def _parquet(file: SourceFile, options: Options) -> tuple[list[Piece], str]:
-    """A row group is a piece; those that are much larger than a shard are several."""
+    """The pieces of a parquet file, one or (of large ones) several per row group, and the type of its ids."""
     try:
         with file.location.open() as stream, parquet.ParquetFile(stream) as parquet_file:
             schema = parquet_file.schema_arrow
@@ -112,7 +112,7 @@ def _parquet(file: SourceFile, options: Options) -> tuple[list[Piece], str]:
 
 
 def _digests(stream: Any, metadata: Any, options: Options) -> list[tuple[str, ...]]:
-    """Of the columns that are read, by row group."""
+    """Digests of the columns that are read, by row group."""
     names = column_names(options)
     return [column_digests(stream, column_ranges(metadata, at, names)) for at in range(metadata.num_row_groups)]
 
@@ -151,7 +151,7 @@ def _header(file: SourceFile, options: Options) -> tuple[tuple[str, ...], int]:
 
 
 def _cut(file: SourceFile, begin: int, shard_rows: int) -> Iterator[Piece]:
-    """The rows of a file of records, so many a piece."""
+    """Cuts a file of records into pieces of `shard_rows` rows; the last one has the rest."""
     ends = Ends(quoted=file.format == "csv")
     start = at = begin
     first = rows = 0
@@ -201,7 +201,7 @@ def _id_kind(file: SourceFile, pieces: Sequence[Piece], options: Options) -> str
 
 
 def _first_objects(file: SourceFile, pieces: Sequence[Piece], options: Options) -> list[Mapping[str, Any]]:
-    """What the first lines hold, in which every column has to be once: a row may lack it, a file may not.
+    """The objects of the first lines, one of which has to have each column: a row may lack it, a file may not.
 
     Raises:
         BulkError: none of them has a column of texts.
@@ -227,7 +227,7 @@ def _require(file: SourceFile, column: str, columns: Sequence[str], options: Opt
 
 
 def _option_of(column: str, options: Options) -> str:
-    """What names a column on the command line."""
+    """The command line's option that names a column."""
     if column not in options.columns:
         return "--id"
     return "--text" if len(options.columns) == 1 else ("--query", "--document")[options.columns.index(column)]

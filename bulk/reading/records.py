@@ -31,6 +31,9 @@ class Ends:
     Args:
         quoted: line ends between double quotes belong to the record, as RFC 4180 has it for CSV. A quote inside of a
             quoted field is written twice, so that the number of quotes before a record's end is even.
+
+    Attributes:
+        open: whether the last block ended between quotes.
     """
 
     def __init__(self, *, quoted: bool) -> None:
@@ -44,7 +47,7 @@ class Ends:
         return self.positions(block).size
 
     def positions(self, block: bytes) -> Positions:
-        """The bytes after the ends of records in the next block."""
+        """Where records end in the next block: int64 [records], the offsets of the bytes after them."""
         letters = np.frombuffer(block, np.uint8)
         ends = np.flatnonzero(letters == LINE_END)
         if self._quoted:
@@ -56,7 +59,7 @@ class Ends:
 
 
 def split(data: bytes, kind: str) -> list[bytes]:
-    """The records of whole ones that follow each other, without their line ends."""
+    """The single records of data that ends with a whole one, without their line ends."""
     if kind == "csv" and b'"' in data:
         ends = [0, *Ends(quoted=True).positions(data).tolist()]
         if ends[-1] < len(data):
@@ -102,14 +105,14 @@ def csv_columns(first_record: bytes, shown_path: str) -> tuple[str, ...]:
 
 
 def csv_header(beginning: bytes, shown_path: str) -> tuple[tuple[str, ...], int]:
-    """The columns of a CSV file that begins so, and where its rows begin."""
+    """The columns of a CSV file, and the byte where its rows begin, from the file's beginning."""
     ends = Ends(quoted=True).positions(beginning)
     stop = int(ends[0]) if ends.size else len(beginning)
     return csv_columns(beginning[:stop].rstrip(b"\r\n"), shown_path), stop
 
 
 def decode_text(value: bytes) -> str:
-    """A text.
+    """A text from its bytes.
 
     Raises:
         RecordError: it is not UTF-8.
@@ -124,9 +127,9 @@ Reader = Callable[[bytes], Mapping[str, Any]]
 
 
 def reader_of(kind: str, columns: Sequence[str]) -> Reader:
-    """What makes values by column name of one record; raises RecordError for a record that has none.
+    """A function that reads the values of a record, by column name; it raises RecordError if there are none.
 
-    `columns`: of CSV files, those of the header; of text files, the one that a line is.
+    `columns`: those of a CSV file's header, or the one column of a text file, which has the lines.
     """
     if kind == "text":
         (line,) = columns
@@ -164,7 +167,7 @@ def blocks(stream: Any, at: int, size: int, block_bytes: int = BLOCK_BYTES) -> I
 
 
 def whole_records(parts: Iterable[bytes], kind: str) -> Iterator[tuple[bytes, int]]:
-    """The same bytes, cut anew where records end, and how many records those are."""
+    """The same bytes in other parts, which end where records end, and how many records each part has."""
     ends, rest = Ends(quoted=kind == "csv"), []
     for block in parts:
         positions = ends.positions(block)

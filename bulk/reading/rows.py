@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of a shard, in chunks: read in one process, and made into ids and texts in another."""
+"""The rows of a shard, in chunks: one process reads them, another one turns them into ids and texts."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Chunk:
     """Rows that follow each other, as they were read.
 
     Attributes:
-        file: number of the input.
-        first: number of the first row in the file.
+        file: index of the input.
+        first: index of the first row in the file.
         data: whole records of a text file, or columns of a parquet file by their names.
     """
 
@@ -41,11 +41,11 @@ class BadRow:
     """A row that got no result.
 
     Attributes:
-        file: number of the input.
-        row: its number in the file.
+        file: index of the input.
+        row: its index in the file.
         kind: the reason in a word or two, by which bad rows are counted.
-        reason: the same with what is particular to the row.
-        id: of the row, if it could be read.
+        reason: the same with the details of this row.
+        id: the row's id, if it could be read.
     """
 
     file: int
@@ -57,9 +57,9 @@ class BadRow:
 
 @dataclass(frozen=True)
 class ParsedRows:
-    """A chunk's rows: ids and texts of all of them, None at bad ones, which are named.
+    """A chunk's rows: ids and texts of all of them, where bad ones have None, and the list of bad ones.
 
-    `values` are those of the columns in Options.values, by row; none where there are no such columns.
+    `values` has those of the columns in Options.values, by row; it is empty if there are no such columns.
     """
 
     ids: list[int | str | None]
@@ -77,8 +77,8 @@ def read_chunks(manifest: Manifest, shard: Shard, groups: RowGroups) -> Iterator
         groups: reads parquet files; the same one for all shards of a worker.
 
     Raises:
-        BulkError: an input cannot be read, or has another content than when the manifest was made; raised when the
-            piece has been read, whose rows are then of no use.
+        BulkError: an input cannot be read, or its content has changed since the manifest was made. The latter is known
+            only after the piece has been read, whose rows are then of no use.
     """
     for piece in shard:
         rows, digest = 0, hashlib.sha256()
@@ -119,7 +119,7 @@ def _record_chunks(manifest: Manifest, piece: Piece, location: Location) -> Iter
 
 
 def parse(chunk: Chunk, manifest: Manifest) -> ParsedRows:
-    """Ids and texts of a chunk; rows that have none are named, and the others go on."""
+    """Ids and texts of a chunk; rows without them are listed as bad and do not stop the others."""
     file, options = manifest.inputs[chunk.file], manifest.options
     if file.format == PARQUET:
         columns = {name: _values(chunk.data.column(name)) for name in chunk.data.column_names}
@@ -193,7 +193,7 @@ def _utf8(value: str) -> bytes:
 
 
 def _values(column: Any) -> list[Any]:
-    """A column's values; strings as bytes, because they may not be UTF-8."""
+    """A column's values; strings as bytes, because they may be no valid UTF-8."""
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         column = column.cast(pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary())
     values: list[Any] = column.to_pylist()

@@ -28,7 +28,7 @@ from ..processes import die_with_parent
 from .rows import BadRow, Chunk, ParsedRows, parse
 
 Array = npt.NDArray[Any]
-CHUNKS_A_PROCESS = 3
+CHUNKS_A_PROCESS = 3  # under way at once, per process
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Tokens:
         seq_lens: tokens of each, int32 [B].
         columns: the model's inputs by the original's names, int32 [T], or [B] of those with a number per sequence;
             token types that are zeros are left out.
-        bad: the other rows.
+        bad: the rows without tokens, and why.
         cut: how many texts were longer than the model takes.
     """
 
@@ -57,8 +57,8 @@ class TextTokens:
     Args:
         manifest: which columns, which prompt, and how many tokens at most.
         tokenizer: the tokenizer.json, which has to be the manifest's.
-        inputs: the model's, which texts fill.
-        rows: of the model's table of ids.
+        inputs: the model's inputs that are made from texts.
+        rows: rows of the model's table of ids; None: not known.
     """
 
     def __init__(self, manifest: Manifest, tokenizer: Path, inputs: TextInputs, rows: int | None = None) -> None:
@@ -104,7 +104,7 @@ class TextTokens:
         )
 
     def _encode(self, good: list[tuple[int, Text]]) -> tuple[list[tuple[int, Text]], EncodedTexts, dict[int, str]]:
-        """Texts with their rows that have tokens, those tokens, and why others have none, by row."""
+        """The rows whose texts can be encoded, with these; their tokens; and why the others cannot, by row."""
         prompt = self._manifest.options.prompt
         texts = [add_prompt(text, prompt) if prompt else text for _, text in good]
         try:
@@ -123,7 +123,7 @@ class TextTokens:
             return error.reason
 
     def _values(self, parsed: ParsedRows, rows: Sequence[int]) -> tuple[dict[int, dict[str, Array]], dict[int, str]]:
-        """What the model reads of rows beside tokens, by row and input; and of others, why it does not take them."""
+        """Values of the inputs beside tokens, by row and input; and, by row, why the model does not take its values."""
         values, unfit = dict[int, dict[str, Array]](), dict[int, str]()
         for row in rows if self._inputs.others else ():
             value = self._read(parsed.values[row])
@@ -143,7 +143,7 @@ class TextTokens:
 
 
 def _number(value: Any) -> Any:
-    """A value as a number; files of text hold it in letters."""
+    """A value as a number; text files hold numbers as text."""
     if isinstance(value, bytes):
         value = value.decode()
     if not isinstance(value, str):
@@ -188,7 +188,7 @@ class TokenizerPool:
             process.join()
 
     def _ask(self, chunk: Chunk) -> Tokens:
-        """One thread's work: as many threads as processes, so that each finds one that is free."""
+        """Asks a free process for the tokens of a chunk; there is one, as there are as many threads as processes."""
         pipe = self._free.get()
         try:
             pipe.send(chunk)
@@ -215,6 +215,6 @@ def _main(pipe: Any, *settings: Any) -> None:
             chunk = pipe.recv()
             try:
                 answer: Tokens | str = tokens.read(chunk)
-            except Exception as error:  # whatever it is, somebody waits for an answer
+            except Exception as error:  # whatever it is: somebody waits for an answer
                 answer = f"{type(error).__name__}: {error}"
             pipe.send(answer)

@@ -51,7 +51,7 @@ class WorkerSpec:
         model: the plan or packed file.
         tokenizer: the tokenizer.json.
         tokenizers: processes that make tokens.
-        cpu_threads: of a run, for .onnx files.
+        cpu_threads: threads of a run, for .onnx files.
         runs: batches under way at once.
         allow_other_gpu: as for Session.
     """
@@ -72,7 +72,7 @@ class WorkerTotals(NamedTuple):
     Attributes:
         busy_s: seconds with a batch under way.
         span_s: seconds from the first batch to the end of the last one.
-        tokens_saved: that texts of a batch shared.
+        tokens_saved: tokens that were not computed because texts of a batch shared them.
     """
 
     busy_s: float = 0.0
@@ -82,7 +82,7 @@ class WorkerTotals(NamedTuple):
 
 @dataclass(frozen=True)
 class FinishedShard:
-    """A shard that is on the disk: what it holds, and what its worker has done until then."""
+    """A shard whose part is written: what it holds, and what its worker has done until then."""
 
     part: Part
     totals: WorkerTotals
@@ -106,10 +106,11 @@ class Worker:
 
     Args:
         spec: what is to be done, and with what.
-        on_batch: is told of every batch that has run, by the threads that run them: its shard, rows and tokens.
+        on_batch: is called after every batch with its shard, rows and tokens, by the thread that ran it.
 
     Raises:
-        BulkError: the output or the model is not the manifest's; padfree.runtime.SessionError: it cannot be opened.
+        BulkError: the output or the model is not the manifest's.
+        padfree.runtime.SessionError: the model cannot be opened.
     """
 
     def __init__(self, spec: WorkerSpec, on_batch: OnBatch = lambda _shard, _rows, _tokens: None) -> None:
@@ -146,7 +147,7 @@ class Worker:
             thread.start()
 
     def submit(self, shard: int) -> Future[FinishedShard]:
-        """Takes a shard; the future is done when its part is on the disk, or has what went wrong."""
+        """Takes a shard; the future is done when its part is written, or holds the error."""
         future: Future[FinishedShard] = Future()
         self._wanted_shards.put((shard, future))
         return future
@@ -244,7 +245,7 @@ class Worker:
             future.set_exception(error)
 
     def _divide(self, shard: _PreparedShard) -> tuple[Array, list[BadRow]]:
-        """Rows with numbers, and the bad ones of the shard in the order of the inputs."""
+        """The indices of rows with finite numbers, and the shard's bad rows in the order of the inputs."""
         finite = shard.head.finite()
         good = np.flatnonzero(finite)
         if len(good) == len(finite):
@@ -265,7 +266,7 @@ class Worker:
 
 
 def _take_rows(rows: Mapping[str, Array], which: Any) -> dict[str, Array]:
-    """Some of the rows of every input that has one per sequence."""
+    """Chosen rows of every input that has one per sequence."""
     return {name: values[which] for name, values in rows.items()}
 
 
