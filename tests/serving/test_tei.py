@@ -244,7 +244,9 @@ def test_routes_that_are_not_there_are_told_those_that_are(embedder: Server) -> 
 def test_kinds_of_values_are_named(embedder: Server) -> None:
     for inputs, kind in (({"a": 1}, "an object"), (3, "a number"), (None, "null")):
         assert post(embedder, "/embed", inputs=inputs)[1]["error"].startswith(f"'inputs' is {kind}, allowed: ")
-        assert post(embedder, "/rerank", query="a", texts=inputs)[1]["error"].startswith(f"'texts' is {kind}, allowed: ")
+        assert post(embedder, "/rerank", query="a", texts=inputs)[1]["error"].startswith(
+            f"'texts' is {kind}, allowed: "
+        )
     unknown = post(embedder, "/embed", inputs="a", prompt_name="answer")[1]
     assert unknown["error"] == "'prompt_name': prompt 'answer', the model's are query, document; choose one of them"
 
