@@ -83,8 +83,8 @@ def measure_texts(
     Args:
         path: .txt, .jsonl, .csv or .parquet, as for `padfree run`.
         model: the model's file, beside which its tokenizer may lie.
-        metadata: what it says of texts.
-        tokenizer: a tokenizer.json instead of that.
+        metadata: the model's own.
+        tokenizer: a tokenizer.json to use instead of that one.
         longest: most tokens that the model takes; None: any number.
 
     Raises:

@@ -61,7 +61,7 @@ def _flock(output: Location) -> Iterator[Check]:
         _sign(handle, path, output.shown_path)
         yield lambda: None
     finally:
-        path.unlink(missing_ok=True)  # while it is held: who has opened it meanwhile finds that it is gone
+        path.unlink(missing_ok=True)  # while it is held: a driver that has opened it meanwhile finds that it is gone
         os.close(handle)
 
 
@@ -90,7 +90,7 @@ def _lock_file(path: Path, shown_path: str) -> int:
 
 
 def _sign(handle: int, path: Path, shown_path: str) -> None:
-    """Writes who has the lock into it.
+    """Writes its holder into the lock.
 
     Raises:
         BulkError: there is no room.

@@ -149,7 +149,7 @@ class Manifest:
 
     @cached_property
     def rows(self) -> int:
-        """Of all inputs."""
+        """Rows of all inputs."""
         return sum(file.rows for file in self.inputs)
 
     @cached_property

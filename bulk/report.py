@@ -67,11 +67,11 @@ class Report:
 
     @property
     def tokens_a_second(self) -> float:
-        """Of this run."""
+        """Tokens per second of this run."""
         return self.tokens_now / self.seconds if self.seconds else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The fields, for JSON."""
         return {**asdict(self), "tokens_a_second": self.tokens_a_second}
 
 

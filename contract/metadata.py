@@ -208,7 +208,7 @@ class Metadata:
 
     @cached_property
     def shared_inputs(self) -> tuple[str, ...]:
-        """Those of them that the model has once for a whole batch, by name."""
+        """The names of the inputs of sequences that the model takes once for a whole batch."""
         return tuple(item.name for item in self.sequence_inputs() if item.shared)
 
     @property

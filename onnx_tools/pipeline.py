@@ -136,7 +136,7 @@ def _lengths_in(graph: gs.Graph) -> list[str]:
 
 
 def _with_lengths(result: PassedGraph, lengths: LengthsInput, interface: str) -> PassedGraph:
-    """The same with the original's input of lengths instead of the mask, which the padded interface has."""
+    """The result with the original's input of lengths in place of the padded interface's mask."""
     if interface != "padded":
         return replace(result, lengths=lengths)
     take_lengths(result.graph, lengths)
@@ -159,7 +159,7 @@ def _pack(graph: gs.Graph, model: Model, options: GraphOptions) -> PassedGraph:
 
 
 def _with_output_names(result: PassedGraph, model: ModelProto) -> PassedGraph:
-    """The same with the original's names of outputs, where the import gave them others."""
+    """The result with the original's names of outputs, if the import changed them."""
     if not name_outputs(result.graph, model):
         return result
     tidy(result.graph)

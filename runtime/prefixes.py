@@ -205,7 +205,7 @@ class _Node(NamedTuple):
         return self._replace(loose=self.loose + other.loose, families=self.families + other.families)
 
     def with_family(self) -> _Node:
-        """With one more family, of loose sequences and those that save less in a family below, if it saves more."""
+        """The node with one more family if that saves more: of loose sequences and of those that save less below."""
         if self.depth < LEAST_PREFIX:
             return self
         staying = [family for family in self.families if family.savings >= len(family.members) * self.depth]
@@ -218,7 +218,7 @@ class _Node(NamedTuple):
 
 
 def _common(columns: Sequence[TokenArray], one: tuple[int, int], other: tuple[int, int]) -> int:
-    """With how many equal tokens two sequences begin."""
+    """The number of equal tokens with which two sequences begin."""
     most = min(one[1] - one[0], other[1] - other[0])
     for column in columns:
         differs = column[one[0] : one[0] + most] != column[other[0] : other[0] + most]

@@ -118,7 +118,7 @@ def as_int32(value: Any, name: str, width: int | None = None) -> Int32Array:
 def _packed_column(
     value: Any, name: str, width: int | None, kinds: tuple[str, str], expectation: str
 ) -> npt.NDArray[Any]:
-    """An array [T], or [T, width] where there is a width, of numbers of some kinds, with what is said of others."""
+    """An array [T], or [T, width] if there is a width, of numbers of some kinds; `expectation` is for messages."""
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -135,9 +135,9 @@ def _packed_column(
 
 
 def pack_lists(rows: list[Any]) -> Column | None:
-    """Lists of integers as int32 [T]: one pass over the values, which takes a third of what an array a list does.
+    """Lists of integers as int32 [T]: one pass over the values, which takes a third of the time of one array per list.
 
-    None where there is anything else: then every row is looked at by itself, and an error names the one that is wrong.
+    None if there is anything else: then every row is checked by itself, and an error names the wrong one.
     """
     # Truth values are integers to `struct`, and none to NumPy where a list has nothing else.
     if len(rows) == 1:  # single requests are asked for most often, and this is most of their time

@@ -60,7 +60,7 @@ class WordPieces:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> WordPieces | None:
-        """For a tokenizer of BERT's kind; None for others, and for those whose samples differ."""
+        """The table for a tokenizer of BERT's kind; None for others, and for those whose samples differ."""
         settings = json.loads(tokenizer.to_str())
         normalizer, cutter = settings["normalizer"] or {}, settings["pre_tokenizer"] or {}
         kinds = (normalizer.get("type"), cutter.get("type"), settings["model"].get("type"))

@@ -64,7 +64,7 @@ class LookUpResult:
 
     @classmethod
     def of_rows(cls, rows: Sequence[IdRow | None]) -> LookUpResult:
-        """Of ids and types of every row; None: there are none here."""
+        """The result from ids and types of every row; None for rows that were left out."""
         counts = np.array([LEFT_OUT if row is None else len(row[0]) for row in rows], np.int32)
         present = [row for row in rows if row is not None]
         total = sum(len(ids) for ids, _ in present)
@@ -84,7 +84,7 @@ class LookUpResult:
         return LookUpResult(self.ids[stays], self.types[stays], np.where(rows, np.int32(LEFT_OUT), self.counts))
 
     def complete(self, rows: Sequence[IdRow]) -> LookUpResult:
-        """With ids and types for the rows of `rows_left`, in their order."""
+        """The result with ids and types for the rows of `rows_left`, given in their order."""
         starts = [0, *accumulate(np.maximum(self.counts, 0).tolist())]
         completions = dict(zip(self.rows_left, rows, strict=True))
         every = [

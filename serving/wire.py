@@ -84,7 +84,7 @@ def pack_infer(ticket: int, request: Infer) -> bytes:
 
 
 def unpack_infer(payload: memoryview, inputs: int, of_sequences: int = 0) -> Infer:
-    """The same; the model has so many token inputs, and so many with a number per sequence."""
+    """The request in a frame; the model has `inputs` token inputs and `of_sequences` with a number per sequence."""
     seconds, sequences, client, shares = _INFER.unpack_from(payload)
     numbers = np.frombuffer(payload, np.int32, offset=_INFER.size)
     end = numbers.size - sequences * of_sequences

@@ -34,7 +34,7 @@ def print_engine_check(metadata: Mapping[str, Any]) -> None:
 
 
 def engine_check_line(metadata: Mapping[str, Any]) -> str:
-    """The same in one line: the largest error and the smallest cosine of any output."""
+    """The engine's check in one line: the largest error and the smallest cosine of any output."""
     check = metadata.get("check")
     if check is None:
         return "the engine's answers were not checked"

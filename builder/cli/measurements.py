@@ -32,7 +32,7 @@ def print_measured(engine: Mapping[str, Any]) -> None:
 
 
 def measured_lines(engine: Mapping[str, Any]) -> list[Line]:
-    """The same in one line; none where nothing was timed."""
+    """The measurements in one line; no line if nothing was timed."""
     entry = engine.get("measured")
     if entry is None:
         return []

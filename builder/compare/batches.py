@@ -56,7 +56,7 @@ class ComparedBatch:
         return [row[is_token] for row, is_token in zip(self.feeds[name], self.mask, strict=True)]
 
     def request(self, original: Original) -> dict[str, list[Array]]:
-        """Its valid tokens, and what is said of its sequences, as Session.run takes them."""
+        """The valid tokens and the values of sequences, as Session.run takes them."""
         tokens = {item.name: self.rows(item.name) for item in original.tokens}
         count = len(self.mask)
         return tokens | {
@@ -75,7 +75,7 @@ class ComparedBatch:
         return replace(self, name=f"{self.name}, request {sequence} alone", feeds=feeds, mask=mask)
 
     def right_padded(self, original: Original) -> ComparedBatch:
-        """The same valid tokens with all padding at the right."""
+        """The batch of the same valid tokens with all padding at the right."""
         return make_batch(f"{self.name}, right-padded", self.request(original), original)
 
 

@@ -49,7 +49,7 @@ class Input:
     shared: bool = False
 
     def shape(self, *grid: int) -> tuple[int, ...]:
-        """Its shape in a batch of this grid, B and S."""
+        """The input's shape in a batch of this grid, B and S."""
         return (*(() if self.shared else grid[:1] if self.of_sequences else grid), *self.trailing_shape)
 
 
@@ -216,7 +216,7 @@ def _unread_inputs(model: onnx.ModelProto, own_metadata: Metadata) -> tuple[Inpu
 
 
 def _inputs(types: Mapping[str, str], items: Iterable[InputInfo], *, of_sequences: bool = False) -> tuple[Input, ...]:
-    """Those of the original's inputs, given with their types, that some of a rewritten model's are, in its order."""
+    """The original's inputs that `items` of a rewritten model stand for, in the original's order; `types` by name."""
     inputs_by_name = {item.original_name: item for item in items}
     return tuple(
         Input(

@@ -29,12 +29,12 @@ class Heads:
 
     @property
     def width(self) -> int:
-        """Of all queries of a token."""
+        """Columns of all queries of a token."""
         return self.queries * self.size
 
     @property
     def key_width(self) -> int:
-        """Of all keys of a token, and of all values."""
+        """Columns of all keys of a token, and of all values."""
         return self.keys * self.size
 
 

@@ -71,7 +71,7 @@ class Rotary:
 
     @classmethod
     def of(cls, graph: EncoderGraph, frequencies: Frequencies) -> Rotary:
-        """Those of positions 0 to S - 1; none beyond the longest sequence that the frequencies hold for."""
+        """The rotations of positions 0 to S - 1, up to the longest sequence that the frequencies hold for."""
         with graph.scope("rotary"):
             numbers = graph.positions()
             if frequencies.longest is None:

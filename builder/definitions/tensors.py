@@ -81,11 +81,11 @@ class Weight:
         return replace(self, name=f"{self.name}/transposed", shape=self.shape[::-1], is_transposed=True)
 
     def shift(self, number: float) -> Weight:
-        """With a number added to all."""
+        """The weight with a number added to all of its elements."""
         return replace(self, name=f"{self.name}/{number:+g}", plus=number)
 
     def with_delta(self, name: str, left: Weight, right: Weight, scale: float) -> Weight:
-        """With left @ right * scale added; `name` tells it from the weight without."""
+        """The weight with left @ right * scale added; `name` tells it from the plain one."""
         return replace(self, name=f"{self.name}/{name}", delta=LowRank(left, right, scale))
 
     def files(self) -> set[Path]:

@@ -213,4 +213,4 @@ def _line(item: TimedChoice, requests: tuple[TimedRequest, ...]) -> str:
 
 
 def _say_nothing(_line: str) -> None:
-    """What is said of a model was said before the first engine."""
+    """Drops what is said about the model, as it was said before the first engine."""

@@ -37,5 +37,5 @@ def remove_model(file: Path) -> None:
 
 
 def size_of_model(file: Path) -> int:
-    """Its bytes, weights included."""
+    """The bytes of a model's files, weights included."""
     return sum(part.stat().st_size for part in file.parent.glob(f"{file.name}*"))

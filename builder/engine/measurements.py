@@ -27,7 +27,7 @@ class TimedRequest:
 
     @property
     def text(self) -> str:
-        """In words."""
+        """The request in words."""
         count, tokens = len(self.seq_lens), sum(self.seq_lens)
         return f"{count} sequences of {tokens} tokens in all" if count > 1 else f"one text of {tokens} tokens"
 

@@ -54,7 +54,7 @@ class Runner(Protocol):
     """Runs the graph of a case."""
 
     def run(self, graph: CaseGraph, model: onnx.ModelProto) -> Ran:
-        """Its outputs, and how long the checked operators took."""
+        """The outputs of a case, and how long the checked operators took."""
 
 
 class RunFailedError(Exception):

@@ -222,7 +222,7 @@ class CaseGraph:
         }
 
     def _attention_flops(self, values: Attributes) -> float:
-        """Of an attention node, without those for keys outside of a window."""
+        """The operations of an attention node, without those on keys outside of a window."""
         left, right = int(values["window_left"]), int(values["window_right"])
         most = math.inf if left < 0 else 1 + left + right
         keys = sum(min(length, most) * length for length in self.lengths)

@@ -21,7 +21,7 @@ _CHANGES = ("position_bias", "s_aux", "softcap")  # arguments of attention that 
 
 
 def any_varlen(setup: Setup) -> Contender:
-    """With PyTorch's variable-length attention, compiled, plain and in a CUDA graph."""
+    """The model with PyTorch's variable-length attention, compiled, plain and in a CUDA graph."""
     return packed_contender(setup, varlen_attention, packed_forward, tries_first=True)
 
 

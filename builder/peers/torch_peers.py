@@ -59,7 +59,7 @@ def inputs(setup: Setup) -> dict[str, Any]:
 
 
 def answers_of(setup: Setup, result: Mapping[str, Any], *, packed: bool = False) -> Answers:
-    """Those outputs of a model that the original has, too, by name; `packed`: tokens' rows come without padding.
+    """The outputs that a model shares with the original, by name; `packed`: rows of tokens have no padding.
 
     Raises:
         UnavailableError: it has none of them.
@@ -173,7 +173,7 @@ def _gemms(torch: Any, x: Any, weights: list[Any], results: Any) -> list[Callabl
 
 
 def _e4m3_gemms(torch: Any, x: Any, weights: list[Any]) -> list[Callable[[], object]]:
-    """The same in e4m3, results in the type of x; factors and weights are rounded beforehand."""
+    """The GEMMs in e4m3, with results in the type of x; x and the weights are rounded beforehand."""
     e4m3, one = torch.float8_e4m3fn, torch.ones((), device=x.device, dtype=torch.float32)
     rows = [weight.t().contiguous().to(e4m3).t() for weight in weights]  # cuBLASLt wants [K,N] by columns
     multiply = partial(torch._scaled_mm, scale_a=one, scale_b=one, out_dtype=x.dtype, use_fast_accum=True)

@@ -16,12 +16,12 @@ from .torch_peers import answers_of, load, torch_module, ways_of
 
 
 def varlen(setup: Setup) -> Contender:
-    """With variable-length FlashAttention, plain and in a CUDA graph."""
+    """The model with variable-length FlashAttention, plain and in a CUDA graph."""
     return packed_contender(setup, varlen_attention, _written_anew)
 
 
 def flex(setup: Setup) -> Contender:
-    """With flex_attention, whose block masks are made beforehand, plain and in a CUDA graph."""
+    """The model with flex_attention, whose block masks are made beforehand, plain and in a CUDA graph."""
     return packed_contender(setup, flex_attention, _written_anew)
 
 

@@ -74,7 +74,7 @@ class Needs:
         return self.backend == "python" or self.has_python_texts
 
     def to_dict(self) -> dict[str, Any]:
-        """For the manifest."""
+        """The fields, for the manifest."""
         return asdict(self)
 
     @staticmethod

@@ -22,7 +22,7 @@ WHY = {
 
 
 def find_needed(backends: Collection[str]) -> list[Path]:
-    """Those that a server with these backends loads, beside libpadfree.so.
+    """The libraries that a server with these backends loads beside libpadfree.so.
 
     Raises:
         BuildError: as `find`.

@@ -188,7 +188,7 @@ def _compare(actual: torch.Tensor, expected: torch.Tensor, metadata: Metadata, p
 
 
 def _difference(actual: torch.Tensor, expected: torch.Tensor, arithmetic: str) -> str:
-    """In what answers differ, for a message; "" where they are close."""
+    """How answers differ, for a message; "" if they are close."""
     if arithmetic in EIGHT_BITS and expected.ndim > 1 and expected.shape[-1] >= FEW_NUMBERS:
         cosine = float(torch.nn.functional.cosine_similarity(actual.double(), expected.double(), dim=-1).min())
         return (

@@ -219,7 +219,7 @@ class Module(torch.nn.Module):  # type: ignore[misc]
 
 
 def _token_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the keywords of a model's call those that are token inputs.
+    """The token inputs among the keywords of a model's call.
 
     Raises:
         SessionError: one asks for what a plan does not do.

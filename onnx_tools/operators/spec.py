@@ -158,7 +158,7 @@ class OperatorSpec:
 
     @functools.cached_property
     def engine_options(self) -> Mapping[str, AttributeValue]:
-        """Those of them that every node of an engine has."""
+        """The `outside_engines` attributes that every node of an engine has."""
         later_names = {spec.name for spec in self.attributes if spec.is_later}
         return {name: value for name, value in self.outside_engines.items() if name not in later_names}
 

@@ -106,7 +106,10 @@ def fetch(model: Model, precision: str, tensors: Sequence[str], feeds: Feeds) ->
 def fetch_each(
     model: Model, precision: str, tensors: Sequence[str], feeds: Feeds, *, at_once: int
 ) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """The same by name, as they come: a large model runs once, part by part, others for `at_once` tensors each time."""
+    """Like fetch, but gives name and values of each tensor as they come.
+
+    A large model runs once, part by part; others run once for every `at_once` tensors.
+    """
     runs = _runnable(model, precision)
     there = {value.name for value in runs.proto.graph.output}
     runs.proto.graph.output.extend(ValueInfoProto(name=name) for name in tensors if name not in there)

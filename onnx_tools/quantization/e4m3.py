@@ -41,7 +41,7 @@ def round_values(values: Floats) -> Floats:
 
 
 def narrow(values: Floats) -> Bytes:
-    """The same as e4m3. NaN stays NaN."""
+    """The values in e4m3, clipped to its range. NaN stays NaN."""
     return np.clip(values, np.float32(-LARGEST), np.float32(LARGEST)).astype(E4M3)
 
 

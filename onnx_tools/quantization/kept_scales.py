@@ -124,7 +124,7 @@ def _distances(a: Floats, b: Floats) -> Floats:
 
 
 def _nearest(a: Floats, b: Floats) -> npt.NDArray[np.int64]:
-    """For each row of a the place of the nearest row of b, -1 where none is near."""
+    """For each row of a the index of the nearest row of b; -1 if none is near."""
     result = np.full(len(a), -1)
     for start in range(0, len(a), _ROWS_AT_ONCE):
         distances = _distances(a[start : start + _ROWS_AT_ONCE], b)

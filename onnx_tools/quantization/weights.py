@@ -56,7 +56,7 @@ class QuantizedWeights:
         self._cache[weight.name, scale.key] = quantized
 
     def quantize(self, values: Floats, scale: TensorScale) -> QuantizedWeight:
-        """The same of finite numbers [K,N], which are not kept."""
+        """The weight of finite numbers [K,N], which is not kept."""
         rows = values.T if scale.factors is None else values.T * scale.factors
         return QuantizedWeight(*self._format.quantized_rows(np.ascontiguousarray(rows)))
 

@@ -65,7 +65,7 @@ class Stretches:
         return name in self._makers and name not in self._outputs
 
     def in_order(self, names: Iterable[str]) -> list[str]:
-        """Those of the tensors that the graph makes, in the order in which it makes them."""
+        """The names of tensors that the graph makes, in the order in which it makes them; others are left out."""
         return sorted((name for name in names if self.makes(name)), key=self._makers.__getitem__)
 
     def cuts(self, start: str) -> list[Cut]:

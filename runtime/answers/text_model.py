@@ -117,7 +117,7 @@ class TextModel:
 
     @property
     def info(self) -> contract.TextInfo:
-        """What the model's folder said of texts."""
+        """What the model's folder says about texts."""
         return self._reader.info
 
     @advise

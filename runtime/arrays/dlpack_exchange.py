@@ -49,7 +49,7 @@ class Exchange:
         return Tensor(address, kind, index, type_name(*element), sizes, steps)
 
     def describe_bare(self, array: Any) -> Bare | None:
-        """The same as plain numbers, which takes two thirds of the time."""
+        """Like describe, as plain numbers: takes two thirds of the time."""
         buffer = _TensorBuffer()
         try:
             if self._describe(id(array), ctypes.addressof(buffer)):

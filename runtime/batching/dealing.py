@@ -56,7 +56,7 @@ def snake(lengths: npt.ArrayLike, workers: int) -> list[IntArray]:
 
 
 def even_out(parts: Sequence[IntArray], lengths: npt.ArrayLike) -> list[IntArray]:
-    """Swaps sequences between who has most work and who has least, as long as that brings these closer.
+    """Swaps sequences between the parts with the most and the least work, as long as that brings them closer.
 
     After a snake of few sequences the work still differs by some per cent, which a swap or two remove. Work is counted
     in whole numbers: sums of fractions may round differently on another processor, which would then swap others.

@@ -25,11 +25,11 @@ class Line(Protocol[EntryT_co]):
 
     @property
     def sequences(self) -> int:
-        """Of all requests."""
+        """Sequences of all requests."""
 
     @property
     def tokens(self) -> int:
-        """Of all requests."""
+        """Tokens of all requests."""
 
     def in_order(self, order: str | None) -> Iterator[tuple[EntryT_co, Waiting]]:
         """The requests by a key, the least first, and equal keys by arrival; None: all by arrival."""
@@ -47,12 +47,12 @@ class ListedLine:
 
     @property
     def sequences(self) -> int:
-        """Of all requests."""
+        """Sequences of all requests."""
         return sum(request.sequences for request in self._waiting)
 
     @property
     def tokens(self) -> int:
-        """Of all requests."""
+        """Tokens of all requests."""
         return sum(request.length for request in self._waiting)
 
     def in_order(self, order: str | None) -> Iterator[tuple[int, Waiting]]:
@@ -147,7 +147,7 @@ class _Order(Generic[EntryT]):
         return heap[0][0] if heap else math.inf
 
     def __iter__(self) -> Iterator[EntryT]:
-        """In growing order; the heap is a tree, whose nodes are looked at when those above them have been."""
+        """The entries in growing order: the heap is a tree, of which a node is visited after the one above it."""
         self.least()
         heap = self._heap
         border: list[tuple[tuple[float, int, EntryT], int]] = [(heap[0], 0)] if heap else []

@@ -85,7 +85,7 @@ class FairShare(LinePolicy):
         return {**orders_of(None, self.max_delay_s, self.costs), TURN: lambda request: request.turn}
 
     def first(self, line: Line[EntryT]) -> list[tuple[EntryT, Waiting]]:
-        """Those whose turn is next, as many as fit the budget."""
+        """The requests whose turn is next, as many as fit the budget."""
         return first_run(line.in_order(TURN), self.budget)
 
 

@@ -67,12 +67,12 @@ class LinePolicy:
         raise NotImplementedError
 
     def look(self, line: Line[EntryT], now_s: float) -> tuple[list[tuple[EntryT, Waiting]], float]:
-        """Those among whom the next run is chosen; without any, when to ask again."""
+        """The requests among which the next run is chosen; and, if there are none, when to ask again."""
         start = start_s(line, self.budget, self.max_delay_s)
         return ([], start) if start > now_s else (self.first(line), start)
 
     def first(self, line: Line[EntryT]) -> list[tuple[EntryT, Waiting]]:
-        """Those among whom a run that starts now is chosen."""
+        """The requests among which a run that starts now is chosen."""
         raise NotImplementedError
 
     def pick(self, seen: Sequence[Waiting], now_s: float) -> Sequence[int]:

@@ -61,7 +61,7 @@ class RequestQueue(Generic[RequestT]):
         self._sooner = threading.Condition(self._lock)  # something is due before _due_s
         self._due_s = math.inf
         self._version = 0  # of the entries and of _closed
-        self._sleeps = False  # who asks the policy waits for another version
+        self._sleeps = False  # the thread that asks the policy waits for another version
         orders = {} if self._line_policy is None else dict(self._line_policy.orders)
         self._line = IndexedLine[RequestT]({**orders, LATEST: partial(latest_start_s, costs=policy.costs)})
         self._turns = Turns() if TURN in orders else None
@@ -187,7 +187,7 @@ class RequestQueue(Generic[RequestT]):
             return self._remove([*self._late, *self._line])
 
     def _look(self, now_s: float) -> tuple[list[tuple[RequestT, Waiting]], float]:
-        """Those among whom the policy chooses; without any, when to ask it again."""
+        """The requests among which the policy chooses; and, if there are none, when to ask it again."""
         if not self._line.requests:
             return [], math.inf
         if self._line_policy is None:

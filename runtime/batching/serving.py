@@ -149,7 +149,7 @@ class Server:
                 answers = self._answers(part)
             except Exception as error:
                 if len(part) > 1:
-                    # Every second one, not neighbours: who sends one bad request often sends more.
+                    # Every second one, not neighbours: a client that sends one bad request often sends more.
                     parts += [part[1::2], part[::2]]
                     continue
                 self._fail(part[0], error)

@@ -85,7 +85,7 @@ def require(device: Device, library: Path | None = None) -> None:
 
 
 def require_for(gpu: str, compute_capability: str, library: Path | None = None) -> None:
-    """The same of a GPU elsewhere, which a plan's metadata names.
+    """Like require, for a GPU of another machine, which a plan's metadata names.
 
     Raises:
         SessionError: as require.

@@ -54,7 +54,7 @@ class Ready:
 
     @staticmethod
     def of(placement: Placement, arena: Arena, engine: Engine) -> Ready:
-        """For an engine's runs on an arena."""
+        """The placement with what the engine's runs on this arena need."""
         return Ready(placement, StagingBuffers(arena, placement), views_of(engine.metadata, placement))
 
 

@@ -25,7 +25,7 @@ Trim = Callable[[OutputInfo, Shape], Shape]
 
 
 def whole(_output: OutputInfo, shape: Shape) -> Shape:
-    """Of runs in exactly the shapes that came: nothing belongs to filler."""
+    """The shape of outputs without filler: those of runs in exactly the shapes that came."""
     return shape
 
 

@@ -18,7 +18,7 @@ from .staging import DeviceFeeds, device_inputs, in_place, wait_for_inputs
 
 
 class Lane:
-    """An engine on one arena. One caller at a time: who has borrowed the arena."""
+    """An engine on one arena; used by one caller at a time, the one that has borrowed the arena."""
 
     def __init__(
         self,

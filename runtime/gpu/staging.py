@@ -22,7 +22,7 @@ INPUT_ALIGNMENT = 256  # TensorRT asks for it, of every tensor's address
 
 
 def device_inputs(feeds: DeviceFeeds) -> dict[str, DeviceInput]:
-    """Those inputs that are on the device."""
+    """The inputs that are on the device."""
     return {name: feed for name, feed in feeds.items() if isinstance(feed, DeviceInput)}
 
 

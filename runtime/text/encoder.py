@@ -49,7 +49,7 @@ class EncodedTexts:
 
     @classmethod
     def of_ids(cls, rows: Sequence[Sequence[int]]) -> EncodedTexts:
-        """Of ids that the caller has; OverflowError where one has more than 32 bits."""
+        """The tokens for a caller's own ids. Raises OverflowError for ids of more than 32 bits."""
         seq_lens = np.fromiter(map(len, rows), np.int32, len(rows))
         ids = np.fromiter(chain.from_iterable(rows), np.int32, int(seq_lens.sum()))
         return cls(ids, np.zeros_like(ids), seq_lens, np.zeros(len(rows), np.bool_))

@@ -89,7 +89,7 @@ class TokenizerModel:
     def _answers(self, texts_of_requests: list[Texts | Failure]) -> list[Reply]:
         try:
             return self._tokenizer.answer(texts_of_requests)
-        except Exception as error:  # who has a sender must be answered through it
+        except Exception as error:  # requests with a sender must be answered through it
             return [Failure(f"the texts could not be tokenised: {error!r}", is_refusal=False)] * len(texts_of_requests)
 
     def finalize(self) -> None:

@@ -66,7 +66,7 @@ class Report:
     date: str = ""
 
     def with_name(self, file: Path, name: Path) -> Report:
-        """The same, with what the user gave in place of the temporary file that was made of it."""
+        """The report with the user's own path instead of the temporary file that was made from it."""
         new_report: Report = _rename(self, {str(file): str(name), file.name: name.name or str(name)})
         return new_report
 
@@ -98,7 +98,7 @@ def _now() -> str:
 
 
 def _difference(runner: RunnerReport) -> str:
-    """That a runner differs, and the most telling of what is known of why."""
+    """The sentence that a runner differs, with the most telling of the known causes."""
     causes = list(runner.causes)
     first = None if runner.bisection is None else runner.bisection.first
     if runner.bisection is not None and first is not None:

@@ -41,7 +41,7 @@ class Distances:
 
     @staticmethod
     def of(graph: EncoderGraph, rows: str, buckets: Integers, span: int, scale: float) -> Distances:
-        """Those for distances from -N to N, whose buckets are given; the table has 2 * `span` rows."""
+        """The embeddings of distances from -N to N, whose buckets are given; the table has 2 * `span` rows."""
         after, ahead = (
             by_distance(graph, np.clip(sign * buckets + span, 0, 2 * span - 1), len(buckets) // 2) for sign in (1, -1)
         )
@@ -50,7 +50,7 @@ class Distances:
 
 @dataclass(frozen=True)
 class Version:
-    """In what the versions of DeBERTa differ.
+    """The differences between the versions of DeBERTa.
 
     Attributes:
         vocabulary, layers: defaults of sizes.

@@ -38,7 +38,7 @@ class _HeadNorms:
 
     @property
     def heads(self) -> tuple[int, int]:
-        """Those of Q and of K."""
+        """The numbers of heads of Q and of K."""
         return int(self.node.attrs["num_heads"]), int(self.node.attrs["num_kv_heads"])
 
 

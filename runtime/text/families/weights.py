@@ -200,7 +200,7 @@ def _sentinels(settings: Settings, tokens: Sequence[Any]) -> Sequence[Any]:
 
 
 def _masks(settings: Settings, _: Sequence[Any]) -> Sequence[Any]:
-    """Those of Pegasus, which its vocabulary begins with."""
+    """The mask tokens with which Pegasus' vocabulary begins."""
     return ["<mask_1>", *(f"<unk_{number}>" for number in range(2, settings.count("offset", 103)))]
 
 
