@@ -53,7 +53,7 @@ class TextOptions:
             them anyway, as their folder says.
         model: the model's file.
         prompt: the name of one of the prompts that the model keeps.
-        watch: is called with the number of texts, for what is told of every portion of them: its texts and tokens.
+        watch: called with the number of texts; gives a function to call after every portion, with its texts and tokens.
     """
 
     tokenizer: Path | None = None

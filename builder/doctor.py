@@ -27,7 +27,7 @@ ENGINES = "build and run engines"
 """The use that needs a GPU, its driver, TensorRT and the plugin library."""
 NVIDIA_SMI_TIMEOUT_S = 20
 OLDEST_DRIVERS = MappingProxyType({12: "525 or newer (570 for Blackwell)", 13: "580 or newer"})
-"""Of NVIDIA's drivers for Linux, by the major version of the CUDA toolkit that compiled the library."""
+"""The oldest usable drivers for Linux, by the major version of the CUDA toolkit that compiled the library."""
 HEADER_FOLDERS = ("/usr/include", "/usr/local/include", "/usr/local/tensorrt/include", "/opt/tensorrt/include")
 NOT_FROM_HERE = "import sys; sys.path[:1] == [''] and sys.path.pop(0); "
 """With `-c`, Python imports from the current folder first, where a user's own numpy.py may lie. `-I` would drop

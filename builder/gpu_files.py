@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 DEVICE_FILES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
-"""Of NVIDIA's driver, and of Windows' for Linux in WSL; containers see them if they were given a GPU."""
+"""Files of NVIDIA's driver, and of Windows' driver for Linux in WSL; containers see them if they were given a GPU."""
 
 
 def no_gpu() -> str:

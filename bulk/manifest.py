@@ -181,7 +181,7 @@ class Manifest:
                 del content["options"][name]
         for piece in (piece for shard in content["shards"] for piece in shard):
             if not piece["digests"]:
-                del piece["digests"]  # as it was before there were any: parts of then are parts of now
+                del piece["digests"]  # as before there were digests, so that older parts stay valid
         return content
 
 

@@ -13,7 +13,7 @@ from .request import OutputRows, RaggedBatch
 from .session import Session
 
 CHUNK_TOKENS = 1 << 18
-"""Of a chunk on a GPU: enough runs for each to begin before the one before it has ended."""
+"""Tokens of a chunk on a GPU: enough runs for each to begin before the previous one has ended."""
 CPU_CHUNK_TOKENS = 4096
 """On a CPU: chunks of 16,384 tokens take 2 per cent less of its time, and those of 2,048 8 per cent more."""
 OnChunk = Callable[[int, int], object]

@@ -234,7 +234,7 @@ def _pays(seq_lens: Int32Array, families: Sequence[Siblings], costs: Costs | Non
     if costs is None:
         return savings >= max(LEAST_SAVED, LEAST_PART_SAVED * int(lengths.sum()))
     squares = int((lengths**2).sum())
-    # Of a member with n tokens after p others, attention is n^2 + 2 n p of (n + p)^2; what p^2 it lacks, one has.
+    # A member with n tokens after p shared ones takes n^2 + 2 n p of (n + p)^2; its p^2 is computed once per family.
     squares_saved = sum(family.savings * family.length for family in families)
     tokens, count = int(lengths.sum()), lengths.size
     alone, together = costs.mixed_seconds(

@@ -161,7 +161,7 @@ class Session(Closing):
         """Runs batches that each fit; results one batch after the other."""
         if len(parts) == 1:
             started = self._start(parts[0], options)
-            assert started is not None  # it is patient
+            assert started is not None  # None only if not patient
             try:
                 return split_outputs(started.outputs, parts[0], self._metadata)  # while the run goes on
             finally:
@@ -264,11 +264,11 @@ class Session(Closing):
         try:
             for part in parts:
                 run = self._start(part, options, patient=before is None)
-                if run is None and before is not None:  # who holds a context must not wait for another one
+                if run is None and before is not None:  # a thread that holds a context must not wait for another one
                     last_run, before = before, None
                     last_run.wait()
                     run = self._start(part, options)
-                assert run is not None  # it was patient
+                assert run is not None  # None only if not patient
                 earlier, before = before, run
                 if earlier is not None:
                     earlier.wait()

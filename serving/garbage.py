@@ -14,4 +14,4 @@ def leave_out_what_stays() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.collect()  # of nothing: Python waits for a quarter of what the last one left
+    gc.collect()  # of nothing, because Python compares new objects with those that the last collection left

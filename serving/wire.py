@@ -136,7 +136,7 @@ class Frames:
                 break
             end = start + size
             spans.append((kind, ticket, start, end))
-        whole = memoryview(bytes(buffer[:end]))  # of its own, for arrays will be parts of it
+        whole = memoryview(bytes(buffer[:end]))  # a copy, because arrays will be views of it
         del buffer[:end]
         for kind, ticket, start, stop in spans:
             yield Frame(kind, ticket, whole[start:stop])

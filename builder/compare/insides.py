@@ -27,7 +27,10 @@ FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 class Inside(Protocol):
     """A rewritten model that gives its intermediate tensors.
 
-    graph: its nodes, padfree's among them. tensors: the names that may be asked for. chunk: how many at a time.
+    Attributes:
+        graph: the model's nodes, padfree's among them.
+        tensors: the names of the tensors that may be asked for.
+        chunk: how many may be asked for at a time.
     """
 
     graph: GraphProto

@@ -55,7 +55,7 @@ ModelSource: TypeAlias = str | Path | onnx.ModelProto | FolderModel
 _FAILURE, _IN_FILE = 3, 4
 """Exit codes of that process: its answer is an error; the model is too large for a message and lies in a file."""
 _NICENESS = 5
-"""Of that process while TensorRT builds, as the user waits for TensorRT."""
+"""The niceness of that process while TensorRT builds, because the user waits for TensorRT."""
 _LENGTH = struct.Struct("<q")
 _KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 36)}
 """Makes glibc reuse freed memory instead of giving it back, as new memory costs a page fault every 4 KB. Not for large

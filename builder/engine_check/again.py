@@ -24,8 +24,10 @@ Array = npt.NDArray[Any]
 class Repetition:
     """One output of one batch, compared with what the plan keeps of it.
 
-    relative: for the kept numbers, the length of the difference in parts of their own; for whole numbers, the part that
-        differs. same_bits: whether all numbers are those of the machine that built the plan.
+    Attributes:
+        relative: for the kept numbers, the norm of the difference relative to their own; for whole numbers, the
+            fraction that differs.
+        same_bits: whether all numbers are those of the machine that built the plan.
     """
 
     batch: str

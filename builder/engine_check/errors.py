@@ -28,8 +28,9 @@ MANY_COLUMNS = 16
 class Bound:
     """What is refused, by compare's Tolerance: a row's `relative` error above it, a sequence's `cosine` below it.
 
-    equal: of integers, the part that must be the same; a class may change where two scores are as good as equal.
-    typical: the largest error of a batch's median row; None: not known.
+    Attributes:
+        equal: the fraction of integers that must be the same; a class may change if two scores are nearly equal.
+        typical: the largest error of a batch's median row; None: not known.
     """
 
     relative: float

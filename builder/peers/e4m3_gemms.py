@@ -21,7 +21,7 @@ from padfree.onnx_tools.quantization import LARGEST, MARGIN, Feeds, activation_s
 from ..errors import BuildError
 
 MULTIPLE = 16
-"""Of K and N, which GEMMs in e4m3 need."""
+"""What K and N of GEMMs in e4m3 must be multiples of."""
 _E4M3 = TensorProto.FLOAT8E4M3FN
 _STEM = "e4m3_products"
 _LEAST_HALF = np.finfo(np.float16).smallest_subnormal

@@ -15,7 +15,7 @@ from ..manifest import Manifest, Options, Piece
 from .checked_file import CheckedFile, column_ranges
 
 CHUNK_ROWS = 1024
-"""Of a table that is read, at most: what one process makes tokens of at a time."""
+"""The most rows of a table that is read: as many as one process tokenises at a time."""
 
 
 class RowGroups:
@@ -31,7 +31,7 @@ class RowGroups:
         self._group: tuple[int, int] | None = None
         self._next = 0  # row of the group that the next batch begins with
         self._batches: Iterator[Any] = iter(())
-        self._rest: Any = None  # of a batch that the last piece had the beginning of
+        self._rest: Any = None  # of a batch whose beginning belonged to the last piece
 
     def tables(self, manifest: Manifest, piece: Piece) -> Iterator[Any]:
         """The rows of a piece in tables, fewer rows than it names where the file has no more.

@@ -43,7 +43,7 @@ PROBES = (
 CLOSE = {"fp32": 1e-3, "fp16": 0.02, "bf16": 0.05, FP8: 0.2, INT8: 0.2}
 """How far answers may lie from the original's, as a fraction of its largest, by the plan's arithmetic."""
 LEAST_COSINE = 0.97
-"""Of every vector to the original's, in fp8, whose rounding is too much for CLOSE: what `padfree compare` asks for."""
+"""The least cosine of a vector to the original's in fp8, which rounds too much for CLOSE; as in `padfree compare`."""
 FEW_NUMBERS = 16
 """A row with fewer numbers holds scores, whose cosine says nothing."""
 SMALL = 0.05

@@ -14,7 +14,7 @@ from padfree.runtime.texts import IDS, TYPES
 from tokenizers import Tokenizer
 
 CHARACTERS_A_RUN = 1 << 15
-"""Of texts that are tokenised together: the GPU works on one part while the host tokenises the next."""
+"""Characters of texts that are tokenised together: the GPU works on one part while the host tokenises the next."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ _FED_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _INLINED_BYTES = 1 << 26
 """The most bytes of weights inside a message that is inlined, which copies it."""
 _MOST_THREADS = 16
-"""Of each part of a model: dozens of parts have threads of their own, and systems limit the threads of a process."""
+"""The most threads of each part of a model: dozens of parts have their own, and systems limit a process's threads."""
 SILENT = 4  # for onnxruntime's log: errors come as exceptions, too
 
 

@@ -13,7 +13,7 @@ from .e4m3 import LEAST_SCALE, MOST_SCALE, Bytes, Floats
 LARGEST = 127.0
 _LEAST_WEIGHT_SCALE = np.float32(2.0**-100)
 _LEAST_PART = 2.0**-10
-"""Of the largest column: factors of columns with smaller numbers are those of such a column."""
+"""Columns with numbers below this fraction of the largest column's get the factor of a column at that fraction."""
 
 
 def activation_scale(largest: float, margin: float) -> float:

@@ -14,7 +14,7 @@ from ..request import OutputRows, RaggedBatch
 RUN_S = 0.1
 """A run takes no more tokens than the model computes in this time: a short request waits for the run under way."""
 LEAST_TOKENS, MOST_TOKENS = 256, 1 << 15
-"""Of a run, where the model is slow, and where it sets no limit."""
+"""Tokens of a run: at least, if the model is slow; at most, if it sets no limit."""
 REPEATS = 2
 """Runs of every size; the first may have to allocate memory and load kernels."""
 

@@ -20,13 +20,13 @@ SPARE_CLIENTS = 64
 
 
 class Turns:
-    """The clock, and what each client has had. Who calls it holds a lock."""
+    """The clock, and what each client has had. Callers hold a lock."""
 
     def __init__(self) -> None:
         self._clock = 0.0
         self._ends: dict[Hashable, float] = {}  # the turn of each client's last request
         self._waiting: Counter[Hashable] = Counter()
-        self._tokens: Counter[Hashable] = Counter()  # that wait
+        self._tokens: Counter[Hashable] = Counter()  # tokens that wait
         self._shares: dict[Hashable, int] = {}
         self._all_shares = 0
 

@@ -105,7 +105,7 @@ class TensorRTBackend:
             stream: the caller's stream: inputs are read, and results on the device are there, in its order.
         """
         started = self.start(feeds, on_device=on_device, stream=stream)
-        assert started is not None  # it is patient
+        assert started is not None  # None only if not patient
         started.wait()
         return started.outputs
 

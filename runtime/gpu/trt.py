@@ -17,7 +17,7 @@ VERSION_PARTS = 3  # 10.15.1.29 and 10.15.1.30 run each other's plans
 MAX_ERRORS_KEPT = 50
 
 _log = logging.getLogger("padfree.tensorrt")
-_loggers: list[tuple[Any, Any]] = []  # of every module that TensorRT was imported as, which is one but in tests
+_loggers: list[tuple[Any, Any]] = []  # one for each imported TensorRT module; only tests have several
 
 
 def import_tensorrt() -> Any:

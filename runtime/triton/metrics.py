@@ -132,7 +132,7 @@ class Metrics(Counters):
         bucket = self._family(BUCKETS, "Requests whose call took no longer than le seconds", "COUNTER")
         self._buckets = [bucket(le=str(bound)) for bound in BOUNDS_S] + [bucket(le="+Inf")]
         self._in_bucket = [0] * len(self._buckets)
-        self._last_totals = (0.0, 0.0, 0.0)  # by the gauges; new ones begin so
+        self._last_totals = (0.0, 0.0, 0.0)  # as the gauges show; new gauges begin with these
 
     def count_run(self, batch: RaggedBatch) -> None:
         """Counts one run."""

@@ -22,7 +22,7 @@ from .texts import Texts, in_parts
 from .vectors import Floats, floats
 
 STRATEGIES = ("simple", "none")
-"""Of Hugging Face's `aggregation_strategy`: words that belong together are one, or every word is by itself."""
+"""Values of Hugging Face's `aggregation_strategy`: words that belong together are joined, or every word is separate."""
 
 ToJson = Callable[[TaggedSpan], dict[str, Any]]
 
