@@ -74,7 +74,7 @@ def calibration_batches(calibration: Calibration, metadata: Metadata, model: Pat
 
     Args:
         calibration: the file, and what makes tokens of texts.
-        metadata: of the rewritten model.
+        metadata: the rewritten model's.
         model: the file beside which its tokenizer lies.
 
     Raises:

@@ -31,7 +31,7 @@ def text_of(record: Record, info: TextInfo | None, path: Path, number: int) -> T
         record: what the line holds: an object, or a list of texts.
         info: what the model's folder said.
         path: the file, for messages.
-        number: of the line.
+        number: the line's number, for messages.
 
     Raises:
         BuildError: no text, or no pair where the model scores pairs.

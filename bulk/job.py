@@ -42,13 +42,13 @@ class Request:
         inputs: files, folders, URIs.
         output: the folder of the result.
         model: the plan or packed file.
-        columns: of the text, or of the two texts of a pair; None: of pairs, as the inputs spell them.
-        id_column: None: rows are numbered.
+        columns: those of the text, or of the two texts of a pair; None: those of pairs, as the inputs spell them.
+        id_column: the column of ids; None: rows are numbered.
         head: the model's output.
         tokenizer: the tokenizer.json.
         prompt: the name of one of the model's prompts.
         max_length: most tokens of a text or pair.
-        dtype: of the result.
+        dtype: the result's type.
         max_text_bytes: larger texts are bad rows.
         shard_rows: rows of a shard.
         max_tokens: tokens of a batch.
@@ -84,7 +84,7 @@ class Running:
 
     Attributes:
         tokenizers: processes of each worker that make tokens.
-        cpu_threads: of a run, for .onnx files.
+        cpu_threads: threads of a run, for .onnx files.
         runs: batches of a worker under way at once.
         allow_other_gpu: as for Session.
     """

@@ -88,11 +88,11 @@ class Options:
     Attributes:
         task: one of padfree.runtime.text.tasks.TASKS, or TOKENS.
         head: the model's output.
-        columns: of the text, or of the two texts of a pair.
+        columns: those of the text, or of the two texts of a pair.
         id_column: None: rows are numbered through all inputs.
         prompt: what is put in front of every text.
         max_length: most tokens of a text or pair; longer ones are cut.
-        dtype: of the result, one of DTYPES.
+        dtype: the result's, one of DTYPES.
         max_text_bytes: larger texts are bad rows.
         shard_rows: rows of a shard, about.
         max_tokens: tokens of a batch; None: no limit.
@@ -134,7 +134,7 @@ class Manifest:
     Attributes:
         model: the files.
         options: what was asked for.
-        id_type: of the result, one of ID_TYPES.
+        id_type: the result's, one of ID_TYPES.
         inputs: in the order of their rows' numbers.
         shards: each makes a file.
     """

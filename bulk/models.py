@@ -48,7 +48,7 @@ def read_checked_tokenizer(recorded_model: Model, file: Path, rows: int | None) 
     Args:
         recorded_model: what the manifest says.
         file: the tokenizer.json; what lies beside it counts too.
-        rows: of the model's table of ids.
+        rows: rows of the model's table of ids; None: not known.
 
     Raises:
         BulkError: another tokenizer. padfree.runtime.SessionError: none.

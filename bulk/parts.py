@@ -30,9 +30,9 @@ class Part:
 
     Attributes:
         manifest: its digest.
-        shard: number.
+        shard: its number.
         texts: rows with a result.
-        tokens: of these.
+        tokens: tokens of these.
         cut: texts that lost their ends.
         bad: rows without a result by the kind of reason.
     """

@@ -21,9 +21,9 @@ class WorkerReport:
     """One worker's share in this run.
 
     Attributes:
-        name: of the worker.
-        tokens: of the texts that it did.
-        tokens_a_second: of these, from its first batch to its last.
+        name: the worker's.
+        tokens: tokens of the texts that it did.
+        tokens_a_second: its rate from its first batch to its last.
         idle: share of that time without a batch under way; None where it did nothing.
     """
 
@@ -38,16 +38,16 @@ class Report:
     """The whole result, and what this run did of it.
 
     Attributes:
-        texts: with a result.
-        tokens: of these.
+        texts: rows with a result.
+        tokens: tokens of these.
         cut: texts that lost their ends.
         bad: rows without a result, by the kind of reason.
-        shards: how many.
-        shards_found: done by earlier runs.
-        seconds: of this run's work, from the first shard dealt to the last one done.
+        shards: how many there are.
+        shards_found: how many were done by earlier runs.
+        seconds: this run's time, from the first shard dealt to the last one done.
         texts_now: texts that this run did.
         tokens_now: tokens of these.
-        tokens_saved: of these, how many were computed once for texts that begin alike, instead of for each.
+        tokens_saved: how many of these were not computed, because texts that begin alike share them.
         workers: who did them.
         losses: workers that ended by themselves and were started anew.
     """
@@ -82,7 +82,7 @@ def report_of(manifest: Manifest, outcome: Outcome, earlier: frozenset[int], nam
         manifest: what was to be done.
         outcome: what the driver saw.
         earlier: shards that earlier runs did.
-        names: of the workers.
+        names: the workers'.
     """
     parts = outcome.parts
     now = [part for shard, part in parts.items() if shard not in earlier]

@@ -42,13 +42,13 @@ class QuantizationInfo:
     """A model whose GEMMs are in 8 bits.
 
     Attributes:
-        type: of numbers, "e4m3" or "int8".
+        type: the type of numbers, "e4m3" or "int8".
         margin: room above the largest numbers of the calibration data; None where the scales are those of the file
             that was quantised before.
         tokens: how many tokens the calibration data had.
         layers: GEMMs in that type.
         kept_gemms: the other GEMMs, with the reasons.
-        share: of the multiplications of all GEMMs of tokens, the part in 8 bits; None in files of earlier versions.
+        share: the fraction in 8 bits of the multiplications of all GEMMs of tokens; None in files of earlier versions.
         cosines: by output, the mean over sequences of the cosine to the model in half precision.
     """
 

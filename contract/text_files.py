@@ -25,7 +25,7 @@ def read_text(
         path: the file.
         error: makes what is raised where it cannot be read.
         advice: what helps, unless the system's reason has an advice of its own.
-        encoding: of the file.
+        encoding: the file's.
         missing: what stands for a file that does not exist; None: such a file cannot be read.
     """
     try:

@@ -41,7 +41,7 @@ class OnnxBackend:
 
     Args:
         path: the file.
-        threads: of a run; 0: onnxruntime's choice.
+        threads: the threads of a run; 0: onnxruntime's choice.
     """
 
     metadata: Metadata

@@ -28,7 +28,7 @@ class Column(NamedTuple):
     """A token input's values of all sequences.
 
     Attributes:
-        lengths: of every sequence.
+        lengths: tokens of every sequence.
         packed: int32 [T]; None where `rows` are still to be packed.
         rows: arrays of any type of integers, or of floats, one per sequence.
     """

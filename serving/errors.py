@@ -15,7 +15,7 @@ class ApiError(Exception):
     """A request that is answered with an error.
 
     Attributes:
-        status: of the HTTP response.
+        status: the HTTP response's.
         kind: one of TEI's.
         label: what /metrics counts the failure as.
         retry_after_s: seconds until another try is worthwhile; None where that is not known.

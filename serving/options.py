@@ -64,7 +64,7 @@ class ServeOptions:
         drain_seconds: how long after the first signal /health says that the server ends, while it takes requests.
         access_log: where a line of JSON per request goes: a file, or "-" for stdout; None: nowhere.
         docs: whether /docs and /openapi.json describe the routes.
-        limits: of requests.
+        limits: what requests may take.
     """
 
     host: str = "127.0.0.1"

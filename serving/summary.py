@@ -38,7 +38,7 @@ def summary(
 
     Args:
         served_model: the model.
-        metadata: of its file.
+        metadata: its file's.
         options: where and how.
         budget: what one run takes.
         tokens_a_second: what was measured; None: nothing.

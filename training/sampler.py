@@ -41,7 +41,7 @@ class BalancedBatchSampler:
         lengths: tokens of every row of the dataset, [N].
         batch_size: rows of one rank's batch.
         replicas: ranks, the processes that train together.
-        seed: of the order of rows; the same on all ranks.
+        seed: for the order of rows; the same on all ranks.
         shuffle: in another order every epoch; otherwise in that of the dataset.
         drop_last: drop a last step that is not full.
 
@@ -138,7 +138,7 @@ class RankBatches:
     """The batches of one rank, whole: nobody may divide them again.
 
     Args:
-        sampler: of all ranks; it has the epoch.
+        sampler: the one for all ranks, which has the epoch.
         rank: from 0 on.
 
     Raises:
@@ -181,7 +181,7 @@ class JoinedBatches:
     """The batches of all ranks of a step as one, to be cut into equal parts in the order of ranks.
 
     Args:
-        sampler: of all ranks; it has the epoch.
+        sampler: the one for all ranks, which has the epoch.
     """
 
     def __init__(self, sampler: BalancedBatchSampler) -> None:

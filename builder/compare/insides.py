@@ -59,13 +59,13 @@ class CpuInside:
 
 
 class EngineInside:
-    """Engines of a packed model that give other tensors as outputs: one build a chunk, kept for the next batch.
+    """Engines of a packed model that give other tensors as outputs: one build per chunk, kept for the next batch.
 
     What TensorRT would fuse across a tensor that is an output, it does not fuse here.
 
     Args:
         model: rewritten, as the engine is built from it.
-        precision: of the model.
+        precision: the model's.
         build: makes the file that Session runs from a model with more outputs.
         device: CUDA device.
     """

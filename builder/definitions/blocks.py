@@ -20,10 +20,10 @@ class LayerSizes:
 
     Attributes:
         width: E.
-        heads: of the attention.
+        heads: attention heads and their size.
         inner: width of the feed-forward network.
         active: its activation.
-        epsilon: of the norms.
+        epsilon: the norms'.
     """
 
     width: int

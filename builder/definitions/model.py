@@ -86,7 +86,7 @@ class DefinedModel:
     """A whole model, of which no weight is read yet.
 
     Attributes:
-        name: of the definition.
+        name: the definition's.
         graph: all nodes.
         outputs: its outputs, as `EncoderGraph.to_model` takes them.
         is_own: whether its definition's `is_own` holds for this model.

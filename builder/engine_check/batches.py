@@ -78,11 +78,11 @@ def make_batches(
     And one long sequence, where the profile allows it, and sequences that share a prefix, where the model does.
 
     Args:
-        metadata: of the rewritten model.
+        metadata: the rewritten model's.
         profile: what the engine takes in one run.
         most_tokens: of a batch, however much the profile allows.
         most_long: of the batch with the long sequence.
-        seed: of the tokens.
+        seed: for the tokens.
     """
     rng = np.random.default_rng(seed)
     most = min(most_tokens, profile.max_tokens)

@@ -29,7 +29,7 @@ def compare_command(
     Args:
         model: what the engine was built from.
         origin: what that was made from, as words of a command, with their options; None: users know `model`.
-        metadata: of the rewritten model.
+        metadata: the rewritten model's.
         options: how the engine was built.
     """
     look = ["--runners", "trt", "--bisect", *(["--device", str(options.device)] if options.device else [])]

@@ -41,8 +41,8 @@ class HubRepository:
     Attributes:
         name: owner and name.
         revision_asked: the branch, tag or commit that was asked for; "" for none.
-        folder: of the commit, whose name is the commit's hash.
-        sizes: its files, and how many bytes they have, None where that is not known.
+        folder: the commit's, named by its hash.
+        sizes: its files and their bytes; None if not known.
         is_reached: whether the hub listed the files; otherwise they are those in the cache.
     """
 

@@ -111,8 +111,8 @@ class CaseGraph:
 
     Args:
         kind: "fp32", "fp16", "bf16", "int32" where there are none, or "fp8" and "int8" for fp16 with rows of 8 bits.
-        lengths: of the sequences, with FILLER tokens after them.
-        interface: of the metadata, "packed" or "padded".
+        lengths: tokens of the sequences, which FILLER tokens follow.
+        interface: that of the metadata, "packed" or "padded".
     """
 
     kind: str

@@ -20,7 +20,7 @@ def make_report(results: Sequence[CaseResult], environment: Mapping[str, Any], v
     """The report of one GPU: what it is, what ran on it, counts by state, and every case.
 
     Args:
-        results: of all cases.
+        results: one for each case.
         environment: "gpu" and "tensorrt", as the worker tells them.
         version: padfree's.
     """

@@ -20,7 +20,7 @@ def check_data(tensors: Iterable[TensorProto], where: str, weights: Weights) -> 
     Data in other files is left to `read_external_data`.
 
     Args:
-        tensors: of a model.
+        tensors: a model's.
         where: what messages call the model.
         weights: holds what the messages do not.
 

@@ -28,7 +28,7 @@ class Spread:
         node: the name of the node's first output.
         position: position among the node's inputs.
         like: the other tensor, which is there before the node.
-        axis: of `like`; from the end where it is below 0, and then not the last one.
+        axis: an axis of `like`; below 0 it counts from the end, and is not the last one then.
         trailing_axes: the number of axes after the rows.
     """
 

@@ -35,8 +35,8 @@ def packed_interface(
     Nodes that stay padded read the new inputs unpacked, right-padded to the longest sequence.
 
     Args:
-        graph: of the padded interface, with a boundary.
-        analysis: of the graph.
+        graph: has the padded interface, and a boundary.
+        analysis: the graph's.
         fillers: by input, the value that its padded slots must hold; 0 for inputs that are not in it.
         unread_names: inputs to remove.
 

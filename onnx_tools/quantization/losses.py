@@ -55,10 +55,10 @@ def measure_losses(
         model: the model of the GEMMs in half precision, without function bodies.
         precision: its type.
         layers: the GEMMs, PadfreeLinear nodes.
-        scales: of the tensors that they multiply.
+        scales: those of the tensors that they multiply.
         weights: theirs, in 8 bits.
         feeds: one batch.
-        number_format: of the rounded factors.
+        number_format: the 8-bit type.
 
     A GEMM's result is its product, with the norm that it applies, but without the bias and the steps after it, which
     may hide or repeat a loss.

@@ -50,7 +50,7 @@ class Scale:
 
         Args:
             expected: [R, C].
-            actual: of the same shape.
+            actual: as `expected`, of the same shape.
             largest: largest number of the type that `actual` was computed in; sentinels beyond it may be cut off there.
         """
         a, b = expected.astype(np.float64), actual.astype(np.float64)
@@ -106,7 +106,7 @@ def largest_column_error(expected: Array, actual: Array, *, largest: float = np.
 
     Args:
         expected: [R, C].
-        actual: of the same shape.
+        actual: as `expected`, of the same shape.
         largest: largest number of the type that `actual` was computed in.
     """
     if not expected.size:
@@ -124,7 +124,7 @@ def typical_row_error(expected: Array, actual: Array, scale: Scale, *, largest: 
 
     Args:
         expected: [R, C].
-        actual: of the same shape.
+        actual: as `expected`, of the same shape.
         scale: the scale of the output's numbers.
         largest: largest number of the type that `actual` was computed in.
     """

@@ -57,7 +57,7 @@ def measure_costs(
         lengths: grid of lengths, growing; by default up to the longest that the session takes.
         batches: grid of sequences per run, growing from 1; by default up to the most that it takes.
         repeats: timed runs of a cell, of which the median is kept; None: 20, or 5 on a CPU.
-        seed: of the token ids.
+        seed: for the token ids.
         environment: more facts about the measurement to keep in the table, beside those that the session knows.
         on_run: is called after every run with its tokens, padding included.
 

@@ -35,7 +35,7 @@ class Speed:
     """What was measured.
 
     Attributes:
-        tokens_a_second: of all devices together; None where the sample does not run.
+        tokens_a_second: the rate of all devices together; None if the sample does not run.
         run_tokens: the most of a run.
     """
 

@@ -48,8 +48,8 @@ class TextRow:
     """Tokens of a text.
 
     Attributes:
-        ids: of its tokens.
-        types: of its tokens.
+        ids: its tokens' ids.
+        types: its tokens' types.
         cut: whether it was longer.
         ends_special: whether a special token ends it.
     """

@@ -67,7 +67,7 @@ class ServedModel:
         output: the output that answers it, with a row per text, or, for TOKENS and TAG, a row per token.
         pooling: how the output was made from rows of tokens; "" if that is not known.
         activated: whether scores are probabilities already; otherwise they are logits.
-        precision: of the model.
+        precision: the model's.
         tokenizer: the tokenizer.json.
         tokenizer_json: what that file held when it was checked: whoever makes tokens later takes these bytes, for the
             file may be another one by then.

@@ -77,7 +77,7 @@ def read_tokenizer_file(path: Path, settings: Path | None = None, rows: int | No
     Args:
         path: the file; where it has another name, it is taken to lie beside no settings of its own.
         settings: the folder with tokenizer_config.json and config.json (default: that of the file).
-        rows: of the model's table of ids, which limits the tokens that settings may add.
+        rows: rows of the model's table of ids, which limit the tokens that settings may add.
 
     Raises:
         SessionError: there is no such file, it holds no tokenizer, or a setting is one that padfree does not follow.

@@ -42,10 +42,10 @@ class Failure:
     """Why a request has no outputs.
 
     Attributes:
-        message: for its caller.
-        is_refusal: the request is at fault, not the run.
-        busy: there is too much to do, and the same request may be answered later.
-        cancelled: nobody waits for the answer any more.
+        message: what its caller is told.
+        is_refusal: whether the request is at fault, not the run.
+        busy: whether too much waits, so that the same request may be answered later.
+        cancelled: whether nobody waits for the answer any more.
     """
 
     message: str

@@ -35,7 +35,7 @@ class Operation:
 
     Attributes:
         summary: what it does.
-        fields: of the body, by name.
+        fields: those of the body, by name.
         required_fields: names of those that must be there.
         answer: schema of the answer.
         example: a body that the server answers.

@@ -63,7 +63,7 @@ class FrontEnd:
         max_batch_tokens: what one run of the model takes.
         group: the most that small requests of one moment make together.
         at: its row of counters.
-        threads: of the tokenizers library.
+        threads: how many the tokenizers library uses.
     """
 
     served_model: ServedModel

@@ -81,8 +81,8 @@ def find_departure(
 
     Args:
         original: the reference.
-        inside: of the rewritten model.
-        metadata: what it says about itself.
+        inside: the rewritten model, which gives its intermediate tensors.
+        metadata: the rewritten model's.
         batch: one on which outputs differ tells most.
         tolerance: for every tensor; as for outputs.
         outcome_passed: the outputs agree. Then no tensor is blamed: some are more sensitive than the outputs.

@@ -84,7 +84,7 @@ def embed(
         sizes: those of its layers.
         kinds: how many token types there are; 0 for none.
         vocabulary: the default of vocab_size.
-        width: of the embeddings, where it is not that of the layers.
+        width: the embeddings', if it differs from that of the layers.
         positions: chooses rows of a table of positions; None where the model has no table.
         rows: the default of max_position_embeddings.
         norm: its name.
@@ -166,7 +166,7 @@ def word_head(
     The weights of `words` are the head's own where the file has them, otherwise the embeddings'.
 
     Args:
-        prefix: of the head's tensors; those of `words` have names of their own, or the bias is named "bias".
+        prefix: how names of the head's tensors begin; `words` has names of its own, or its bias is named "bias".
         dense: a layer's name.
         norm: a layer's name.
         words: a layer's name.
@@ -174,7 +174,7 @@ def word_head(
         active: the activation, or the default of `active_key`.
         active_key: the entry that names the activation; "" for none.
         is_narrow: whether embeddings, and so the head, have a width of their own.
-        epsilon: of the norm; None: what layer_norm_eps says.
+        epsilon: the norm's; None: what layer_norm_eps says.
     """
 
     def write(writing: Writing, encoded: EncoderRows) -> Outputs:

@@ -35,7 +35,7 @@ class Defaults:
         vocabulary, width, inner, layers, heads, positions: sizes.
         key_heads: None: as many as there are of queries.
         head_size: None: the width, shared by the heads.
-        epsilon: of the norms.
+        epsilon: the norms'.
         has_bias: whether queries, keys, values and the output have biases, where config.json has no entry for it.
         has_key_norms: whether heads of queries and keys have norms.
         window: how many tokens back a query sees; None for all.

@@ -74,9 +74,9 @@ class Facts:
         """Facts of a tensor whose elements are this one's.
 
         Args:
-            shape: of the tensor.
-            mapping: for every axis of this tensor, where along it an element of the other lies.
-            elements: of the other, where they are known.
+            shape: the new tensor's.
+            mapping: for every axis of this tensor, where along it an element of the new one lies.
+            elements: the new tensor's, if they are known.
         """
         return Facts(shape, self.dtype, remap(self.expr, mapping, shape), elements, self.constant)
 

@@ -188,8 +188,8 @@ def class_of(model_type: str | None, class_name: str | None) -> TokenizerClass:
     """The class of a folder's tokenizer.
 
     Args:
-        model_type: of config.json.
-        class_name: `tokenizer_class` of tokenizer_config.json, or else of config.json.
+        model_type: that of config.json.
+        class_name: the `tokenizer_class` of tokenizer_config.json, or else of config.json.
     """
     if model_type in SAVED_ALONE:
         return PLAIN

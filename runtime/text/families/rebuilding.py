@@ -28,7 +28,7 @@ def rebuild(family: Family, settings: Settings, tokenizer_json: TokenizerJson) -
 
     Args:
         family: one that `tokenizer_json` fits.
-        settings: of the folder.
+        settings: the folder's.
         tokenizer_json: its tokenizer.json.
     """
     from tokenizers import Tokenizer
