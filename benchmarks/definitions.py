@@ -32,7 +32,7 @@ With 3.5 as there, GTE's 12 layers multiply roundings: transformers' own answers
 are 0.01 now.
 """
 MIXING_GAIN = 0.3
-"""Of projections behind attention, so that Jina's 24 layers do not make all tokens alike."""
+"""The gain of projections after attention, chosen so that Jina's 24 layers do not make all tokens alike."""
 _VOCABULARY = 30_528
 _GTE = {
     "model_type": "gte", "vocab_size": _VOCABULARY, "hidden_size": 768, "num_hidden_layers": 12,

@@ -125,7 +125,7 @@ class WordTable:
         """Tokens of rows of texts.
 
         Args:
-            texts: any; as many a row as there are gaps in the frame.
+            texts: any number of rows, each with as many texts as the frame has gaps.
             frame: ids before, between and after the texts of a row.
             most: tokens of a row: single texts lose their ends, pairs that are longer are left out.
         """

@@ -14,7 +14,7 @@ from .cases import Case, PositionTerms
 
 DEVICE = "cuda"
 LONGEST_DISTANCE = 512
-"""That of DeBERTa v3-base, for which all its logarithmic buckets are made."""
+"""The longest distance of DeBERTa v3-base, for which all its logarithmic buckets are made."""
 
 
 class UnsupportedError(Exception):

@@ -25,7 +25,7 @@ from .cases import Case, all_cases
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "h200" / "attention.jsonl"
 FLOP_PER_CLOCK, EXP_PER_CLOCK = 4096, 16
-"""For one multiprocessor (compute capability 9.0): dense fp16 products, and exponentials."""
+"""Operations of one multiprocessor (compute capability 9.0): dense fp16 products, and exponentials."""
 
 
 def records(cases: Sequence[Case], result: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -56,12 +56,12 @@ class Case:
 
     @property
     def name(self) -> str:
-        """For records and files."""
+        """The case's name in records and files."""
         return f"{self.model}, {self.batch} x {self.seq_len}, {self.precision}"
 
     @property
     def mean(self) -> float:
-        """Of the lengths; a batch of one sequence has no padding."""
+        """The mean length; a batch of one sequence has no padding."""
         return self.seq_len if self.batch == 1 else FILL * self.seq_len
 
 

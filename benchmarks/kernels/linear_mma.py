@@ -36,7 +36,7 @@ MAX_PARTS = 8
 PEAKS = (("fp16, sums in fp32", 16), ("fp16", 16), ("s8", 32), ("bf16, sums in fp32", 16))
 """What the library measures, with the depth of one instruction."""
 PEAK_LOOPS, PEAK_PRODUCTS, PEAK_WARPS = 4000, 16, 8
-"""Of each warp; of a loop; of each block (cutlass_sm80.cu)."""
+"""Loops of each warp, products of a loop, and warps of each block (cutlass_sm80.cu)."""
 
 
 def stream() -> ctypes.c_void_p:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a packed plan of padfree's (or one of --interface varseqlen) through TensorRT's C++ API and prints its outputs.
 //
-//   run_plan model.plan libpadfree.so 101,7,102 101,102      one argument a sequence: its ids
+//   run_plan model.plan libpadfree.so 101,7,102 101,102      one argument per sequence: its ids
 //   run_plan model.plan libpadfree.so --save FOLDER ...      also writes every output as FOLDER/<name>.bin
 //   run_plan model.plan libpadfree.so language=3,0 ...       an input with a row for every sequence: its numbers
 //

@@ -19,7 +19,7 @@ from tests.support.tiny_folders import read, write_reference
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 TOLERANCE = 1e-5
-"""Of numbers around 1 in float32: shared against unshared."""
+"""How far float32 numbers around 1 may differ between shared and unshared prefixes."""
 ALLOWED = {
     "qwen3": ["--pooling", "lasttoken", "--normalize"],
     "qwen2_wide": ["--pooling", "lasttoken"],

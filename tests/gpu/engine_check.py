@@ -4,7 +4,7 @@
 python -m tests.gpu.engine_check FOLDER '[{"source": ..., "name": ..., "interface": ..., "precision": ...}, ...]'
 
 It prints one line per engine. An engine may come with `proved`, digests of what right engines were made of: it is not
-built again if it would be made of the same. With one more argument, "onnxruntime", the rewritten files are checked in
+built again if it would be made of the same parts. With one more argument, "onnxruntime", the rewritten files are checked in
 onnxruntime instead, without a GPU and without engines.
 """
 
@@ -67,7 +67,7 @@ def _without_node_names(model: ModelProto) -> ModelProto:
 
 
 def error_of(name: str, pairs: list[tuple[np.ndarray, np.ndarray]], precision: str) -> float:
-    """The error of what was found against what is wanted. Raises AssertionError if it is too large."""
+    """The error of results, given as pairs with the expected ones. Raises AssertionError if it is too large."""
     exact = [(a.astype(np.float64), b.astype(np.float64)) for a, b in pairs]
     if precision == "fp32":
         return exports.assert_close(name, exact, TOLERANCES[precision], FLOOR)

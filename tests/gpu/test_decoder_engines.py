@@ -21,7 +21,7 @@ LAYERS = 3
 WORDS = 1000
 LENGTHS = ([512] * 4 + [1, 300, 77], [32], [3, 0, 5], [64, 65, 33, 2, 100])
 SMALLEST_COSINE = 0.999
-"""Of a token's results with those of the other engine; both round to 8 bits in every layer."""
+"""The least cosine of a token's results to the other engine's; both round to 8 bits in every layer."""
 KERNELS = {
     "qwen3-0.6b": {"PadfreeQkNormRotary": 0, "PadfreePostNorm": 0, "PadfreeLayerNorm": 2},
     "embedding-gemma": {"PadfreeQkNormRotary": LAYERS, "PadfreePostNorm": 2 * LAYERS, "PadfreeLayerNorm": 2},

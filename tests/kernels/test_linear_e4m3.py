@@ -35,13 +35,13 @@ SUM_ERROR = 1e-3
 """Error of sums of up to 1024 products, relative to their norm or largest: tensor cores add e4m3 products with about
 13 bits, truncated. Rounding x and W to e4m3 costs 3.7e-2 of the norm."""
 LONG_SUM_ERROR = 4e-3
-"""The same for sums of up to 4096 products, or sums much smaller than their terms."""
+"""The tolerance for sums of up to 4096 products, or sums much smaller than their terms."""
 HALF_STEP = 2.0**-4
 """Rounding to e4m3 changes a number by at most this part of it, or of 2^-6 for subnormal numbers."""
 ROUNDED_ALIKE = 0.97
 """The least share of results that are the truth's e4m3; the others were close to the midpoint of two."""
 COARSELY_ALIKE = 0.88
-"""The same for GELU with fp16 types, which is computed to 1e-3 (0.1 + |x|) (linear/activation.cuh)."""
+"""The tolerance for GELU with fp16 types, which is computed to 1e-3 (0.1 + |x|) (linear/activation.cuh)."""
 ROUNDING_EXCESS = 1.03
 """How much larger than those of the truth rounded to e4m3 the errors of e4m3 results may be, in norm."""
 

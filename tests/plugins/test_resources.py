@@ -20,11 +20,11 @@ from tests.support.machine_code import cuobjdump
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100", "sm_120")
-"""Of the library for all GPUs. 8.6 and 8.9 run the code for 8.0, where they need no e4m3."""
+"""The architectures in the library for all GPUs. 8.6 and 8.9 run the code for 8.0 if they need no e4m3."""
 NO_E4M3 = ("sm_90a", "sm_100")
 """mma.sync has none there: e4m3 is unpacked first."""
 REGISTERS = 65536
-"""Of a multiprocessor, since 7.0."""
+"""Registers of a multiprocessor, since compute capability 7.0."""
 GRANULARITY = 8
 """Registers of a thread are a multiple of it."""
 E4M3 = re.compile(r"MmaBytesI(6__half|13__nv_bfloat16)fE")
@@ -101,7 +101,7 @@ def too_many_registers(symbol: str, registers: int) -> bool:
 
 
 def kernels(library: Path) -> Iterator[Kernel]:
-    """Those of a library."""
+    """The kernels of a library."""
     program = cuobjdump()
     command, path = [str(program), "-res-usage", str(library)], {"PATH": str(program.parent)}
     text = subprocess.run(command, env=path, check=True, capture_output=True, text=True).stdout

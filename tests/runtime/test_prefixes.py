@@ -46,7 +46,7 @@ RAW = {
 METADATA = parse_metadata(RAW, "test")
 PLAIN = parse_metadata({**RAW, "inputs": [IDS, LENS]}, "test")
 TOLERANCE = 1e-5
-"""Of probabilities in float32: those of shared prefixes against those of whole sequences."""
+"""How far float32 probabilities may differ between shared prefixes and whole sequences."""
 
 
 def batch(sequences: Sequence[Sequence[int]]) -> RaggedBatch:

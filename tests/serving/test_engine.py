@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of the model's process, without processes: groups in, answers and refusals out, and the bytes between."""
+"""The engine of the model's process, tested in one process: groups, answers, refusals, and their bytes."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    found = Bench(write_model(tmp_path / "model.onnx"))
-    yield found
-    found.model.gate.set()
-    found.engine.close()
+    result = Bench(write_model(tmp_path / "model.onnx"))
+    yield result
+    result.model.gate.set()
+    result.engine.close()
 
 
 def test_groups_are_answered(bench: Bench) -> None:

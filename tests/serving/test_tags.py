@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Taggers: /tag and the root give what padfree.Model.tag gives, which its own tests compare with transformers."""
+"""Taggers: /tag and / answer as padfree.Model.tag, whose own tests compare it with transformers."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 ROWS, KEYS, WIDTH = 64, 128, 3
 """Query rows of a group, keys of a step, warpgroups of a block."""
 CAUSAL_SLICES = 16
-"""Into how many slices of alike costs the full parts of a sequence are divided at most, with causal attention."""
+"""The most slices of similar cost into which the full parts of a sequence are divided with causal attention."""
 WARPS = 16
-"""Of the block that makes the list."""
+"""Warps of the block that makes the list."""
 CLASSES = 256
 """Classes of cost; all tasks that cost more than the last class are treated alike when they are ordered."""
 MAX_MULTIPROCESSORS = 170

@@ -18,7 +18,7 @@ POOL_MODES = {"first": 0, "last": 1, "mean": 2, "max": 3}
 MMA = (-1, 0, 0, 0)
 """The tiling that selects the GEMM kernels for GPUs other than Hopper, with the tile that they choose."""
 MMA_TILES = [(-2 - number, 0, 0, 1) for number in range(8)]
-"""Those that select one of their tiles (plugins/linear/mma/menu.h)."""
+"""The tilings that select one of their tiles (plugins/linear/mma/menu.h)."""
 POOL_EACH = 4
 """The mode in which x has one row per sequence."""
 

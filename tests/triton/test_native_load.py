@@ -25,7 +25,7 @@ REQUESTS = 100_000
 CALLERS = 8
 ROUND_S = 5.0
 MOST_GROWTH = 16 << 20
-"""Of the server's memory after the first round, in bytes: its pools and the pages of its allocator."""
+"""How many bytes the server may grow after the first round: its pools and its allocator's pages."""
 
 
 def request_of(sequences: Sequences) -> bytes:

@@ -16,7 +16,7 @@ from padfree.builder.definitions.model import Definition, Writing
 from padfree.builder.definitions.tensors import Tensors, Weight
 
 NAMES = {"nomic_bert": "attn.Wqkv", "gte": "attention.qkv_proj"}
-"""For families that are told apart by their tensors: a part of a tensor's name."""
+"""A part of a tensor's name, for families that are told apart by their tensors."""
 TYPES = ("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "eurobert", "gemma3_text",
          "gte", "llama", "mistral", "modernbert", "mpnet", "nomic_bert", "qwen2", "qwen3", "roberta",
          "xlm-roberta")  # fmt: skip

@@ -30,7 +30,7 @@ BERT = tiny_folders.read("bert")
 
 
 def folder(path: Path, config: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]] = BERT.tensors) -> Path:
-    """Writes a BERT's folder with other entries; None leaves an entry out."""
+    """Writes a BERT's folder with some entries changed; None leaves an entry out."""
     result = {key: value for key, value in {**BERT.config, **config}.items() if value is not None}
     write_json(path / "config.json", result)
     write_tensors(path / "model.safetensors", {name: tiny_folders.draw(name, shape) for name, shape in tensors.items()})

@@ -83,7 +83,7 @@ def test_cuda_is_not_started_without_its_bindings(monkeypatch: pytest.MonkeyPatc
 
 
 def test_cuda_starts_in_a_thread_that_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors in that thread do not matter."""
+    """Errors in that thread are ignored."""
     started, may_go = list[tuple[int, str]](), threading.Event()
 
     def open_device(device: int) -> None:
@@ -192,7 +192,7 @@ def test_files_that_are_no_models(tmp_path: Path, capsys: Capture, content: byte
 def test_what_the_machine_lacks_is_said_before_a_model_is_rewritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    """Errors in the file are reported even earlier."""
+    """Errors in the file itself are reported even earlier."""
     model, broken = BERT, tmp_path / "broken.onnx"
     broken.write_bytes(model.read_bytes()[:100_000])
     missing = SessionError("TensorRT is not installed")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors in a reranker's folder or options are one line, which says what to do."""
+"""Errors in a reranker's folder or options are one line that says what to do."""
 
 from __future__ import annotations
 

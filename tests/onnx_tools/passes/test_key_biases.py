@@ -46,7 +46,7 @@ def _by_the_mask(b: PositionedBuilder) -> list[str]:
 
 
 def _by_the_mask_and_one(b: PositionedBuilder) -> list[str]:
-    """With an additional number per head and one per query, which have no effect."""
+    """Biases with another number per head and one per query, which have no effect."""
     line = b.op("Add", b.op("Mul", _count(b), b.constant(UPWARD)), b.weight(1, HEADS, 1, 1))
     return [b.op("Sub", line, b.op("Cast", b.steps(1), to=FLOAT)), _causal(b)]
 

@@ -39,7 +39,7 @@ def assert_same(model: ModelProto, rewritten: ModelProto, precision: str = "fp32
 
 
 def flags(model: ModelProto) -> list[set[str]]:
-    """For every PadfreeLinear, its flags without the prefix "has_"."""
+    """The flags of every PadfreeLinear, without the prefix "has_"."""
     return [
         {item.name.removeprefix("has_") for item in node.attribute if item.name.startswith("has_") and item.i}
         for node in model.graph.node
