@@ -4,7 +4,7 @@
 python -m tests.gpu.engine_check FOLDER '[{"source": ..., "name": ..., "interface": ..., "precision": ...}, ...]'
 
 It prints one line per engine. An engine may come with `proved`, digests of what right engines were made of: it is not
-built again if it would be made of the same parts. With one more argument, "onnxruntime", the rewritten files are checked in
+built again if it would be made of the same. With one more argument, "onnxruntime", it checks the rewritten files in
 onnxruntime instead, without a GPU and without engines.
 """
 
