@@ -10,4 +10,4 @@ class BulkError(ValueError):
 
 
 class IncompleteError(BulkError):
-    """A worker that lacks one of its own processes: it has to be started anew, and then its work can go on."""
+    """A worker that lacks one of its own processes: it has to be started again, and then its work can go on."""

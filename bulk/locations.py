@@ -107,7 +107,7 @@ class Location:
         return self._attempt("read", whole)
 
     def etag(self) -> str:
-        """What an object store says of a file's content; "" where there is no such thing."""
+        """What an object store says about a file's content; "" where there is no such thing."""
 
         def ask() -> str:
             with self.filesystem.open_input_stream(self.path) as stream:

@@ -16,7 +16,7 @@ from .manifest import Model
 
 
 def look(path: Path) -> tuple[Metadata, Budget]:
-    """What a plan or packed file says of itself, and what one run takes; needs no GPU.
+    """What a plan or packed file says about itself, and what one run takes; needs no GPU.
 
     Raises:
         padfree.runtime.SessionError: it is damaged or missing.
@@ -29,7 +29,7 @@ def look(path: Path) -> tuple[Metadata, Budget]:
 
 
 def identify(path: Path, tokenizer: bytes) -> Model:
-    """What the manifest says of the model's file, and of what its tokenizer's file held."""
+    """What the manifest says about the model's file, and about what its tokenizer's file held."""
     return Model(path.name, _file_digest(path), hashlib.sha256(tokenizer).hexdigest())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a result: a part per shard, with bad rows beside it; what a part says of itself."""
+"""The files of a result: a part per shard, with bad rows beside it; what a part says about itself."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _bad_lines(bad: Sequence[BadRow], manifest: Manifest) -> bytes:
 
 
 def read_part(output: Location, shard: int, digest: str) -> Part | None:
-    """What a part says of itself; None where it is no whole file.
+    """What a part says about itself; None where it is no whole file.
 
     Raises:
         BulkError: it belongs to another manifest.

@@ -49,7 +49,7 @@ class Report:
         tokens_now: tokens of these.
         tokens_saved: how many of these were not computed, because texts that begin alike share them.
         workers: who did them.
-        losses: workers that ended by themselves and were started anew.
+        losses: workers that ended by themselves and were started again.
     """
 
     texts: int

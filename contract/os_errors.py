@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the system says of files that cannot be read or written, with what helps against it."""
+"""What the system says about files that cannot be read or written, with what helps against it."""
 
 from __future__ import annotations
 

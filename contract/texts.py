@@ -36,7 +36,7 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class TextInfo:
-    """What a model's folder says of texts.
+    """What a model's folder says about texts.
 
     Attributes:
         task: one of TASKS.

@@ -43,11 +43,11 @@ def check(path: str | None) -> None:
 class AccessLog:
     """Appends lines to a file, or to stdout; all processes of a server write to the same one.
 
-    A file that was renamed or removed meanwhile, as by logrotate, is made anew.
+    A file that was renamed or removed meanwhile, as by logrotate, is made again.
 
     Args:
         path: the file, or "-".
-        say: is told of lines that could not be written.
+        say: is told about lines that could not be written.
     """
 
     def __init__(self, path: str, say: Callable[[str], None]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server says of itself when it starts: model, routes, limits."""
+"""What a server says about itself when it starts: model, routes, limits."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 """The process with the model: it opens the sockets, starts front-ends and looks after them, and ends in good order.
 
 Every front-end has a listening socket of its own at the same port, and the kernel deals connections out among them. The
-sockets belong to this process: connections that come while a front-end is started anew wait for it.
+sockets belong to this process: connections that come while a front-end is started again wait for it.
 """
 
 from __future__ import annotations

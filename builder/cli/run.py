@@ -126,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write_answers(arguments: argparse.Namespace, session: Session, model: Path, texts_of_user: Sequence[Text]) -> int:
-    """Writes what the model says of texts: labels, words, scores or vectors."""
+    """Writes what the model says about texts: labels, words, scores or vectors."""
     from padfree.builder.answers import answers_of, write_answers
     from padfree.builder.batches import check_lengths, read_text_batch
     from padfree.builder.tokenization import load_tokenizer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a definition says of a model that it does not describe."""
+"""What a definition says about a model that it does not describe."""
 
 
 class NotDefinedError(ValueError):

@@ -76,7 +76,7 @@ def find(sources: Sequence[str]) -> list[SourceFile]:
 
 
 def identity(file: SourceFile, rows: int, columns: tuple[str, ...]) -> InputFile:
-    """What the manifest says of a file."""
+    """What the manifest says about a file."""
     etag = "" if file.location.is_local else file.location.etag()
     digest = "" if etag else content_digest(file.location, file.format)
     return InputFile(file.root, file.location.path, file.format, file.size, file.mtime_ns, etag, digest, rows, columns)

@@ -24,7 +24,7 @@ from .worker import FinishedShard, Worker, WorkerSpec
 END_S = 30.0
 """How long a worker may take to end in good order."""
 TELL_S = 0.2
-"""How often it tells of batches that have run."""
+"""Seconds between two reports of batches that have run."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 

@@ -67,7 +67,7 @@ class RayWorkers:
         self._starting[worker] = self._actors[worker].start.remote()
 
     def is_ready(self, worker: int) -> bool:
-        """As Workers: whether Ray has found a machine for it. One that is lost before is started anew."""
+        """As Workers: whether Ray has found a machine for it. One that is lost before is started again."""
         reference = self._starting.get(worker)
         if reference is None:
             return True

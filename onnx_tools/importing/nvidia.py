@@ -99,7 +99,7 @@ class _PluginConversion(MessageBuilder):
         return helper.make_model(self.graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8)
 
     def embedding(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
-        """Writes the norm of three tables' rows, summed. The second output, attention's mask, is made anew."""
+        """Writes the norm of three tables' rows, summed. The second output, attention's mask, is made again."""
         if len(node.input) != 4:
             raise _error(node, f"has {len(node.input)} inputs; the one of variable-length engines has four")
         tables = [self._matrix(node, fields, f"bert_embeddings_{name}_embeddings", None)

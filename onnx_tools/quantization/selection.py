@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GEMMs a quantisation puts in 8 bits, what the metadata say of it, and whether a model loses too much."""
+"""Which GEMMs a quantisation puts in 8 bits, what the metadata say about it, and whether a model loses too much."""
 
 from __future__ import annotations
 

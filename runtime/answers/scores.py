@@ -19,7 +19,7 @@ LEAST_SCORE = 0.5
 
 @dataclass(frozen=True)
 class Classification:
-    """What a classifier says of a text.
+    """What a classifier says about a text.
 
     Attributes:
         label: the label with the highest score.

@@ -38,7 +38,7 @@ OUTPUTS = ("input_ids", "token_type_ids", SEQ_LENS, TRUNCATED)
 class Texts:
     """The texts of one request, the names of the outputs that its caller wants, and how large the texts are.
 
-    `cut` says of every text whether it may be truncated; otherwise the request is refused if it is too long.
+    `cut` says about every text whether it may be truncated; otherwise the request is refused if it is too long.
     """
 
     rows: list[Text]

@@ -2,7 +2,7 @@
 """The first step of the text ensemble: texts in, token ids out, through Hugging Face tokenizers.
 
 Input `text` is TYPE_STRING with dims [1], one text per sequence; `text_pair`, of the same kind, is the second text of
-each (rerankers), and `truncate`, TYPE_BOOL, says of each whether it may be cut. All are optional for the server:
+each (rerankers), and `truncate`, TYPE_BOOL, says about each whether it may be cut. All are optional for the server:
 without `text` a request gets an error that says so, where the server's own would speak of a deadlock. Outputs are what
 the encoder takes: ids, token types and positions under the encoder's names, TYPE_INT32 with dims [-1], right-padded
 with zeros, and `seq_lens`, TYPE_INT32 with dims [1]; `truncated`, TYPE_BOOL with dims [1], says which texts were cut.

@@ -237,7 +237,7 @@ class Calls:
 
 
 def _fill_note(call: Call | None, note: Note) -> None:
-    """What the access log says of a call."""
+    """What the access log says about a call."""
     if call is not None:
         note.texts = call.texts or None
         if call.answer is not None:

@@ -26,7 +26,7 @@ MOST_PATH = 200  # characters of a path in the log
 
 @dataclass(eq=False)
 class Note:
-    """What a route says of a request for the access log.
+    """What a route says about a request for the access log.
 
     Attributes:
         id: the request's.

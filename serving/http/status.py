@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the server says of itself: TEI's /info, /health and /metrics."""
+"""What the server says about itself: TEI's /info, /health and /metrics."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of nodes, which are attributes in some opsets and inputs in others, and what they say of axes."""
+"""Arguments of nodes, which are attributes in some opsets and inputs in others, and what they say about axes."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def mask_of(facts: Facts) -> Mask:
 
 
 def _at(rule: Expr, values: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """What a rule says of values of its input."""
+    """What a rule says about values of its input."""
     return np.asarray(evaluate(rule, dict.fromkeys(leaves_of(rule, Element), values)))
 
 

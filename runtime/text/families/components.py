@@ -18,7 +18,7 @@ SPACE = "\u2581"
 """What SentencePiece writes for a space."""
 FIRST, SECOND = "$A", "$B"
 ALL, NAMELESS = "all", "unnamed"
-"""Which special tokens keep no spaces beside them, whatever is said of them: all, or those that no setting names."""
+"""Which special tokens keep no spaces beside them, whatever is said about them: all, or those that no setting names."""
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """The settings with the usual special tokens, in the order in which they are added."""
 
