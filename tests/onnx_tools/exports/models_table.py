@@ -74,11 +74,13 @@ With `PadfreeLinear` (fp16 and bf16 on Hopper), linear layers also compute norms
 width divisible by 64, the table counts linear layers; how many of them are gated feed-forwards, apply RoPE to Q and K,
 and normalise their input or residual; and the norms and rotations that keep their own kernels.
 
+The last column counts norms of results before they are added to the residual, which no linear layer can compute:
+EmbeddingGemma has them.
+
 In each family, the norm after the last layer keeps its own kernel, because an output needs it. T5, UMT5, ESM-2,
 EuroBERT, UltraBERT, mBART and LayoutLM have another one after the embedding. DeBERTa v2, whose first layer has a
 convolution over tokens, has one on each side of that sum. Qwen3 and EmbeddingGemma normalise Q and K before RoPE: one
-kernel a layer does both, and the table counts it among the rotations.
-EmbeddingGemma normalises the results of its layers before they are added, which no linear layer can do.
+kernel per layer does both, and the table counts it among the rotations.
 
 Builds on Hopper also let the linear layer normalise Q and K before RoPE where heads have 128 columns, as in Qwen3.
 
@@ -134,8 +136,11 @@ def _more() -> str:
 
 def _fold_cell(rewritings: Rewritings) -> str:
     lines = [
-        "| family | linear layers | gated | with RoPE | with a norm | separate norms | separate rotations |",
-        "|---|---|---|---|---|---|---|",
+        (
+            "| family | linear layers | gated | with RoPE | with a norm | separate norms | separate rotations "
+            "| norms of results |"
+        ),
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name in folding_encoders.NAMES:
         actual = folding_encoders.layers_of(rewritings.of_linear(name).model)
