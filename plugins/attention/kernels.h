@@ -30,8 +30,8 @@ cudaError_t launchMma(const AttentionParams& params, cudaStream_t stream);
 template <typename T>
 cudaError_t launchMmaPrefix(const AttentionParams& params, cudaStream_t stream);
 
-// fp16 and bf16 on Hopper (wgmma and TMA, sm_90a); needs tasks. This and the two that follow take heads of up to
-// kMaxHopperHeadSize and tables of distances up to kMaxHopperBiasRange.
+// fp16 and bf16 on Hopper (wgmma and TMA, sm_90a); needs tasks. As those for short sequences and small windows below,
+// for heads of up to kMaxHopperHeadSize and tables of distances up to kMaxHopperBiasRange.
 cudaError_t launchAttentionSm90(const AttentionParams& params, cudaStream_t stream);
 template <typename T>
 cudaError_t launchRingSm90(const AttentionParams& params, cudaStream_t stream);
@@ -47,7 +47,7 @@ cudaError_t launchAttentionSm90Prefix(const AttentionParams& params, cudaStream_
 template <typename T>
 cudaError_t launchPrefixSm90(const AttentionParams& params, cudaStream_t stream);
 
-// The same for 1 <= max_seq_len <= kShortLength, the part of a sequence that fits on chip; needs no tasks.
+// The same for 1 <= max_seq_len <= kShortLength, up to which all of a sequence fits on chip; needs no tasks.
 cudaError_t launchAttentionSm90Short(const AttentionParams& params, cudaStream_t stream);
 template <typename T>
 cudaError_t launchShortSm90(const AttentionParams& params, cudaStream_t stream);

@@ -124,8 +124,8 @@ bool wantsTallTiles(const AttentionParams& params) {
          static_cast<int64_t>(params.T / kTallRows) * params.H >= kTilesToFillTheChip;
 }
 
-// Whether tiles of longer sequences come first. It balances the load, but finding a tile takes longer, and neighbours
-// in time are less often neighbours in memory: as measured on an H200.
+// Whether tiles of longer sequences come first. It balances the load, but finding a tile takes longer, and tiles
+// that run at the same time are less often neighbours in memory. Measured on an H200.
 bool wantsLongestFirst(const AttentionParams& params, bool tall) {
   constexpr int kFewTokens = 128;
   if (params.B > kMaxOrdered) return false;
@@ -135,7 +135,7 @@ bool wantsLongestFirst(const AttentionParams& params, bool tall) {
   return tall ? causal : params.B > 1;
 }
 
-// The instances for biases, and in a library for Hopper alone for the rest that its own kernels leave.
+// The instances for biases and, in a library for Hopper alone, for everything that its own kernels leave.
 template <typename T>
 cudaError_t choosePositionedShape(const AttentionParams& params, cudaStream_t stream) {
   if constexpr (!kHopperAlone) {
@@ -171,7 +171,7 @@ cudaError_t launchMma(const AttentionParams& given, cudaStream_t stream) {
   const bool tall = wantsTallTiles(params);
   params.longest_first = wantsLongestFirst(params, tall);
   if (params.bias != AttentionBias::kNone) return choosePositionedShape<T>(params, stream);
-  if constexpr (kHopperAlone) {  // where what has no bias comes here only if a caller gives no tasks
+  if constexpr (kHopperAlone) {  // calls without a bias come here only if they give no tasks
     return choosePositionedShape<T>(params, stream);
   } else {
     if (params.D > 128) return launchWide<T, WideShape<256, 1, 64, 1, WindowScores>>(params, stream);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Causal attention of sequences that continue another one of their batch, on tensor cores for sm_80 and newer: the
 // kernel of mma_kernel.cuh, whose keys are two runs of tokens. Steps do not cross from one to the other: the last step
-// of the prefix is masked as that of a sequence is.
+// of the prefix is masked like that of a sequence.
 #pragma once
 
 #include "attention/kernels.h"
@@ -51,8 +51,8 @@ class CausalScores {
   const int left_;
 };
 
-// kBlocks: blocks per multiprocessor, which bound the registers. kHeads: of queries that a block takes together, which
-// read the same keys; it has as many rows of each, so that fewer rows are none of the sequence's.
+// kBlocks: blocks per multiprocessor, which bound the registers. kHeads: heads of Q that a block takes together, as
+// they read the same keys. It has the same rows of each, so that fewer of its rows lie beyond the sequence.
 template <int kHeadSize_, int kKeys_, int kBlocks_, int kHeads_, class Adjust_>
 struct Shape {
   using Adjust = Adjust_;

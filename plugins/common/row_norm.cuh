@@ -17,7 +17,7 @@
 //   void runBlockAhead(const Norm& p) const
 //       all of what these do, waiting for the kernels ahead and letting the next one begin included
 //   static constexpr bool hasHighOccupancy(int lanes, int vectors), bool wantsHighOccupancy() const
-//       whether there are high-occupancy kernels (rowNormVectorKernel) for rows of so many threads and vectors per
+//       whether there are high-occupancy kernels (rowNormVectorKernel) for rows of this many threads and vectors per
 //       thread; whether to use them for this source
 #pragma once
 
@@ -33,7 +33,7 @@ template <typename T>
 struct RowNorm {
   using Element = T;
   static constexpr bool kE4m3 = false, kTwoTypes = false, kMayHaveFirst = false;
-  static constexpr int kAccessBytes = kVectorBytes;  // of rows, that a thread loads and stores by one instruction
+  static constexpr int kAccessBytes = kVectorBytes;  // of a row, that a thread loads or stores by one instruction
 
   const T* gamma;  // [E]
   const T* beta;   // [E] or null
@@ -137,13 +137,13 @@ __device__ inline void storeRow(const E4m3Rows& rows, int64_t at, float x) {
 
 constexpr int kRowNormThreads = 128;
 
-// Elements of rows that fill so many vectors of so many threads.
+// Elements of rows that fill this many vectors of this many threads.
 template <typename T>
 constexpr int widthOf(int lanes, int vectors) {
   return lanes * vectors * kVectorBytes / static_cast<int>(sizeof(T));
 }
 
-// Blocks of a high-occupancy kernel that must fit on a multiprocessor, which bounds the registers of a thread with so
+// Blocks of a high-occupancy kernel that must fit on a multiprocessor, which bounds the registers of a thread with this
 // many vectors: at most three of them spill; 8 blocks of four vectors would spill dozens.
 constexpr int highOccupancyBlocks(int vectors) {
   return vectors == 4 ? 6 : 8;
@@ -318,7 +318,7 @@ cudaError_t launchRowNormKernel(void (*kernel)(Source, Norm), unsigned blocks, i
   return launchDependent(kernel, blocks, threads, 0, stream, source, p);
 }
 
-// Launches with so many vectors of 16 bytes per thread, or as many bytes in smaller ones.
+// Launches with this many vectors of 16 bytes per thread, or as many bytes in smaller ones.
 template <int kLanes, int kVectors, typename Source, typename Norm>
 cudaError_t launchRowNormVector(const Source& source, const Norm& p, cudaStream_t stream) {
   constexpr int kEach = kVectors * kVectorBytes / Norm::kAccessBytes;

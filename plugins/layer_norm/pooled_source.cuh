@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pooler beside the rows of a norm: tanh(y W^T + b) for the rows y of sequences' first tokens.
+// A pooler in the launch of its norm: tanh(y W^T + b) for the rows y of sequences' first tokens.
 #pragma once
 
 #include "common/ptx/mma.cuh"
@@ -7,16 +7,16 @@
 
 namespace padfree {
 
-// Blocks ahead of those of rows norm what they need once more. So the pooler ends with the norm; as a GEMM of its own
-// it would begin only after it. What a block needs of the weights it keeps in shared memory before the kernels ahead
-// have ended.
+// Blocks ahead of those of the rows norm the rows that they need a second time. So the pooler ends with the norm; as a
+// separate GEMM it would begin only after the norm. A block loads its part of the weights into shared memory before the
+// kernels ahead have ended.
 //
-// kE: how many elements rows have, so that there is memory for these weights; 0: any number, and weights are read when
-// they are multiplied.
+// kE: how many elements rows have, for which shared memory is reserved; 0: any number, and weights are read when they
+// are multiplied.
 template <typename T, int kE>
 struct PooledSource : ResidualSource<T, true> {
   static constexpr bool kHasBlocksAhead = true;
-  static constexpr int kRows = 16, kColumns = 8;  // of the result, a block
+  static constexpr int kRows = 16, kColumns = 8;  // of the result, per block
   static constexpr int kWarps = kRowNormThreads / kWarpSize;
   static constexpr int kRowLanes = kRowNormThreads / kRows;
   static constexpr int kWidth = kVectorBytes / sizeof(T);
@@ -42,7 +42,7 @@ struct PooledSource : ResidualSource<T, true> {
 
   __host__ __device__ unsigned blocksAhead() const { return ceilDiv(N, kColumns) * ceilDiv(B, kRows); }
 
-  // A row of x: null for that of an empty sequence, with the numbers that norm it.
+  // A row of x, null for an empty sequence, and the numbers that norm it.
   struct Row {
     const T* x;
     float mean, inverse;
@@ -50,7 +50,7 @@ struct PooledSource : ResidualSource<T, true> {
     __device__ float normed(float x, float scale, float shift) const { return (x - mean) * inverse * scale + shift; }
   };
 
-  // All of what a block ahead does.
+  // Everything that a block ahead does.
   template <typename Norm>
   __device__ void runBlockAhead(const Norm& p) const {
     __shared__ Row rows[kRows];
@@ -90,7 +90,8 @@ struct PooledSource : ResidualSource<T, true> {
 
   __device__ static uint4 load(const T* from) { return *reinterpret_cast<const uint4*>(from); }
 
-  // Keeps the rows of the weight that belong to kColumns columns of the result, and what norms.
+  // Keeps the rows of the weight that belong to kColumns columns of the result, with gamma and beta. Where kE is 0,
+  // only prefetches these rows into the L2 cache.
   template <typename Norm>
   __device__ void fill(Stage& stage, const Norm& p, int column) const {
     if constexpr (kE > 0) {
@@ -140,7 +141,7 @@ struct PooledSource : ResidualSource<T, true> {
   }
 
   // This warp's part of the GEMM: every kWarps-th step of columns of y. The order of the columns inside a step is
-  // the same in both factors, such that a lane loads kWidth neighbours.
+  // the same in both factors, so that a lane loads kWidth neighbours.
   template <typename Norm>
   __device__ void multiply(const Norm& p, const Stage& stage, const Row (&rows)[kRows], int column,
                            float (&to)[kRows][kColumns]) const {
@@ -201,7 +202,7 @@ cudaError_t launchBesidePooler(const LayerNormParams& params, const Norm& norm, 
   return launchRowNormVector<kLanes, kVectors>(source, norm, stream);
 }
 
-// A norm with its pooler: beside the rows for the widths that most encoders have, by a kernel of its own for others.
+// A norm with its pooler: in one launch for the widths that most encoders have, and in a second launch for others.
 template <typename T, typename Norm>
 cudaError_t launchPooledNorm(const LayerNormParams& params, const Norm& norm, cudaStream_t stream) {
   if (params.E % PooledSource<T, 0>::kWidth != 0) return cudaErrorInvalidValue;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pooling of rows that are normed first, and the result's L2 norm, in one launch: rows are read once, and what is
-// normed is not stored. One row of a sequence is a warp's. The tokens of a mean are shared out among the warps of a
-// block, or of a cluster where there are few sequences, and its first block makes the result. Sums are in an order that
-// T and B alone decide: results repeat bit by bit.
+// Pooling of rows that are normed first, and the result's L2 norm, in one launch: rows are read once, and normed rows
+// are not stored. Where a mode takes one row of a sequence, a warp does that. The tokens of a mean are divided among
+// the warps of a block, or of a cluster where there are few sequences, whose first block makes the result. On one GPU,
+// only T and B decide the order of sums, so that results repeat bit by bit.
 #include "common/dependent_launch.cuh"
 #include "common/e4m3_code.cuh"
 #include "common/ptx/cluster.cuh"
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kWidth = 8;             // elements of 2 bytes that a lane loads at once
 constexpr int kColumnsPerThread = 4;  // columns of a result that a thread makes
-constexpr int kMaxVectors = 4;        // that a lane holds of a row
+constexpr int kMaxVectors = 4;        // of a row, in a lane
 
 // How many blocks share the tokens of a sequence: enough for each of an H200's 132 multiprocessors to have one; a
 // single one where a block has all rows in flight at once. 8 is the largest cluster that every GPU with clusters
@@ -93,7 +93,7 @@ __device__ void sumNormedRows(const PoolParams& p, int first, int last, int stri
 
 constexpr int kRowThreads = 128;
 
-// Modes that take one row of a sequence: by a warp, which waits for no other.
+// Modes that take one row of a sequence: each row by a warp, which waits for no other.
 template <typename T, int kVectors>
 __global__ void __launch_bounds__(kRowThreads) normedRowKernel(PoolParams p) {
   const int b = (blockIdx.x * kRowThreads + threadIdx.x) / kWarpSize;

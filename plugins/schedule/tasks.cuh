@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts sequences into attention tasks (attention/task.h) and lists them by what they cost, dearest first, in the order
-// of the sequences where that is equal: a counting sort by one block, the same from run to run.
+// Cuts sequences into attention tasks (attention/task.h) and lists them by cost, dearest first, and those of equal cost
+// in the order of the sequences: a counting sort by one block, which gives the same list in every run.
 #pragma once
 
 #include "common/integers.h"
@@ -58,8 +58,8 @@ static_assert(kTaskWidth == 3);  // or else tasks with more than one group may h
 
 // The cost of a task whose warpgroups each go through so many half steps of keys, in units of 0.05 us (H200, heads of
 // 64; each kind of task was measured by itself). A further warpgroup adds less than it would take alone. Heads have
-// keys of their own: three of them together would mostly wait for keys, as the ring has room for one step of each, so
-// that they come together for sequences of one step alone.
+// keys of their own: three of them together would mostly wait for keys, as the ring has room for one step of each. So
+// three share a task only for sequences of one step, or of two in a small batch.
 __device__ inline int taskCost(int half_steps, int heads, int warpgroups) {
   if (warpgroups == 1) return 8 * half_steps + 17;
   if (heads == 1 && warpgroups == 2) return 10 * half_steps + 24;
@@ -104,8 +104,8 @@ struct SequenceTasks {
 
   __device__ int tasks() const { return full_tasks + remainder_tasks; }
 
-  // Where rows see no keys after them, parts differ in cost: they are listed in slices of as many parts, at most
-  // kCausalSlices of full ones, and the remainder after these.
+  // Where rows see no keys after their own, parts differ in cost. They are listed in slices of this many full parts, at
+  // most kCausalSlices slices, and the remainder after these.
   __device__ int partsOfSlice(const TaskShape& task_shape) const {
     return max(ceilDiv(full_tasks / task_shape.heads, kCausalSlices), 1);
   }
@@ -130,7 +130,7 @@ static_assert(kTaskRows == kTaskKeys / 2);
 
 using Counts = Packed<int, 4>;
 
-// Before listTasks, by the whole block, with a barrier between.
+// Called by the whole block before listTasks, with a barrier in between.
 template <int kWarps>
 __device__ void clearTaskMemory(TaskMemory<kWarps>& memory) {
   constexpr int kEach = kTaskClasses / kWarpSize;
@@ -168,7 +168,7 @@ __device__ int offsetTasks(TaskMemory<kWarps>& memory) {
   return total;
 }
 
-// The offset of this lane's first task of a class. Lanes whose sequences have none get any.
+// The offset of this lane's first task of a class. It means nothing for lanes whose sequences have none.
 template <int kWarps>
 __device__ int takeOffsets(TaskMemory<kWarps>& memory, int task_class, int tasks) {
   const int lane = threadIdx.x % kWarpSize;
@@ -221,9 +221,9 @@ __device__ inline void writeTasks(const SequenceTasks& own, const TaskShape& tas
   }
 }
 
-// Fills p.tasks. `first_sequence` is of the first kWarpSize sequences of the warp's share; those after them stand in
-// p.cu_seqlens. `groups` are those of this lane's sequences, `used` the tokens of all.
-// kCausal: p.causal, in code of its own, so that other lists take no longer.
+// Fills p.tasks. `first_sequence` is this lane's one of the first kWarpSize sequences of `range`; those after them are
+// in p.cu_seqlens. `groups` are those of this lane's sequences, `token_count` the tokens of all.
+// kCausal: p.causal, compiled separately so that other lists take no longer.
 template <bool kCausal, int kWarps>
 __device__ void listTasks(const ScheduleParams& p, const WarpRange& range, const LaneSequence& first_sequence,
                           int groups, int token_count, TaskMemory<kWarps>& memory) {

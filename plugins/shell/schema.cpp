@@ -13,7 +13,7 @@ namespace {
 
 using Letters = std::map<std::string, int64_t>;
 
-// A number, a letter's value, or a product of those over a number. False where it has another letter.
+// Evaluates a product or quotient of numbers and letters, from left to right. False if a letter has no value.
 bool evaluateTerm(const std::string& term, const Letters& letters, int64_t& value) {
   value = 1;
   for (size_t begin = 0; begin <= term.size();) {
@@ -30,7 +30,7 @@ bool evaluateTerm(const std::string& term, const Letters& letters, int64_t& valu
   return true;
 }
 
-// The notation with numbers for axes that attributes say the size of.
+// The notation, with numbers for axes whose size follows from attributes.
 std::string withSizes(const std::string& notation, const Letters& letters) {
   std::vector<std::string> axes;
   std::istringstream inside(notation.substr(1, notation.size() - 2));

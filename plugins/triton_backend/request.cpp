@@ -122,7 +122,7 @@ bool hasTexts(const std::vector<Tensor>& tensors) {
   return find(tensors, kText) != nullptr || find(tensors, kTextPair) != nullptr || find(tensors, kTruncate) != nullptr;
 }
 
-// Refuses a tensor whose values texts give.
+// Refuses a tensor whose values follow from the texts.
 void checkAbsent(const std::vector<Tensor>& tensors, const std::string& name, const std::string& ids) {
   if (find(tensors, name) == nullptr) return;
   throw Failure("the request has texts and '" + name + "', which " +

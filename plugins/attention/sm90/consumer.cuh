@@ -95,8 +95,7 @@ __device__ void combineSplits(Sm90Rows<S>& rows, const Sm90Memory<S>& memory, in
   namedBarrier(kCombineBarrier, 2 * kWarpgroup);
 }
 
-// Weights of the last stage times the values of its first kLast keys. Rows of V beyond the
-// sequence become zeros.
+// Weights of the last stage times the values of its first kLast keys. Rows of V beyond the sequence become zeros.
 template <int kLast, typename S>
 __device__ void multiplyLastValues(Sm90Rows<S>& rows, const ConsumerBarriers<S>& barriers, const Sm90Memory<S>& memory,
                                    int stage, int last_keys, int group_thread, int next) {
@@ -111,13 +110,14 @@ __device__ void multiplyLastValues(Sm90Rows<S>& rows, const ConsumerBarriers<S>&
   barriers.waitProducts(next);
 }
 
-// Where an item's keys are, and the biases of its head, if the shape has positions.
+// Where an item's keys are, if the shape has positions.
 template <typename S>
 __device__ KeyOffsets keyOffsetsOf(const AttentionWorkItem& item, int group_thread) {
   if constexpr (S::kPositionMode == PositionMode::kNone) return {};
   return {uniform(item.begin - item.first - group_thread / kWarpSize * kWarpRows), uniform(item.diagonal)};
 }
 
+// Where the biases of an item's head will be, if the shape has a table.
 template <typename S>
 __device__ DistanceTable distanceTableOf(const AttentionParams& p, const Sm90Memory<S>& memory, int group) {
   if constexpr (S::kPositionMode != PositionMode::kDistance) return {};
@@ -140,7 +140,7 @@ __device__ __forceinline__ void zeroWholeRows(const AttentionParams& p, int toke
   for (int i = group_thread; i < rows * chunks; i += kWarpgroup) zeroChunk(p, first + i);
 }
 
-// Stages after a group's own last step, which other groups of the block still read.
+// Passes over the stages after a group's own last step, which other groups of the block still read.
 template <typename S>
 __device__ __forceinline__ void passIdleSteps(const ConsumerBarriers<S>& barriers, const AttentionWorkItem& item,
                                               int stage_index, int stride, int group_thread, const ItemFlags& flags) {

@@ -33,8 +33,9 @@ struct DisentangledShape : Sm90Tiles<Element, 64, kTaskRows> {
   static constexpr PositionMode kPositionMode = PositionMode::kNone;
 };
 
-// Shared memory in bytes. Q lies in the products of rows until it is in registers, the first chunk of k_position in V.
-// Barriers lie after the last row of the products of keys: the third block has no room for anything else.
+// Shared memory in bytes. Q lies where the products of rows will be until it is in registers, and the first chunk of
+// k_position where V will be. Barriers lie after the last row of the products of keys: the third block has no room for
+// anything else.
 constexpr int kTileBytes = kTaskRows * kPanelRowBytes;
 constexpr int kKeysOffset = 0, kValuesOffset = kTileBytes, kRowChunkOffset = 2 * kTileBytes,
               kKeyChunksOffset = 3 * kTileBytes;
@@ -71,9 +72,9 @@ struct DisentangledLoads {
   bool has_k_position, has_q_position;  // which tables the graph has
   int begin, length, first;             // of the sequence, and the first of the rows in it
 
-  // The distances of a chunk begin here.
+  // The first distance of a chunk.
   __device__ int firstDistanceOf(int chunk) const { return chunk * kTaskRows - (kTaskRows - 1) - first; }
-  // Whether distances that are needed lie beyond the table, and so have its last row.
+  // Whether distances that are needed lie beyond an end of the table, and so have the row at this end.
   __device__ bool isClamped(int chunk) const {
     return max(firstDistanceOf(chunk), 1 - length) < -p.bias_range ||
            min(firstDistanceOf(chunk) + kTaskRows - 1, length - 1) > p.bias_range;
@@ -97,7 +98,7 @@ struct DisentangledLoads {
     }
   }
   __device__ static int keyChunkOffset(int chunk) { return kKeyChunksOffset + chunk % 2 * kTileBytes; }
-  // The first two chunks of a table, if the graph has it, to these addresses.
+  // Brings the first two chunks of a table, if the graph has it, to these addresses.
   __device__ void loadFirstChunks(int table, int at0, int at1, uint64_t* barrier) const {
     const bool has_table = table == 0 ? has_k_position : has_q_position;
     if (lane == 0) barrierExpect(barrier, has_table ? 2 * kTileBytes : 0);
@@ -106,7 +107,7 @@ struct DisentangledLoads {
     copyChunk(table, 0, at0, barrier);
     copyChunk(table, 1, at1, barrier);
   }
-  // A further chunk, over `replaced`. It is loaded already if both hold the table's last row alone.
+  // Brings a further chunk to where `old_chunk` is, unless both hold nothing but the row at the same end of the table.
   __device__ void loadChunk(int table, int chunk, int old_chunk, int offset, uint64_t* barrier) const {
     const bool is_loaded = isClamped(old_chunk) && endOf(chunk) != 0 && endOf(chunk) == endOf(old_chunk);
     const bool is_needed = (table == 0 ? has_k_position : has_q_position) && !is_loaded;
@@ -121,19 +122,19 @@ struct DisentangledLoads {
                              operand == 1 ? &barriers.keys : &barriers.values);
     }
   }
-  // A step's V, and the chunk that keys need next.
+  // Brings a step's V, and the chunk that keys need next.
   __device__ void replaceValues(int warp, int step, bool more) const {
     if (warp == 2) loadKeys(2, step);
     if (warp == 3 && more) loadChunk(1, step + 2, step, keyChunkOffset(step), &barriers.key_chunks);
     __syncwarp();
   }
-  // The next step's K, and the chunk that rows need then.
+  // Brings the next step's K, and the chunk that rows need then.
   __device__ void replaceKeys(int warp, int step, bool more) const {
     if (warp == 0 && more) loadChunk(0, step + 2, step + 1, kRowChunkOffset, &barriers.row_chunks);
     if (warp == 1 && more) loadKeys(1, step + 1);
     __syncwarp();
   }
-  // What the first step needs: a kind by each warp.
+  // Brings what the first step needs, one kind per warp.
   __device__ void start(int warp) const {
     if (warp == 0) loadFirstChunks(0, kValuesOffset, kRowChunkOffset, &barriers.row_chunks);
     if (warp == 1) loadKeys(1, 0);

@@ -37,7 +37,7 @@ __device__ inline Window windowOf(const AttentionParams& p) {
 }
 
 // first_distance: from the warp's first row to the step's first key. The distance from a lane's row to its key is that
-// of its first score plus elementOffset(...), which is the same number for a row and a key each eight further: lanes
+// of its first score plus elementOffset(...), which is the same for a row and a key that are both eight further: lanes
 // need kCount / 4 + 2 values for kCount / 2 scores.
 __device__ inline int laneDistance(int first_distance) {
   const int lane = threadIdx.x % kWarpSize;
@@ -58,8 +58,8 @@ __device__ inline void maskOutside(Sm90Rows<S>& rows, const Window& window, int 
   }
 }
 
-// Biases are divided by `scale`, which scores are still to be multiplied by. opaqueCopy(): a copy that the compiler
-// takes for another value; otherwise it would compute biases once for two uses far apart, and run out of registers.
+// Biases are divided by `scale`, by which scores are multiplied later. opaqueCopy(): a copy that the compiler takes for
+// another value; otherwise it would compute biases once for two uses far apart, and run out of registers.
 struct SlopeBias {
   float slope;     // of scores, with the distance
   float distance;  // of the lane's first score
@@ -95,7 +95,7 @@ struct TableBias {
   }
 };
 
-// Where all distances are beyond the range.
+// The bias where all distances are beyond the range: that of its end.
 struct EndBias {
   float end;
   __device__ EndBias opaqueCopy() const { return *this; }
@@ -114,7 +114,7 @@ struct DistantBias {
   }
 };
 
-// A head's biases of distances, with that of distance 0.
+// A head's biases by distance: where that of distance 0 is.
 __device__ inline const float* middleBias(const AttentionParams& p, int head) {
   return p.distance_bias + static_cast<int64_t>(head) * (2 * p.bias_range + 1) + p.bias_range;
 }

@@ -2,8 +2,8 @@
 // Variable-length attention for Hopper (sm_90a) with heads of more than 128. The output of 64 query rows alone takes
 // half of a warpgroup's registers, so a block has two warpgroups that compute, and one warp that loads K and V by TMA
 // into slots of shared memory. Both warpgroups read the same K and V: they have two groups of rows of a head, or two
-// heads of a group of rows, or share the keys of one. No list of tasks: blocks are numbered as in query_tiles.cuh.
-// docs/internals/attention-hopper.md has the counts.
+// heads of a group of rows, or share the keys of one group. No list of tasks: blocks are numbered as in
+// query_tiles.cuh. docs/internals/attention-hopper.md has the counts.
 #pragma once
 
 #include "attention/kernels.h"
@@ -36,8 +36,8 @@ struct WideConsumer {
   __device__ void endTurn() const {
     if (!alone) namedArrive(kPingPongBarrier + 1 - group, kWideGroups * kWarpgroup);
   }
-  // Lets a step's copies pass that are the other warpgroup's. A warp that had not waited for them when they are
-  // released would miss their phase of the barrier; where a step is multiplied, the products make sure of that.
+  // Passes over the copies of a step of the other warpgroup. A warp that has not waited for them when they are released
+  // would miss their phase of the barrier; where a step is multiplied, the products make sure that all have waited.
   __device__ void pass(int step) const {
     wait(2 * step);
     wait(2 * step + 1);

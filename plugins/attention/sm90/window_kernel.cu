@@ -2,7 +2,7 @@
 // Variable-length attention for Hopper where rows see a small window of keys. A block of one warpgroup takes a run of
 // query rows of one head and goes through it in groups of 64. The keys that a group sees are on chip at once, in blocks
 // of 64 that come by TMA and stay for the groups that follow, while one more block is on its way: so each key is
-// fetched once a run, and none outside of the windows. No list of tasks: runs are numbered as in query_tiles.cuh.
+// fetched once per run, and none outside of the windows. No list of tasks: runs are numbered as in query_tiles.cuh.
 //
 // Every row sees its own position, so that no row of a sequence has -infinity for its largest score. Rows after the
 // sequence may: they become NaN, and are not stored.
@@ -18,7 +18,7 @@
 namespace padfree {
 namespace {
 
-constexpr int kMaxGroupsOfRun = 8;  // longer runs fetch hardly less
+constexpr int kMaxGroupsOfRun = 8;  // longer runs would save hardly any fetches
 
 // kBlocksAhead: blocks of keys in flight while a group is computed. kResidentBlocks blocks of threads on a
 // multiprocessor.
@@ -80,7 +80,7 @@ struct WindowLoads {
   int head, key_head;
   int begin, length, first;          // of the sequence, and the run's first row in it
   int origin;                        // of blocks of keys
-  int first_blocks, initial_blocks;  // blocks: by the first group, and that there is room for at first
+  int first_blocks, initial_blocks;  // blocks that the first group sees, and that fit at first
 
   __device__ void loadQuery(int row) const {
     loadRows<S, kTaskRows>(maps, 0, memory.query(), min(length - row, kTaskRows), head, begin + row, &barriers.queries);
@@ -94,8 +94,8 @@ struct WindowLoads {
   __device__ void loadBlocks(int operand, int from, int to) const {
     for (int block = from; block < to; ++block) loadBlock(operand, block, block);
   }
-  // While a group is computed: the next one's rows, and further blocks of keys. After the first group the blocks that
-  // there is room for are asked for, too.
+  // While a group is computed: the next one's rows, and further blocks of keys. During the first group, also all blocks
+  // for which there is room.
   __device__ void startNext(int warp, int lane, int group, int groups, int row, const NextBlock& next) const {
     if (lane == 0) {
       if (warp == 0 && group + 1 < groups) loadQuery(row + kTaskRows);
@@ -107,7 +107,7 @@ struct WindowLoads {
     }
     __syncwarp();
   }
-  // What the first group needs: a kind by each warp.
+  // What the first group needs, one kind per warp.
   __device__ void start(int warp, int lane) const {
     if (lane == 0) {
       if (warp == 0) loadQuery(first);
@@ -119,7 +119,7 @@ struct WindowLoads {
 };
 
 // The slots of the blocks before, at and after a group's, and the phases of their barriers. One that does not exist has
-// the group's own slot, and no key that is seen.
+// the group's own slot, and none of its keys is seen.
 template <typename S>
 __device__ inline void findSlots(int own_slot, int own_parity, bool has_before, bool has_after,
                                  int (&slots)[kNearBlocks], int (&parities)[kNearBlocks]) {

@@ -11,7 +11,7 @@
 
 namespace padfree {
 
-constexpr int kGroups = 2;  // that multiply, each its own features
+constexpr int kGroups = 2;  // warpgroups that multiply, each its own features
 constexpr int kWarps = kWarpgroup / kWarpSize;
 constexpr int kGroupFeatures = kLinearFeatures / kGroups;
 static_assert(kGroupFeatures == kMomentFeatures);  // a warpgroup takes the moments of its features
@@ -20,11 +20,11 @@ static_assert(kLinearDepth * 2 == kPanelRowBytes && kE4m3Depth == kPanelRowBytes
 constexpr int kMaxStages = 10;
 constexpr int kBoxTokens = 16;     // tokens that one copy stores
 constexpr int kBuffers = 2;        // of a warpgroup where a tile is stored in chunks: one fills while one is stored
-constexpr int kMinChunkBoxes = 4;  // a tile of at most so many is one chunk; two such chunks always fit
+constexpr int kMinChunkBoxes = 4;  // a tile of at most this many boxes is one chunk; two such chunks always fit
 constexpr int kScaleThreads = 2 * kWarpSize;  // that compute the scales of rows to be normed
 constexpr int kLargeTokens =
-    128;  // of tiles of which a block takes several, and fetches first stages one after the other:
-constexpr int kPacedStages = 2;  // so many at once
+    128;  // of tiles of which a block takes several, and whose first stages it fetches a few at a time:
+constexpr int kPacedStages = 2;  // this many
 constexpr int kBoxBytes = kBoxTokens * kPanelRowBytes;
 constexpr int kMinOutBytes = kGroups * kBuffers * kMinChunkBoxes * kBoxBytes;
 
@@ -82,19 +82,19 @@ struct Shape {
         return kGroups * kBuffers * chunkBoxes(out) * boxBytes(out);
     }
   }
-  // Boxes that are stored together. Of a large tile that is stored from where it was summed, half is, where that
-  // `pays`, while the other half is computed.
+  // Boxes that are stored together: where it `pays`, half of a large tile that is stored from where it was summed,
+  // while the other half is computed.
   static constexpr int boxesAtOnce(Out out, bool pays) {
     return leavesInChunks(out) ? chunkBoxes(out) : pays && kTokens >= kLargeTokens ? ceilDiv(kBoxes, 2) : kBoxes;
   }
-  // Whatever the stages of the reduction are, which a ResidentShape asks for.
+  // The second argument is for ResidentShape, which depends on the stages of the reduction.
   static constexpr int stages(Out out, int) { return stagesBeside(outBytes(out)); }
   static constexpr int sharedBytes(Out out, int depth) {
     return stages(out, depth) * kStageBytes + outBytes(out) + kScaleBytes;
   }
 };
 
-// Where all of the reduction of a tile's input stays in shared memory, and weights alone pass through the ring: tiles
+// Where a tile's input stays in shared memory, all of its reduction, and only weights pass through the ring: tiles
 // are the features of one warpgroup, and warpgroups take them in ping-pong.
 template <int kTileTokens>
 struct ResidentShape {
