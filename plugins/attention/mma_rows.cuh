@@ -30,7 +30,7 @@ class WarpRows {
   using Scores = float[kFragments][kKeyBlocks][4];
 
   // Loads the rows from shared memory, and adds Q's bias [D] unless it is null. With kSharedQueries, the rows may
-  // arrive later, and have their bias.
+  // arrive later, and contain their bias already.
   __device__ void begin(const T* queries, const T* bias, int D) {
     query_row_ = queries + lane_ % 16 * kStride + lane_ / 16 * 8;
 #pragma unroll
@@ -63,7 +63,7 @@ class WarpRows {
     consumeScores<kMasked>(scores, v, keys, adjust.factor());
   }
 
-  // The part of a step that needs no values, for which it leaves the scores.
+  // The part of a step that needs no values; it leaves the scores for the other part.
   template <bool kMasked>
   __device__ void stepKeys(Scores& scores, const T* k, int keys, const Adjust& adjust, int first_row, int first_key) {
     multiplyQueries<kMasked>(scores, k, keys);
@@ -78,8 +78,8 @@ class WarpRows {
     addValues<kMasked>(scores, v, keys, factor);
   }
 
-  // output += 2^(scores * factor - shift) v; 16 keys at a time, so that the exponentials of the next run beside the
-  // products of these.
+  // output += 2^(scores * factor - shift) v; 16 keys at a time, so that the exponentials of the next 16 overlap with
+  // the products of these.
   template <bool kMasked>
   __device__ void addValues(const Scores& scores, const T* v, int keys, float factor) {
     const T* const row = v + lane_ % 16 * kStride + lane_ / 16 * 8;
@@ -158,7 +158,8 @@ class WarpRows {
   // The reference of the exponentials only has to keep them in range. It follows a row's maximum when they would grow
   // beyond 2^8, so that most steps need no pass over the output. (2^8 times 2^-24 is far from fp16's smallest weight.)
   static constexpr float kLargestExponent = 8.f;
-  // Before a row has seen a key. Finite: what a row does not see has the exponent -inf, and their difference is no NaN.
+  // Before a row has seen a key. Finite: what a row does not see has the exponent -inf, and their difference is not
+  // NaN.
   static constexpr float kInitialShift = -1e38f;
   static constexpr int kColumnBlocks = kHeadSize / 8;
 

@@ -2,8 +2,8 @@
 // Causal attention for Hopper (sm_90a) of sequences that continue another one of their batch: persistent blocks, one
 // per multiprocessor. Three warpgroups, two for heads of more than 128 columns, read the same K and V, which one warp
 // loads by TMA into slots of shared memory, running ahead into the next tile. Each has 32 query rows of two heads that
-// share keys, or 64 of one: so fewer rows are none of the sequence's. A step of keys is of the prefix or of the
-// sequence itself. No list of tasks: tiles are numbered as in query_tiles.cuh.
+// share keys, or 64 of one, so that fewer rows lie beyond the sequence. A step of keys is of the prefix or of
+// the sequence itself. No list of tasks: tiles are numbered as in query_tiles.cuh.
 #pragma once
 
 #include "attention/kernels.h"
@@ -29,7 +29,7 @@ struct PrefixConsumer {
     if (group_thread == 0) barrierArrive(&shared.empty[copy % S::kSlots]);
   }
   __device__ unsigned slot(int copy) const { return memory.slot(copy % S::kSlots); }
-  // The task has been read, and the products with its queries are done. All warps.
+  // Called by all warps when they have read the task and the products with its queries are done.
   __device__ void releaseQueries(int query_slot) const {
     __syncwarp();
     if (threadIdx.x % kWarpSize == 0) barrierArrive(&shared.queries_free[query_slot][group]);
@@ -38,8 +38,9 @@ struct PrefixConsumer {
   // a task, one more than it has steps.
   __device__ void beginTurn() const { namedBarrier(kPingPongBarrier + group, 2 * kWarpgroup); }
   __device__ void endTurn() const { namedArrive(kPingPongBarrier + (group + 1) % S::kGroups, 2 * kWarpgroup); }
-  // Lets steps pass whose keys none of this warpgroup's rows sees. A warp that had not waited for copies when they are
-  // released would miss their phase of the barrier; where they are multiplied, the products make sure of that.
+  // Passes over steps whose keys none of this warpgroup's rows sees. A warp that has not waited for copies when they
+  // are released would miss their phase of the barrier; where they are multiplied, the products make sure that all have
+  // waited.
   __device__ void passSteps(int copy, int first, int end) const {
 #pragma unroll 1
     for (int step = first; step < end; ++step) {
@@ -80,7 +81,7 @@ __device__ void loadPrefixQuery(const AttentionMaps& maps, const PrefixTask& tas
 }
 
 // The loading warp: finds the block's tasks, hands them out, and loads. Rounds alternate in direction, so that a block
-// with a dear tile in one has a cheap one in the next.
+// with an expensive tile in one has a cheap one in the next.
 template <typename S>
 __device__ void loadPrefixTasks(const AttentionParams& p, const AttentionMaps& maps, int heads, int tiles,
                                 PrefixShared<S>& shared, const PrefixMemory<S>& memory) {
@@ -124,7 +125,7 @@ __device__ void loadPrefixTasks(const AttentionParams& p, const AttentionMaps& m
   if (leads) handOut(end);
 }
 
-// A task's rows of this warpgroup. copy: the task's first.
+// Computes this warpgroup's rows of a task, whose first copy is `copy`.
 template <typename S>
 __device__ void attendPrefixTask(const AttentionParams& p, const PrefixTask& task, const PrefixConsumer<S>& consumer,
                                  int query_slot, int copy) {

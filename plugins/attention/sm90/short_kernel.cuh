@@ -44,7 +44,7 @@ struct ShortBarriers {
   uint64_t queries[2], keys, values;  // complete when the copies have arrived
 };
 
-// Rows after the last sequence become zeros; the blocks of all heads share them out.
+// Rows after the last sequence become zeros; the blocks of all heads share this work.
 __device__ inline void zeroFiller(const AttentionParams& p, int begin) {
   const int chunks = p.H * p.D / 8, part = blockIdx.y * p.H + blockIdx.x % p.H, parts = gridDim.y * p.H;
   const int64_t first = static_cast<int64_t>(begin) * chunks, count = static_cast<int64_t>(p.T - begin) * chunks;
@@ -81,7 +81,7 @@ __device__ inline void applyPositions(Sm90Rows<S>& rows, const AttentionParams& 
 template <typename S, int kCount, bool kOnly, typename Adjust>
 __device__ inline void attendKeys(Sm90Rows<S>& rows, const ShortMemory<S>& memory, ShortBarriers& barriers, int slot,
                                   int key_row, int keys, unsigned parity, float scale_log2, bool first, Adjust adjust) {
-  constexpr int kSure = kOnly && (kCount > 64 || S::kKeys <= 64) ? kCount - kCountStep : 0;  // less is another kCount
+  constexpr int kSure = kOnly && (kCount > 64 || S::kKeys <= 64) ? kCount - kCountStep : 0;  // fewer: another kCount
   auto& scores = reinterpret_cast<float (&)[kCount / 8][4]>(rows.scores);
   const unsigned q = panelDescriptor(memory.query(slot)), k = panelDescriptor(memory.key() + key_row * S::kRowBytes);
   const unsigned value = memory.value() + key_row * S::kRowBytes, v = panelDescriptor(value);
@@ -132,7 +132,7 @@ struct ShortCopies {
     loadRows<S, S::kKeys>(maps, 2, memory.value(), min(length - key, S::kKeys), key_head, begin + key,
                           &barriers.values);
   }
-  // What the block needs first, by a thread of each warp. All threads.
+  // Loads what the block needs first, by one thread of each warp. Called by all threads.
   __device__ void loadFirst(int row, int stride, int warp) const {
     if (threadIdx.x % kWarpSize == 0) {
       if (warp == 0) loadQuery(row, 0);
@@ -144,7 +144,7 @@ struct ShortCopies {
   }
 };
 
-// Before the first copies. All threads.
+// Called by all threads before the first copies.
 __device__ inline void prepareCopies(const AttentionMaps& maps, ShortBarriers& barriers) {
   if (threadIdx.x < 3) {
     prefetchMap(maps.whole[threadIdx.x]);
@@ -260,7 +260,7 @@ cudaError_t chooseShape(const AttentionParams& params, cudaStream_t stream) {
   const int64_t sequences = int64_t{params.B} * params.H;  // each counts once per head
   const auto groups = [&](int blocks) { return sequences <= int64_t{blocks} * multiprocessors ? 2 : 1; };
   if constexpr (kPositionMode ==
-                PositionMode::kNone) {  // elsewhere heads of up to 32 are computed as 64: rare, and instances each
+                PositionMode::kNone) {  // elsewhere heads of up to 32, which are rare, are computed as 64
     if (params.D <= 32 && params.max_seq_len <= 64)
       return launch<ShortShape<T, 32, 64, 6, kPositionMode>>(params, 1, stream);
     if (params.D <= 32) return launch<ShortShape<T, 32, 128, 4, kPositionMode>>(params, groups(4), stream);

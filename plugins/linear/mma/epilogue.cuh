@@ -11,9 +11,9 @@
 
 namespace padfree {
 
-// Sums of 16 rows in shared memory, of each slice behind those of the one before. Rows are 32 bytes of banks apart, and
-// units of 16 bytes change places with their neighbours in the upper half, so that neither stores nor loads meet
-// conflicts.
+// Sums of 16 rows in shared memory, those of each slice after those of the slice before. Rows are 32 bytes of banks
+// apart, and units of 16 bytes change places with their neighbours in the upper half, so that neither stores nor loads
+// meet conflicts.
 template <typename Tile>
 class MmaRows {
  public:
@@ -93,7 +93,7 @@ class MmaAffine {
   }
 
  private:
-  // Aligned to a float alone.
+  // They are aligned only to a float.
   __device__ void loadScale(const float* scale) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) scale_[i] = scale[i];
@@ -106,7 +106,7 @@ class MmaAffine {
 template <typename Operands>
 class MmaFactors {
  public:
-  // Of the results from `result` on, of `count`.
+  // For the results from `result` on; there are `count` in all.
   __device__ MmaFactors(const MmaWork& p, int result, int count) {
     if constexpr (Operands::kInt8) {
 #pragma unroll
@@ -123,7 +123,7 @@ class MmaFactors {
   float values_[Operands::kInt8 ? 8 : 1];
 };
 
-// 8 neighbouring results, as y and as e4m3 or int8 have them.
+// 8 neighbouring results, in the type of y, and in e4m3 or int8.
 template <typename Operands>
 struct MmaResults {
   using T = typename Operands::Result;
@@ -321,7 +321,7 @@ class MmaEpilogue {
     results.set(p_, values, factors);
   }
 
-  // Aligned to its elements alone.
+  // It is aligned only to its elements.
   __device__ void loadGamma(Values& gamma, int feature) const {
 #pragma unroll
     for (int i = 0; i < 8; ++i) gamma[i] = toFloat(static_cast<const T*>(p_.residual_scale)[feature + i]);

@@ -112,9 +112,9 @@ class CollectiveEpilogue {
     }
   }
 
-  // Scales the sums of a tile that is a head, with bias, and leaves what its tokens' rows are multiplied by then in
-  // memory that scales have no need of. Sums of squares go through the buffer of the next chunk, from which everything
-  // has left.
+  // Scales the sums of a tile that is a head, with bias, and leaves the factors by which scaleHead() multiplies its
+  // tokens' rows in memory that scales do not need. Sums of squares go through the buffer of the next chunk, from which
+  // everything has left.
   __device__ void normHead(const Features& features) {
     static_assert(kScalesAlone && kGroups * kWarps * kTokens * sizeof(float) <= kAtOnce * boxBytes(Epilogue::out));
     float* const squares = reinterpret_cast<float*>(out_ + buffer_ * kAtOnce * boxBytes(Epilogue::out));
@@ -191,7 +191,7 @@ class CollectiveEpilogue {
     return !epilogue_.shares_tile || owns(coord, box);
   }
 
-  // Once all warps have written the boxes from `begin` on to `panel`. One thread.
+  // Called by one thread once all warps have written the boxes from `begin` on to `panel`.
   __device__ void storeBoxes(const CUtensorMap& map, const CUtensorMap& at_once, const BlockCoord& coord, int feature,
                              int token, unsigned char* panel, int box_bytes, int begin, int end) const {
     if (!epilogue_.shares_tile && end - begin == kAtOnce) {
@@ -268,8 +268,8 @@ class CollectiveEpilogue {
   static constexpr int kHeadBarrier = kGroups + 1;  // after one for each warpgroup
   int buffer_ = 0;                                  // for the next chunk
   static constexpr int kPositions = ceilDiv(kTokens, kWarpSize);
-  // Where pairs are rotated: whether the features of this thread, and of its warp, are such, by how much a position,
-  // the tokens' positions.
+  // Where pairs are rotated: whether the features of this thread, and so of its warp, are; the angle per position; the
+  // tokens' positions.
   bool is_pair_;
   float frequency_, positions_[kPositions];
 };

@@ -60,7 +60,7 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
 
  private:
   // Sums the tile's products. What belongs to the features from `feature` on, and the tokens' positions, are loaded
-  // meanwhile: ahead of the first tile, whose input is waited for anyway, and beside the first stage of those that
+  // meanwhile: before the first tile, whose input is waited for anyway, and during the first stage of those that
   // follow it.
   __device__ Features multiply(const BlockCoord& coord, int feature, int token) {
     constexpr bool kManyTiles = leavesInChunks(Epilogue::out) && kTokens >= kLargeTokens;
@@ -91,7 +91,7 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
     }
     wgmmaWait<0>();
     if (coord.begin < coord.end)
-      release(before, coord);  // or parts without work would release a stage that they never had
+      release(before, coord);  // otherwise parts without work would release a stage that they never had
     if (Epilogue::out == Out::kStages) releaseOutStage(coord);
     return features;
   }
@@ -166,7 +166,7 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
     }
   }
 
-  // Once the tile before has left from there, asks for the tile's residual.
+  // Asks for the tile's residual once the previous tile has left its place.
   __device__ void prepareTile(int feature, int token) {
     if (in_group_ == 0) waitStoresRead<0>();
     namedBarrier(group_ + 1, kWarpgroup);  // nor does anybody take moments there any more
@@ -229,7 +229,7 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
     }
   }
 
-  // This warp takes those of 8 tokens of every 32.
+  // This warp stores those of 8 tokens of every 32.
   __device__ void storeMoments(const BlockCoord& coord, int feature, int token) const {
     constexpr int kStep = kWarps * 8, kTimes = ceilDiv(kTokens, kStep);
     const int first = in_group_ / kWarpSize * 8;

@@ -17,8 +17,8 @@ inline __host__ __device__ bool sharesTile(const Work& work) {
   return work.tiling.parts > 1;
 }
 
-// What is held of each row that is normed: its scale, and its shift where the residual may be. Where nothing is added
-// input alone is normed.
+// What is kept of each row that is normed: its scale, and also its shift where it may be the residual's. Where nothing
+// is added, only the input is normed.
 template <typename Epilogue>
 using ScaleOf = std::conditional_t<leavesInChunks(Epilogue::out), float, float2>;
 
@@ -35,7 +35,7 @@ struct Sharing<true> {
   explicit __device__ Sharing(const Work& work) : shares_tile(sharesTile(work)) {}
 };
 
-// What most epilogues leave alone.
+// What most epilogues do not do.
 struct Separate {
   static constexpr bool gated = false, rotates = false, norms_heads = false;
   static constexpr bool paired = false;  // whether a thread's two features are neighbours, instead of 8 apart
@@ -76,13 +76,13 @@ struct Rotating : InChunks<Activation::kNone, true, false> {
   using InChunks::InChunks;
 };
 
-// The same of heads of kLinearFeatures that are normed before (RMS norm): a tile's features are a head.
+// The same for heads of kLinearFeatures that are normed first (RMS norm): a tile's features are a head.
 struct NormingHeads : Rotating {
   static constexpr bool norms_heads = true;
   using Rotating::Rotating;
 };
 
-// Two features make one result; the same holds of the input.
+// Two features make one result; the input is as for Rotating.
 template <Activation kActivation>
 struct Gated : InChunks<kActivation, true, false> {
   static constexpr Out out = Out::kNarrowChunks;
@@ -106,7 +106,7 @@ struct InPlace : Separate {
   explicit __device__ InPlace(const Work&) {}
 };
 
-// The last of a post-norm encoder: what norms its sums is another kernel, which takes no moments.
+// The last one of a post-norm encoder: another kernel, which takes no moments, norms its sums.
 struct LastInPlace : InPlace<true, false> {
   static constexpr bool moments = false;
   using InPlace<true, false>::InPlace;
@@ -141,8 +141,7 @@ struct AnyInPlace : Separate, Activating, Sharing<kMayShare> {
 template <EpilogueKind kKind>
 using EpilogueKindTag = std::integral_constant<EpilogueKind, kKind>;
 
-// Calls `run` with the tag of a GEMM's epilogue of this kind; kMayShare: blocks may share a tile of this
-// size.
+// Calls `run` with the tag of a GEMM's epilogue of this kind; kMayShare: blocks may share a tile of this size.
 template <bool kMayShare, typename Run>
 auto withEpilogue(EpilogueKindTag<EpilogueKind::kChunks>, const Work& work, Run run) {
   if constexpr (kMayShare) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GEMM for Hopper where a tile's input fits in shared memory over the whole reduction: it is fetched once,
-// weights alone pass through the ring, and two warpgroups take tiles of 64 features in ping-pong. One is in its
+// only weights pass through the ring, and two warpgroups take tiles of 64 features in ping-pong. One is in its
 // epilogue while the other has the tensor cores, which is what short reductions need: their epilogues take as long as
 // their main loops.
 #pragma once
@@ -124,7 +124,7 @@ class ResidentConsumer : CollectiveEpilogue<Operands, S, Epilogue> {
 
  private:
   // Sums the tile's products. The other warpgroup may begin as soon as all of them are issued. Matrix
-  // instructions are issued by halves of a stage: the tensor cores have two ahead, and what stands between halves must
+  // instructions are issued by halves of a stage: the tensor cores have two ahead, and what comes between halves must
   // not take longer than these.
   __device__ void multiply(bool is_first, bool is_last, bool is_followed, unsigned parity) {
     constexpr int kHalf = Operands::steps / 2;
@@ -159,14 +159,15 @@ class ResidentConsumer : CollectiveEpilogue<Operands, S, Epilogue> {
     release(stage_barrier, input_barrier, is_last);
   }
 
-  // Tells the blocks that fetch together that this warp has left a stage, and with the range's last tile input: at
-  // these addresses in the cluster, of the blocks of which this lane tells one.
+  // Tells the blocks that fetch together that this warp has left a stage of weights and, with the range's last tile, of
+  // input. Each lane tells one block, whose barriers have these addresses in the cluster.
   __device__ void release(unsigned stage, unsigned input, bool is_last) {
     if (lane_ < work_.tiling.cluster_tokens) barrierArriveAt(stage);
     if (is_last && lane_ < work_.tiling.cluster_features) barrierArriveAt(input);
   }
 
-  // For a range without a tile for this warpgroup. It waits for what it releases, or it would release what came before.
+  // For a range without a tile for this warpgroup. It waits for what it releases; otherwise it would release what came
+  // before.
   __device__ void releaseAll(unsigned parity) {
     for (int i = 0; i < work_.stages; ++i) {
       barrierWait(&barriers_.input_full[i], parity);
