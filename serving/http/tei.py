@@ -113,7 +113,9 @@ class Tei:
         return answers[0] if single else answers
 
     async def _tokenize(self, call: Call) -> Any:
-        texts, _, _ = read_texts_or_ids(self._calls, call, "inputs")
+        texts, ids, _ = read_texts_or_ids(self._calls, call, "inputs")
+        if ids:
+            raise validation_error("'inputs' has token ids, allowed for /tokenize: a text, or a list of texts")
         special = call.body.truth("add_special_tokens", True)
         self._texts.check_backlog(sum(map(len, texts)))
         return in_parts(texts, self._texts.aside, partial(self._tokens_json, texts, special))

@@ -66,6 +66,12 @@ def test_keys_open_everything_and_health_needs_none(strict: Server) -> None:
         assert post(strict, "/embed", key=key, inputs="a")[0] == 200
 
 
+def test_ids_are_tokens_already(strict: Server) -> None:
+    status, body = post(strict, "/tokenize", key=KEY, inputs=[[5, 6], [7]])
+    assert (status, body["error_type"]) == (422, "Validation")
+    assert "'inputs' has token ids, allowed for /tokenize: a text, or a list of texts" in body["error"]
+
+
 @pytest.mark.parametrize(
     ("inputs", "words"),
     [(["a"] * 5, "batch size 5"), ("a" * 101, "101 bytes"), (["a" * 99] * 30, "2000 bytes"), ([[7] * 200], "128")],
