@@ -85,7 +85,7 @@ def plain_network(parts: Tensors, sizes: LayerSizes, up: str, down: str) -> Feed
 def layers_of(
     tensors: Tensors, stem: str, member: str, count: int, layer: Callable[[Tensors], PostNormLayer]
 ) -> Iterator[PostNormLayer]:
-    """So many layers, each made of its tensors, which are named STEM.NUMBER.NAME; each has one named `member`."""
+    """Yields `count` layers, each made from the tensors named STEM.NUMBER.NAME, one of which is `member`."""
     for number in range(count):
         yield layer(tensors.below(f"{stem}.{number}.", member=member))
 

@@ -31,7 +31,7 @@ class EncoderGraph(MessageBuilder):
     """
 
     def __init__(self, *, takes_types: bool) -> None:
-        super().__init__(prefix="/")
+        super().__init__(prefix="/", opset=OPSET)
         self.inputs = (IDS, MASK, TYPES) if takes_types else (IDS, MASK)
         self._constants: dict[tuple[str, str, tuple[int, ...], bytes], str] = {}
         self._weights: dict[str, Weight] = {}

@@ -139,7 +139,8 @@ def names_in_use(graph: gs.Graph) -> set[str]:
 class Editor(NodeBuilder[gs.Tensor]):
     """Adds nodes to one graph under names that nothing else uses.
 
-    The type of a new tensor follows from the operator and the types of what it reads.
+    The type of a new tensor follows from the operator and the types of what it reads. A tensor given as `output` loses
+    the node that made it before.
     """
 
     def __init__(self, graph: gs.Graph) -> None:
@@ -224,7 +225,7 @@ class Editor(NodeBuilder[gs.Tensor]):
 
 
 def _result_type(op: str, inputs: Sequence[gs.Tensor], attributes: Mapping[str, Any]) -> Any:
-    """The type of a node's result, of the operators that passes add."""
+    """The type of the result of a node, for operators that passes add."""
     if op in _BOOLEAN:
         return np.dtype(np.bool_)
     if op in ("Shape", "Size"):

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 _AXES_ARE_INPUTS: Mapping[str, int] = MappingProxyType({"ReduceSum": 13, "Squeeze": 13, "Unsqueeze": 13})
 _OTHER_AXES_ARE_INPUTS = 18
-"""The opsets from which on axes are an input, of these operators and of the other reductions."""
+"""The first opset in which axes are an input: of these operators, and of all other reductions."""
 
 
 class NodeBuilder(ABC, Generic[T]):
@@ -28,7 +28,7 @@ class NodeBuilder(ABC, Generic[T]):
     opset: int
 
     def op(self, op: str, *inputs: T, output: T | None = None, stem: str = "", **attributes: Any) -> T:
-        """A node with one result: a new one, or `output`, whatever made that before. New names begin with `stem`."""
+        """A node with one result: `output` where it is given, or a new value, whose name begins with `stem`."""
         return self._add(op, inputs, output, stem, attributes)
 
     def integers(self, *values: int) -> T:
@@ -62,7 +62,7 @@ class NodeBuilder(ABC, Generic[T]):
         return self.op("Range", self.scalar(0, np.int64), limit, self.scalar(1, np.int64), stem=stem)
 
     def slots(self, like: T, axis: int) -> T:
-        """0, 1, 2, ... int64, as many as a value has along an axis."""
+        """0, 1, 2, ... int64, one for each element that a value has along an axis."""
         return self.count_to(self.op("Gather", self.op("Shape", like), self.scalar(axis, np.int64), axis=0))
 
     @abstractmethod

@@ -70,7 +70,7 @@ class _PluginConversion(MessageBuilder):
     """Writes the nodes of the new graph, in the order of the old ones."""
 
     def __init__(self, model: Model) -> None:
-        super().__init__(prefix="nvidia_")
+        super().__init__(prefix="nvidia_", opset=_OPSET)
         self._old = model.proto.graph
         self._arrays = {item.name: np.asarray(model.array(item)) for item in self._old.initializer}
         self._tokens: set[str] = set()  # tensors [B,S,E]

@@ -14,7 +14,7 @@ from ..files.message_builder import MessageBuilder
 from .skeleton import Names
 
 SPREAD = frozenset({"Attention", "RotaryEmbedding"})
-"""The operators that have such inputs."""
+"""The operators with inputs that may have to be spread."""
 _MASK = 3  # its position among the inputs of Attention
 _TABLES = (1, 2)  # their positions among those of RotaryEmbedding
 _POSITIONS = 3  # where this input is there, it chooses rows of the tables

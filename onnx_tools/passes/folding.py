@@ -184,7 +184,7 @@ def _join_views(editor: Editor, shapes: ShapeBuilder, node: gs.Node, analysis: A
     shape = analysis[node.outputs[0]].shape
     if source is None or source is node.inputs[0] or shape is None or not is_of_sizes(shape):
         return False
-    editor.op("Reshape", source, shapes.build(list(shape)), output=node.outputs[0])
+    editor.in_shape(source, shapes.build(list(shape)), node.outputs[0])
     return True
 
 

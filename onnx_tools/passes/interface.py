@@ -148,7 +148,7 @@ def _pack_outputs(editor: Editor, analysis: Analysis, boundary: Boundary) -> Non
         source = _in_token_order(tensor, analysis)
         if source is None:
             if tensor.name not in fitting:
-                raise _of_nobody(tensor, analysis, fitting)
+                raise _shared_output_error(tensor, analysis, fitting)
             continue
         facts = analysis[source]
         packed = pack(editor, source, boundary, facts.dtype)
@@ -178,7 +178,7 @@ def _in_token_order(output: gs.Tensor, analysis: Analysis) -> gs.Tensor | None:
     return source if permutation(node, len(before)) == [1, 0, *range(2, len(before))] else None
 
 
-def _of_nobody(tensor: gs.Tensor, analysis: Analysis, others: Sequence[str]) -> RewriteError:
+def _shared_output_error(tensor: gs.Tensor, analysis: Analysis, others: Sequence[str]) -> RewriteError:
     """The error for an output of which no part is known to belong to a sequence; `others` are outputs that may stay."""
     shape = analysis[tensor].shape or ()
     dims = dims_of_shape(analysis[tensor].shape)

@@ -20,7 +20,7 @@ from .base import Boundary, PassResult, boundary_of, pack_tokens, replace_each, 
 from .positions.positions import Positions
 
 NAME = "neighbours"
-_INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
+_INT32 = np.dtype(np.int32)
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _replace(
 
     slots = positions.slots()
     size = nodes.along("Squeeze", op("Shape", slots), 0)
-    every = op("Range", number(0, _INT64), size, number(1, _INT64))
+    every = nodes.count_to(size)
     row_indices = op("Add", nodes.unsqueeze(editor.cast(every, _INT32, "rows"), 1), offsets)
     last = op("Sub", editor.cast(size, _INT32, "rows"), number(1, _INT32))
     rows = op("Min", op("Max", row_indices, number(0, _INT32)), last)

@@ -117,7 +117,7 @@ def _mask(e: Expansion, mask: gs.Tensor, k: gs.Tensor) -> gs.Tensor:
 
 
 def within_lengths(e: Expansion, lengths: gs.Tensor, k: gs.Tensor) -> gs.Tensor:
-    """bool [B,S]: whether a key is one of as many as its sequence has."""
+    """bool [B,S]: whether a key lies within the length of its sequence."""
     counts = e.op("Cast", e.reshape(lengths, -1, 1), to=TensorProto.INT64)
     return e.op("Less", e.reshape(e.slots(k, 1), 1, -1), counts)
 

@@ -21,7 +21,6 @@ MOST_TAPS = 8
 """Convolutions with more taps stay: the rows side by side would take too much memory."""
 _TRANSPOSE = [0, 2, 1]
 _GLOBAL: Mapping[str, str] = MappingProxyType({"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"})
-_AXES_ARE_AN_INPUT = 18  # of both reductions, since this opset
 
 
 def expand_convolutions(graph: gs.Graph, analysis: Analysis) -> bool:
