@@ -130,8 +130,8 @@ def run(arguments: argparse.Namespace) -> int:
     engines = [name for name in arguments.runners if name.startswith("trt")]
     if engines and no_gpu():
         raise BuildError(
-            f"--runners {','.join(engines)}: engines run on a GPU, and {no_gpu()}; leave it out, which compares in "
-            "onnxruntime on the CPU"
+            f"--runners {','.join(engines)}: engines run on a GPU, and {no_gpu()}; leave it out to compare .onnx "
+            "files, which run in onnxruntime on the CPU"
         )
     inputs = [("the original", arguments.original), *(("the model", path) for path in arguments.models)]
     inputs += [

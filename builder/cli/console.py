@@ -27,7 +27,7 @@ NUMBERS = (
     "x",
     "times padfree's",
 )
-"""How the names of columns end that hold numbers."""
+"""Endings of the names of columns that hold numbers."""
 LINE_S = 10.0
 """Seconds between two lines that say what is being done, where there is no terminal."""
 PLAIN_WIDTH = 120  # where there is no terminal, so that logs do not break lines at 80 columns

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of options: switches, texts, files and numbers, whose help says what they are without the option."""
+"""The kinds of options: switches, texts, files and numbers; the help of numbers names their defaults."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def number(options: Options, name: str, metavar: str, text: str, default: float 
 
 
 def value_of(kind: type[ValueT], arguments: argparse.Namespace, **others: Any) -> ValueT:
-    """A dataclass of what options of the names of its fields say, and of `others`."""
+    """A dataclass whose fields are the values of the options with the same names, unless `others` gives them."""
     options = {item.name: getattr(arguments, item.name) for item in fields(kind) if hasattr(arguments, item.name)}  # type: ignore[arg-type]
     return kind(**{**options, **others})
 

@@ -163,7 +163,7 @@ def _run(arguments: argparse.Namespace) -> int:
             cuda_graphs=arguments.cuda_graphs,
             ends_process=True,
             on_ready=lambda url: print_line(f"serving {arguments.model} at {url}"),
-            on_summary=lambda pairs: print_pairs(pairs),
+            on_summary=print_pairs,
         )
     return 0
 

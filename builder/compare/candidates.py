@@ -38,9 +38,13 @@ RUNNERS = (REFERENCE, "onnxrt-packed", "trt", "trt-padded", "torch")
 
 @dataclass(frozen=True)
 class Settings:
-    """How candidates are run. Tolerances that are None are those of each model's precision; folder is for scratch.
+    """How candidates are run.
 
-    precision: of what the original is rewritten to where no file is given; mask: its padding mask's input.
+    Attributes:
+        folder: for scratch files; `compare` and `emit` set it.
+        precision: that of the model that the original is rewritten to if no file is given.
+        absolute_tolerance, relative_tolerance: None for those of each model's precision.
+        mask: the original's input that is its padding mask.
     """
 
     folder: Path = Path()

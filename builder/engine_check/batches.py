@@ -156,7 +156,7 @@ def _batch(name: str, mask: Mask, metadata: Metadata, rng: np.random.Generator, 
 
 
 def _values(item: InputInfo, mask: Mask, metadata: Metadata, rng: np.random.Generator) -> Array:
-    """Random values of one token input that the model takes, [B, S] or [B, S, N]; any in slots without a token."""
+    """Random values of one token input that the model takes, in all slots: [B, S] or [B, S, N]."""
     rule, shape = metadata.mask, (*mask.shape, *item.trailing_shape)
     own = item.name == rule.input
     if own and item.limit is None:

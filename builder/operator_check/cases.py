@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from padfree.contract.names import FP8, INT8, PRECISIONS
-from padfree.onnx_tools.operators import OPERATORS, AttributeValue
+from padfree.contract.names import EIGHT_BITS, FP8, PRECISIONS
+from padfree.onnx_tools.operators import OPERATORS
 
 from .graphs import (
     FEATURES,
@@ -19,12 +19,12 @@ from .graphs import (
     SHORT_LENGTHS,
     SIZE,
     WIDTH,
+    Attributes,
     CaseGraph,
     plain_attributes,
 )
 
 RANGE = 128
-Attributes = Mapping[str, AttributeValue]
 
 
 @dataclass(frozen=True)
@@ -111,14 +111,14 @@ def _cases() -> Iterator[Case]:
 def _kinds(operator: str, attributes: Attributes, *, is_first: bool = False) -> Sequence[str]:
     """The types that a plugin has kernels for; results in e4m3 are checked in an operator's first variant."""
     spec, values = OPERATORS[operator], plain_attributes(operator, attributes)
-    for narrow, kind in (("fp8", FP8), ("int8", INT8)):
-        if any(item.type == narrow for item in spec.inputs):
+    for kind in EIGHT_BITS:
+        if any(item.type == kind for item in spec.inputs):
             return [kind]
     if all(item.type == "int32" for item in (*spec.inputs, *spec.outputs)):
         return ["int32"]
     in_half = any(condition.holds(values) for condition in spec.in_half)
     wide = [kind for kind in spec.plugin_precisions if kind != "fp32" or not in_half]
-    return wide + [FP8] * (is_first and any(item.type == "fp8" for item in spec.outputs))
+    return wide + [FP8] * (is_first and any(item.type == FP8 for item in spec.outputs))
 
 
 def _there_and_back(kind: str) -> CaseGraph:

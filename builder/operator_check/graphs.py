@@ -110,7 +110,8 @@ class CaseGraph:
     All numbers are exact in the type, so that a reference in float32 computes from the same ones.
 
     Args:
-        kind: "fp32", "fp16", "bf16", "int32" where there are none, or "fp8" and "int8" for fp16 with rows of 8 bits.
+        kind: "fp32", "fp16", "bf16"; "int32" for operators without activations; "fp8" and "int8" for fp16 with rows of
+            8 bits.
         lengths: tokens of the sequences, which FILLER tokens follow.
         interface: that of the metadata, "packed" or "padded".
     """
