@@ -44,7 +44,7 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     """Parses the command line."""
-    common = load_parser(pool=500, workers=2)
+    common = load_parser(pool=500, workers=2, connections=64, seconds=5.0)
     where = common.add_mutually_exclusive_group(required=True)
     where.add_argument("--http", metavar="HOST:PORT", help="offer the load over HTTP")
     where.add_argument("--grpc", metavar="HOST:PORT", help="offer the load over gRPC")

@@ -22,13 +22,15 @@ ALSO = ("host_mib", "gpu_mib", "cpu_model_s", "cpu_front_ends_s")
 """What some steps have besides rates and latencies."""
 
 
-def load_parser(*parents: argparse.ArgumentParser, pool: int = 300, workers: int = 4) -> argparse.ArgumentParser:
+def load_parser(
+    *parents: argparse.ArgumentParser, pool: int = 300, workers: int = 4, connections: int = 128, seconds: float = 3.0
+) -> argparse.ArgumentParser:
     """A parser with the options of everything that offers load, as a parent of others."""
     parser = argparse.ArgumentParser(add_help=False, parents=parents)
     parser.add_argument("--pool", type=int, default=pool, help="different requests")
     parser.add_argument("--workers", type=int, default=workers, help="processes that send")
-    parser.add_argument("--connections", type=int, default=128, help="connections of each worker")
-    parser.add_argument("--seconds", type=float, default=3.0, help="length of a step")
+    parser.add_argument("--connections", type=int, default=connections, help="connections of each worker")
+    parser.add_argument("--seconds", type=float, default=seconds, help="length of a step")
     parser.add_argument("--json", type=Path, help="append one line per step to this file")
     return parser
 
