@@ -30,8 +30,8 @@ cudaError_t launchMma(const AttentionParams& params, cudaStream_t stream);
 template <typename T>
 cudaError_t launchMmaPrefix(const AttentionParams& params, cudaStream_t stream);
 
-// fp16 and bf16 on Hopper (wgmma and TMA, sm_90a); needs tasks. As those for short sequences and small windows below,
-// for heads of up to kMaxHopperHeadSize and tables of distances up to kMaxHopperBiasRange.
+// fp16 and bf16 on Hopper (wgmma and TMA, sm_90a); needs tasks. Like the kernels for short sequences and small windows
+// below, it takes heads of up to kMaxHopperHeadSize and tables of distances up to kMaxHopperBiasRange.
 cudaError_t launchAttentionSm90(const AttentionParams& params, cudaStream_t stream);
 template <typename T>
 cudaError_t launchRingSm90(const AttentionParams& params, cudaStream_t stream);

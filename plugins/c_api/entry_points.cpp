@@ -68,7 +68,7 @@ void requireAligned(const char* name, const void* memory) {
 
 template <class Args>
 void checkSize(const Args* args) {
-  requireGiven("args", args);
+  if (!args) refuse(PADFREE_INVALID_ARGUMENT, "args is NULL; pass a struct in host memory");
   if (args->struct_size == sizeof *args) return;
   refuse(PADFREE_INVALID_ARGUMENT, "struct_size is ", args->struct_size, "; allowed: ", sizeof *args,
          "; set it to sizeof the struct, and use padfree.h of this library");

@@ -17,9 +17,10 @@ std::string text(const Parts&... parts) {
   return stream.str();
 }
 
-inline std::string join(const std::vector<std::string>& parts, const char* separator) {
+template <class Part>
+std::string join(const std::vector<Part>& parts, const char* separator) {
   std::string joined;
-  for (const std::string& part : parts) joined += (joined.empty() ? "" : separator) + part;
+  for (const Part& part : parts) joined += text(joined.empty() ? "" : separator, part);
   return joined;
 }
 

@@ -5,8 +5,6 @@
 
 #include <cuda.h>
 
-#include <string>
-
 namespace padfree::engine {
 
 // Names of the members, and of the functions in libcuda.so.1: cuda.h maps plain names to these by macros.

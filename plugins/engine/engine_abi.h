@@ -3,8 +3,8 @@
 // libpadfree_engine.so is that library on a GPU; the tests have one for the host. Both are compiled alike: objects of
 // the standard library and its exceptions pass between them.
 //
-// An object is used by one thread at a time; different ones may be used by different threads. Functions that fail throw
-// std::exception, with the reason.
+// A lane is used by one thread at a time, an engine by several: they may read, and use different lanes of it. Functions
+// that fail throw std::exception, with the reason.
 #pragma once
 
 #include <cstdint>

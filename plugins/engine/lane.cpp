@@ -117,7 +117,7 @@ Placement DeviceLane::place(TensorRtContext& context, const PadfreeSizes& sizes)
   for (const PadfreeTensor& output : owner_.plan.outputs) {
     if (context.shape(output.name.c_str()) != shapeOf(output, sizes)) {
       throw std::runtime_error("output '" + output.name +
-                               "' has another shape than its metadata say; they belong to another "
+                               "' has another shape than its metadata says; the metadata belongs to another "
                                "plan: copy both files of one build");
     }
     placement.outputs.push_back(at);

@@ -162,9 +162,7 @@ TensorRtContext::TensorRtContext(nvinfer1::IExecutionContext* context, int versi
 void TensorRtContext::setShape(const char* name, const Dims& shape) {
   const nvinfer1::Dims dims = toDims(shape);
   if (ten_ != nullptr ? ten_->setInputShape(name, dims) : context_->setInputShape(name, dims)) return;
-  std::vector<std::string> sizes;
-  for (const int64_t size : shape) sizes.push_back(text(size));
-  throw std::runtime_error(text("the engine refused shape [", join(sizes, ", "), "] for '", name, "' (", lastError(),
+  throw std::runtime_error(text("the engine refused shape [", join(shape, ", "), "] for '", name, "' (", lastError(),
                                 "); compare with its profile in padfree inspect"));
 }
 

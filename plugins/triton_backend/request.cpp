@@ -41,7 +41,7 @@ void readSize(const Tensor& ids, const Metadata& metadata, RequestData& data) {
   const size_t rank = 2 + input.trailing.size();
   if (ids.shape.size() != rank || ids.shape[0] < 1 || ids.shape[1] < 1) {
     throw Failure("'" + input.name + "' has shape " + toText(ids.shape) +
-                  ", allowed: [sequences, tokens], both 1 or more; send one row a sequence, special tokens included");
+                  ", allowed: [sequences, tokens], both 1 or more; send one row per sequence, special tokens included");
   }
   data.sequences = ids.shape[0];
   data.width = ids.shape[1];

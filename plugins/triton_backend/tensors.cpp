@@ -59,9 +59,7 @@ TensorPiece pieceOf(const Tensor& tensor, uint32_t index) {
 }
 
 std::string toText(const std::vector<int64_t>& shape) {
-  std::vector<std::string> sizes;
-  for (const int64_t size : shape) sizes.push_back(text(size));
-  return text('[', join(sizes, ", "), ']');
+  return text('[', join(shape, ", "), ']');
 }
 
 void checkBytes(const Tensor& tensor, int64_t item_bytes) {

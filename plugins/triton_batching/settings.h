@@ -15,8 +15,8 @@ struct Settings {
   bool delays;          // a batch may wait for more requests before it is sent
 };
 
-// Reads the configuration (version 1, completed by the core). Throws Failure if it is not compatible with
-// a token budget: the message says what to change.
+// Reads the configuration (version 1, completed by the core). Throws Failure if it is not compatible with a token
+// budget: the message says what to change.
 Settings readSettings(const Json& config);
 
 }  // namespace padfree
