@@ -192,7 +192,7 @@ class TextReader:
                 raise TextError(first + error.text, error.reason) from None
             self._on_texts(part.seq_lens.size, int(part.seq_lens.sum()))
             parts.append(part)
-        return EncodedTexts.join(parts)
+        return parts[0] if len(parts) == 1 else EncodedTexts.join(parts)
 
     def _prompt(self, name: str | None) -> str:
         prompt_name = self.info.default_prompt if name is None else name

@@ -20,7 +20,7 @@ _LONGEST_WORD = 1000
 _CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _NUMBERS = (r"\p{N}", r"\p{N}{1,3}", r"\p{N}+")
-HAZARDS = frozenset(
+HARMLESS_PATTERNS = frozenset(
     {
         rf"{_CONTRACTIONS}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|\s+(?!\S)|\s+",
         *(rf"(?i:{_CONTRACTIONS})|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{number}|{_REST}" for number in _NUMBERS),
@@ -95,7 +95,7 @@ def _is_linear(pattern: str) -> bool:
     Known patterns do, and alternatives without groups: in each of these nothing but the last item repeats without an
     end, so that no character is read more often than there are alternatives.
     """
-    return pattern in HAZARDS or all(_ends_where_it_repeats(branch) for branch in _branches(pattern))
+    return pattern in HARMLESS_PATTERNS or all(_ends_where_it_repeats(branch) for branch in _branches(pattern))
 
 
 def _branches(pattern: str) -> list[str]:

@@ -59,7 +59,7 @@ def read_item(tensors: Mapping[str, Array], metadata: Metadata) -> Item:
     shape = columns[ids_name].shape
     if len(shape) != 2 or not shape[0] or not shape[1]:
         raise SessionError(
-            f"'{ids_name}' has shape {list(shape)}, allowed: [sequences, tokens], both 1 or more; send one row a "
+            f"'{ids_name}' has shape {list(shape)}, allowed: [sequences, tokens], both 1 or more; send one row per "
             "sequence, special tokens included"
         )
     without_prompts = np.zeros((shape[0], 1), np.int32)  # check_names refuses requests without any other

@@ -12,7 +12,7 @@ import pytest
 from padfree.runtime.errors import SessionError
 from padfree.runtime.text.apart import Apart, TextError
 from padfree.runtime.text.encoder import TextEncoder
-from padfree.runtime.text.hazards import HAZARDS, growth, slow_pattern
+from padfree.runtime.text.hazards import HARMLESS_PATTERNS, growth, slow_pattern
 from padfree.runtime.text.tokenizer_file import read_tokenizer_file
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
@@ -74,14 +74,14 @@ def test_doubling_normalizers_are_refused_at_once(tmp_path: Path) -> None:
         (EXPLODES, False), (BY_SQUARE, False), ("a*b", False), ("a+$", False), ("(?=a)", False), ("a{900}b", False),
         ("(a|a)*b", False),
         (" {2,}", True), (r"\s{2,}|[\n\r\t]", True), (r"[^\s|]+", True), (r"\p{N}", True), (r"\d{1,3}", True),
-        *((known, True) for known in sorted(HAZARDS)),
+        *((known, True) for known in sorted(HARMLESS_PATTERNS)),
     ],
 )  # fmt: skip
 def test_patterns(pattern: str, *, linear: bool) -> None:
     assert (slow_pattern(letters(pattern)) is None) == linear
 
 
-@pytest.mark.parametrize("pattern", sorted(HAZARDS))
+@pytest.mark.parametrize("pattern", sorted(HARMLESS_PATTERNS))
 def test_known_patterns_take_time_as_texts_grow(pattern: str) -> None:
     tokenizer = letters(pattern)
     for text in ("a", " ", "\n", "1", "!", "' ", "\u00e9", " a", " \n", "a1"):
