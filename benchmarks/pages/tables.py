@@ -33,7 +33,7 @@ from benchmarks.load import report as load_report
 from benchmarks.provenance import commits_of, made_with
 from benchmarks.records import Record, of_last_commit, read
 
-from . import account_tables, fp8_tables, model_tables, plugin_tables, scale_tables, service_tables
+from . import account_tables, fp8_tables, general_tables, model_tables, plugin_tables, scale_tables, service_tables
 from .markdown import UNMEASURED, table, with_notes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,6 +121,11 @@ def pretrained_models(results: Path) -> str:
     """A row per published model."""
     records = of_last_commit(results / "pretrained.jsonl")
     return with_notes(pretrained_report.HEADINGS, map(pretrained_report.cells, records), records)
+
+
+def general(results: Path) -> str:
+    """A row per engine with the kernels for GPUs other than Hopper."""
+    return general_tables.general(read(results / "general.jsonl"), read(results / "end_to_end.jsonl"))
 
 
 Table = Callable[[Path], str]
@@ -213,6 +218,7 @@ TABLES: Mapping[str, Table] = {
     "linear": of_cases("linear", linear),
     "linear_e4m3": of_cases("linear_e4m3", linear_e4m3),
     "linear_mma": of_cases("linear_mma", linear_mma),
+    "general": general,
     "attention": of_cases("attention", attention),
     "attention_positions": of_cases("attention_positions", attention_positions),
     "attention_profile": of_cases("attention_profile", attention_profile),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.kernels import linear_report
-from benchmarks.pages import model_tables, plugin_tables, tables
+from benchmarks.pages import general_tables, model_tables, plugin_tables, tables
 from benchmarks.pages.model_tables import VARLEN
 from benchmarks.records import LIMIT, PADFREE, TENSORRT, earlier_times_of, read, times_of
 
@@ -251,3 +251,17 @@ def test_sentences_about_gemms_are_those_of_the_records() -> None:
     others = [case for case in over if not any(part in case for part in ("gelu", "sum", "chain", "x 4096 x"))]
     assert max(over[case] for case in others if case != "4802 x 1536 x 384") == 1
     assert "- others by at most 1 %." in words
+
+
+def test_padded_tensorrt_of_another_run_stands_in_brackets_beside_general_kernels() -> None:
+    times = {"padfree": 2.0, "sm_80 GEMMs": 3.0}
+    own = {"case": "bert-base, 16 x 512, fp16", "tokens": 4915, "ms": times, "commit": "abc", "gpu": "H200"}
+    beside = {**own, "case": "bert-base, 1 x 128, fp16", "tokens": 128, "ms": {**times, "padded TensorRT": 4.0}}
+    int8 = {**own, "case": "bert-base, 16 x 512, int8"}
+    others = [record("targets", 4915, 1.0, precision="fp16"), record("fill", 128, 1.0, precision="fp16")]
+    rows = general_tables.general([own, beside, int8], others).splitlines()[2:5]
+    assert [row.strip("| ").split(" | ")[1:] for row in rows] == [
+        ["4915", "2.00", "-", "3.00", "(5.00)"],
+        ["128", "2.00", "-", "3.00", "4.00"],
+        ["4915", "2.00", "-", "3.00", "-"],
+    ]
