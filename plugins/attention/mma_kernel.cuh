@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "attention/kernels.h"
+#include "attention/mma_pair_kernel.cuh"
 #include "attention/mma_rows.cuh"
 #include "attention/mma_wide_kernel.cuh"
 #include "attention/query_tiles.cuh"
@@ -24,10 +25,13 @@ constexpr int kThreads = kWarps * kWarpSize;
 constexpr int kStages = 2;
 
 // Blocks with few registers hide each other's latency: four on a multiprocessor beat two with twice the rows where
-// sequences are short. kBlocks: blocks per multiprocessor, which bound the registers.
-template <int kHeadSize_, int kFragments_, int kKeys_, int kBlocks_, class Adjust_ = PlainScores>
+// sequences are short. kBlocks: blocks per multiprocessor, which bound the registers. kBranches: rows and keys that do
+// not exist are skipped one by one (16 by 16), which takes branches between copies and between products.
+template <int kHeadSize_, int kFragments_, int kKeys_, int kBlocks_, class Adjust_ = PlainScores,
+          bool kBranches_ = false>
 struct Shape {
   using Adjust = Adjust_;
+  static constexpr bool kBranches = kBranches_;
   static constexpr int kHeadSize = kHeadSize_;
   static constexpr int kFragments = kFragments_;
   static constexpr int kKeys = kKeys_;
@@ -38,6 +42,16 @@ struct Shape {
   static constexpr int kStageElements = 2 * kKeys * kStride;  // K, then V
   static constexpr int kSharedElements = kStages * kStageElements + kRows * kStride;
 };
+
+// Copies kRows rows as the shape wants it.
+template <class S, int kRows, class Copier, typename T>
+__device__ void copyRows(const Copier& copier, T* shared, const AttentionOperand& operand, int token, int valid) {
+  if constexpr (S::kBranches) {
+    copier.template copy<kRows>(shared, operand, token, valid);
+  } else {
+    copier.template copyWhole<kRows>(shared, operand, token, valid);
+  }
+}
 
 template <typename T, class S, typename Result>
 __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(AttentionParams p) {
@@ -57,16 +71,17 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
   if (tile.filler) return zeroRows<kThreads>(y, y_stride, p.D, tile.rows);
 
   const KeyRange range = S::Adjust::keys(p, tile.first, tile.first + tile.rows - 1, tile.length);
-  const int kv_head = head / (p.H / p.kv_heads);
+  const int kv_head =
+      !S::kBranches && p.kv_heads == p.H ? head : head / (p.H / p.kv_heads);  // a division takes a while
   const RowCopier<T, S::kHeadSize, kThreads> copier(head, p.D), kv_copier(kv_head, p.D);
   const auto load = [&](T* stage, int first) {
     if (first < range.end) {
-      kv_copier.template copy<S::kKeys>(stage, p.k, tile.begin + first, range.end - first);
-      kv_copier.template copy<S::kKeys>(stage + S::kKeys * S::kStride, p.v, tile.begin + first, range.end - first);
+      copyRows<S, S::kKeys>(kv_copier, stage, p.k, tile.begin + first, range.end - first);
+      copyRows<S, S::kKeys>(kv_copier, stage + S::kKeys * S::kStride, p.v, tile.begin + first, range.end - first);
     }
     commitCopies();  // an empty group if nothing is left: waitCopies counts groups
   };
-  copier.template copy<S::kRows>(shared_q, p.q, tile.begin + tile.first, tile.rows);
+  copyRows<S, S::kRows>(copier, shared_q, p.q, tile.begin + tile.first, tile.rows);
 #pragma unroll
   for (int i = 0; i < kStages; ++i) load(shared_kv + i * S::kStageElements, range.begin + i * S::kKeys);
 
@@ -74,7 +89,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
   const bool has_rows = warp_row < tile.rows;  // a warp without rows only helps to copy
   const int first_row = tile.first + warp_row;
   const typename S::Adjust adjust(p, head);
-  WarpRows<T, S::kHeadSize, S::kFragments, S::kKeys, S::kStride, typename S::Adjust> rows;
+  WarpRows<T, S::kHeadSize, S::kFragments, S::kKeys, S::kStride, typename S::Adjust, false, S::kBranches> rows;
   int stage = 0;
   for (int first = range.begin; first < range.end; first += S::kKeys) {
     T* const k = shared_kv + stage * S::kStageElements;
@@ -117,10 +132,13 @@ int expectedLength(const AttentionParams& params) {
 }
 
 // Tiles of 128 query rows read K and V half as often, but leave more of themselves empty at the end of each sequence,
-// and leave multiprocessors idle if they are few.
+// and leave multiprocessors idle if they are few. Rows that see few keys gain less.
 bool wantsTallTiles(const AttentionParams& params) {
-  constexpr int kTallRows = 128, kLongSequence = 512, kTilesToFillTheChip = 256;
-  return expectedLength(params) > kLongSequence &&
+  constexpr int kTallRows = 128, kTilesToFillTheChip = 256;
+  const bool plain = !hasPositions(params);
+  if (plain && params.D > 64 && params.D <= 96) return false;  // there are none
+  const int long_sequence = plain && params.D > 96 && params.D <= 128 ? 256 : 512;
+  return expectedLength(params) > long_sequence &&
          static_cast<int64_t>(params.T / kTallRows) * params.H >= kTilesToFillTheChip;
 }
 
@@ -131,7 +149,7 @@ bool wantsLongestFirst(const AttentionParams& params, bool tall) {
   if (params.B > kMaxOrdered) return false;
   const bool causal = params.window_right == 0;
   if (params.D > 128) return tall || !causal;
-  if (params.D > 64) return tall ? causal : params.B == 1 && params.T > kFewTokens;
+  if (params.D > 64) return tall || (params.B == 1 && params.T > kFewTokens);
   return tall ? causal : params.B > 1;
 }
 
@@ -139,11 +157,11 @@ bool wantsLongestFirst(const AttentionParams& params, bool tall) {
 template <typename T>
 cudaError_t choosePositionedShape(const AttentionParams& params, cudaStream_t stream) {
   if constexpr (!kHopperAlone) {
-    if (params.D <= 32) return launch<T, Shape<32, 1, 64, 4, PositionedScores>>(params, stream);
-    if (params.D <= 64) return launch<T, Shape<64, 1, 64, 3, PositionedScores>>(params, stream);
+    if (params.D <= 32) return launch<T, Shape<32, 1, 64, 4, PositionedScores, true>>(params, stream);
+    if (params.D <= 64) return launch<T, Shape<64, 1, 64, 3, PositionedScores, true>>(params, stream);
   }
-  if (params.D <= 128) return launch<T, Shape<128, 1, 32, 2, PositionedScores>>(params, stream);
-  return launch<T, Shape<256, 1, 32, 1, PositionedScores>>(params, stream);
+  if (params.D <= 128) return launch<T, Shape<128, 1, 32, 2, PositionedScores, true>>(params, stream);
+  return launch<T, Shape<256, 1, 32, 1, PositionedScores, true>>(params, stream);
 }
 
 // The instances without a bias, chosen on an H200. Scores: PlainScores or WindowScores. Steps of the same number of
@@ -154,13 +172,27 @@ cudaError_t chooseShape(const AttentionParams& params, bool tall, cudaStream_t s
     return (tall ? launch<T, Shape<32, 2, 64, 3, Scores>> : launch<T, Shape<32, 1, 64, 4, Scores>>)(params, stream);
   }
   if (params.D <= 64) {
-    return (tall ? launch<T, Shape<64, 2, 64, 2, Scores>> : launch<T, Shape<64, 1, 64, 4, Scores>>)(params, stream);
+    constexpr bool kBranches = std::is_same_v<Scores, PlainScores>;  // faster with them
+    return (tall ? launch<T, Shape<64, 2, 64, 2, Scores>> : launch<T, Shape<64, 1, 64, 4, Scores, kBranches>>)(params,
+                                                                                                               stream);
   }
   if constexpr (std::is_same_v<Scores, PlainScores>) {
     if (params.D <= 96) return launch<T, Shape<96, 1, 32, 3>>(params, stream);
   }
   return (tall ? launchWide<T, WideShape<128, 2, 32, 2, Scores>> : launch<T, Shape<128, 1, 32, 3, Scores>>)(params,
                                                                                                             stream);
+}
+
+// The instances for heads of more than 128: pairs of warps where a block may have as much shared memory as they take.
+template <typename T>
+cudaError_t chooseLargeShape(const AttentionParams& params, bool tall, cudaStream_t stream) {
+  int available = 0;
+  const cudaError_t status = deviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, available);
+  if (status != cudaSuccess) return status;
+  using Ordinary = PairShape<256, 1, 4, 64, 2, WindowScores>;
+  using Tall = PairShape<256, 2, 4, 64, 1, WindowScores>;
+  if (available < Tall::kBytes) return launchWide<T, WideShape<256, 1, 64, 1, WindowScores>>(params, stream);
+  return (tall ? launchPair<T, Tall> : launchPair<T, Ordinary>)(params, stream);
 }
 
 }  // namespace
@@ -174,7 +206,7 @@ cudaError_t launchMma(const AttentionParams& given, cudaStream_t stream) {
   if constexpr (kHopperAlone) {  // calls without a bias come here only if they give no tasks
     return choosePositionedShape<T>(params, stream);
   } else {
-    if (params.D > 128) return launchWide<T, WideShape<256, 1, 64, 1, WindowScores>>(params, stream);
+    if (params.D > 128) return chooseLargeShape<T>(params, tall, stream);
     return hasPositions(params) ? chooseShape<T, WindowScores>(params, tall, stream)
                                 : chooseShape<T, PlainScores>(params, tall, stream);
   }

@@ -22,8 +22,11 @@ namespace padfree {
 // the second product.
 //
 // Adjust: PlainScores, WindowScores or PositionedScores. kSharedQueries: queries stay in shared memory, and are read
-// again in every step, so that large heads leave registers for longer steps.
-template <typename T, int kHeadSize, int kFragments, int kKeys, int kStride, class Adjust, bool kSharedQueries = false>
+// again in every step, so that large heads leave registers for longer steps. kBranches: the
+// last step multiplies no more keys than count, in a multiple of 16; otherwise all or the first half, so that no branch
+// lies between products. kColumns: of the output, all unless warps share rows (mma_pair_kernel.cuh).
+template <typename T, int kHeadSize, int kFragments, int kKeys, int kStride, class Adjust, bool kSharedQueries = false,
+          bool kBranches = true, int kColumns = kHeadSize>
 class WarpRows {
  public:
   static constexpr int kKeyBlocks = kKeys / 8;
@@ -53,8 +56,8 @@ class WarpRows {
   }
 
   // Processes the keys and values of one step, the first of which is number first_key of the sequence; first_row: that
-  // of the first row. kMasked: of the keys only the first `keys` count; shared memory holds zeros up to the next
-  // multiple of 16, and nothing beyond that is read.
+  // of the first row. kMasked: of the keys only the first `keys` count; zeros follow them in shared memory, with
+  // kBranches up to the next multiple of 16, and nothing beyond that is read.
   template <bool kMasked>
   __device__ void step(const T* k, const T* v, int keys, const Adjust& adjust, int first_row, int first_key) {
     Scores scores;
@@ -85,30 +88,14 @@ class WarpRows {
     const T* const row = v + lane_ % 16 * kStride + lane_ / 16 * 8;
 #pragma unroll
     for (int n = 0; n < kKeyBlocks; n += 2) {
-      if (kMasked && n * 8 >= keys) break;
+      if (kMasked && (kBranches || n == kKeyBlocks / 2) && n * 8 >= keys) break;
       unsigned weights[kFragments][4];
 #pragma unroll
       for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int part = i % 2;
-          const float* const pair = &scores[f][n + i / 2][part * 2];
-          const float a = exp2Fast(fmaf(pair[0], factor, -shift_[f][part]));
-          const float b = exp2Fast(fmaf(pair[1], factor, -shift_[f][part]));
-          sum_[f][part] += a + b;
-          weights[f][i] = packPair<T>(a, b);
-        }
+        for (int i = 0; i < 4; ++i) weights[f][i] = weigh(scores[f][n + i / 2], f, i % 2, factor);
       }
-#pragma unroll
-      for (int d = 0; d < kColumnBlocks; d += 2) {
-        unsigned b[4];
-        loadMatricesTransposed(b, row + n * 8 * kStride + d * 8);
-#pragma unroll
-        for (int f = 0; f < kFragments; ++f) {
-          multiplyAdd<T>(output_[f][d], weights[f], b[0], b[1]);
-          multiplyAdd<T>(output_[f][d + 1], weights[f], b[2], b[3]);
-        }
-      }
+      multiplyValues(weights, row + n * 8 * kStride);
     }
   }
 
@@ -154,14 +141,16 @@ class WarpRows {
     }
   }
 
- private:
+ protected:
+  using RowValues = float[kFragments][2];
+
   // The reference of the exponentials only has to keep them in range. It follows a row's maximum when they would grow
   // beyond 2^8, so that most steps need no pass over the output. (2^8 times 2^-24 is far from fp16's smallest weight.)
   static constexpr float kLargestExponent = 8.f;
   // Before a row has seen a key. Finite: what a row does not see has the exponent -inf, and their difference is not
   // NaN.
   static constexpr float kInitialShift = -1e38f;
-  static constexpr int kColumnBlocks = kHeadSize / 8;
+  static constexpr int kColumnBlocks = kColumns / 8;
 
   // Two pairs of neighbours, each at the lower end of a register.
   __device__ static void storeFour(T* target, uint2 pairs) { *reinterpret_cast<uint2*>(target) = pairs; }
@@ -171,6 +160,28 @@ class WarpRows {
 
   __device__ static float2 biasPair(const T* bias, int column, int D) {
     return bias && column < D ? unpackPair<T>(*reinterpret_cast<const unsigned*>(bias + column)) : float2{0.f, 0.f};
+  }
+
+  // The weights of two neighbouring keys for a row.
+  __device__ unsigned weigh(const float (&scores)[4], int f, int part, float factor) {
+    const float a = exp2Fast(fmaf(scores[part * 2], factor, -shift_[f][part]));
+    const float b = exp2Fast(fmaf(scores[part * 2 + 1], factor, -shift_[f][part]));
+    sum_[f][part] += a + b;
+    return packPair<T>(a, b);
+  }
+
+  // output += weights v, of 16 keys; v: the lane's address in their rows.
+  __device__ void multiplyValues(const unsigned (&weights)[kFragments][4], const T* v) {
+#pragma unroll
+    for (int d = 0; d < kColumnBlocks; d += 2) {
+      unsigned b[4];
+      loadMatricesTransposed(b, v + d * 8);
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f) {
+        multiplyAdd<T>(output_[f][d], weights[f], b[0], b[1]);
+        multiplyAdd<T>(output_[f][d + 1], weights[f], b[2], b[3]);
+      }
+    }
   }
 
   __device__ void loadQueries(unsigned (&fragment)[4], int f, int d) const {
@@ -187,7 +198,7 @@ class WarpRows {
 
   __device__ void addToQueries(const T* bias, int D) {
 #pragma unroll
-    for (int d = 0; d < kColumnBlocks; ++d) {
+    for (int d = 0; d < kHeadSize / 8; ++d) {
       const float2 addend = biasPair(bias, d * 8 + lane_ % 4 * 2, D);
 #pragma unroll
       for (int f = 0; f < kFragments; ++f) {
@@ -204,7 +215,6 @@ class WarpRows {
   // scores = queries k^T; -inf for keys that do not count.
   template <bool kMasked>
   __device__ void multiplyQueries(Scores& scores, const T* k, int keys) const {
-    const T* const row = k + (lane_ / 16 * 8 + lane_ % 8) * kStride + lane_ / 8 % 2 * 8;
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
@@ -213,25 +223,12 @@ class WarpRows {
         for (int i = 0; i < 4; ++i) scores[f][n][i] = 0.f;
       }
     }
-#pragma unroll
-    for (int d = 0; d < kHeadSize / 16; ++d) {
-      unsigned loaded[kFragments][4];
-      if constexpr (kSharedQueries) {
-#pragma unroll
-        for (int f = 0; f < kFragments; ++f) loadQueries(loaded[f], f, d);
-      }
-#pragma unroll
-      for (int n = 0; n < kKeyBlocks; n += 2) {
-        if (kMasked && n * 8 >= keys) break;
-        unsigned b[4];
-        loadMatrices(b, row + n * 8 * kStride + d * 16);
-#pragma unroll
-        for (int f = 0; f < kFragments; ++f) {
-          const unsigned (&a)[4] = choose(loaded[f], queries_[f][d]);
-          multiplyAdd<T>(scores[f][n], a, b[0], b[1]);
-          multiplyAdd<T>(scores[f][n + 1], a, b[2], b[3]);
-        }
-      }
+    if constexpr (kMasked && kBranches) {
+      addProducts<kKeyBlocks, true>(scores, k, keys);
+    } else if (kMasked && keys <= kKeys / 2) {
+      addProducts<kKeyBlocks / 2, false>(scores, k, keys);
+    } else {
+      addProducts<kKeyBlocks, false>(scores, k, keys);
     }
     if constexpr (kMasked) {
 #pragma unroll
@@ -246,42 +243,78 @@ class WarpRows {
     }
   }
 
+  // The same of the first kBlocks key blocks. kStops: of no more keys than count, in a multiple of 16.
+  template <int kBlocks, bool kStops>
+  __device__ void addProducts(Scores& scores, const T* k, [[maybe_unused]] int keys) const {
+    const T* const row = k + (lane_ / 16 * 8 + lane_ % 8) * kStride + lane_ / 8 % 2 * 8;
+#pragma unroll
+    for (int d = 0; d < kHeadSize / 16; ++d) {
+      unsigned loaded[kFragments][4];
+      if constexpr (kSharedQueries) {
+#pragma unroll
+        for (int f = 0; f < kFragments; ++f) loadQueries(loaded[f], f, d);
+      }
+#pragma unroll
+      for (int n = 0; n < kBlocks; n += 2) {
+        if (kStops && n * 8 >= keys) break;
+        unsigned b[4];
+        loadMatrices(b, row + n * 8 * kStride + d * 16);
+#pragma unroll
+        for (int f = 0; f < kFragments; ++f) {
+          const unsigned (&a)[4] = choose(loaded[f], queries_[f][d]);
+          multiplyAdd<T>(scores[f][n], a, b[0], b[1]);
+          multiplyAdd<T>(scores[f][n + 1], a, b[2], b[3]);
+        }
+      }
+    }
+  }
+
   // Moves the reference of each row that needs it. What a row gets depends on no other row, so that a sequence has the
   // same result, bit by bit, wherever it stands in a batch.
   __device__ void moveShifts(const Scores& scores, float factor) {
-    float peak[kFragments][2];
+    RowValues peaks;
     bool moves = false;
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
       for (int part = 0; part < 2; ++part) {
-        peak[f][part] = -INFINITY;
-#pragma unroll
-        for (int n = 0; n < kKeyBlocks; ++n) {
-          peak[f][part] = fmaxf(peak[f][part], fmaxf(scores[f][n][part * 2], scores[f][n][part * 2 + 1]));
-        }
-        moves = moves || exceeds(peak[f][part], f, part, factor);
+        peaks[f][part] = peakOf(scores[f], part);
+        moves = moves || exceeds(peaks[f][part], f, part, factor);
       }
     }
     if (!__any_sync(kFullMask, moves)) return;
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
-      for (int part = 0; part < 2; ++part) {
-        float& top = peak[f][part];
-        top = fmaxf(top, __shfl_xor_sync(kFullMask, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(kFullMask, top, 2));
-        const bool row_moves = exceeds(top, f, part, factor);
-        const float new_shift = top * factor;
-        const float correction = row_moves ? exp2Fast(shift_[f][part] - new_shift) : 1.f;
-        shift_[f][part] = row_moves ? new_shift : shift_[f][part];
-        sum_[f][part] *= correction;
+      for (int part = 0; part < 2; ++part) moveShift(largestOfLanes(peaks[f][part]), f, part, factor);
+    }
+  }
+
+  // The largest score of a row in this lane's columns.
+  __device__ static float peakOf(const float (&scores)[kKeyBlocks][4], int part) {
+    float peak = -INFINITY;
 #pragma unroll
-        for (int d = 0; d < kColumnBlocks; ++d) {
-          output_[f][d][part * 2] *= correction;
-          output_[f][d][part * 2 + 1] *= correction;
-        }
-      }
+    for (int n = 0; n < kKeyBlocks; ++n) peak = fmaxf(peak, fmaxf(scores[n][part * 2], scores[n][part * 2 + 1]));
+    return peak;
+  }
+
+  // Of the four lanes that hold a row.
+  __device__ static float largestOfLanes(float value) {
+    value = fmaxf(value, __shfl_xor_sync(kFullMask, value, 1));
+    return fmaxf(value, __shfl_xor_sync(kFullMask, value, 2));
+  }
+
+  // Moves a row's reference to its largest score if it needs that.
+  __device__ void moveShift(float peak, int f, int part, float factor) {
+    const bool row_moves = exceeds(peak, f, part, factor);
+    const float new_shift = peak * factor;
+    const float correction = row_moves ? exp2Fast(shift_[f][part] - new_shift) : 1.f;
+    shift_[f][part] = row_moves ? new_shift : shift_[f][part];
+    sum_[f][part] *= correction;
+#pragma unroll
+    for (int d = 0; d < kColumnBlocks; ++d) {
+      output_[f][d][part * 2] *= correction;
+      output_[f][d][part * 2 + 1] *= correction;
     }
   }
 

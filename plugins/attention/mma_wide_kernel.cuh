@@ -27,6 +27,8 @@ struct WideShape {
   static constexpr int kRows = 4 * kWarpRows;
   static constexpr int kStride = kHeadSize + kRowPad;
   static constexpr int kSharedElements = (2 * kKeys + kRows) * kStride;
+  // Beside products; more of them, of rows this long, would keep the other block's ldmatrix waiting.
+  static constexpr int kCopiesAtOnce = kHeadSize > 128 ? 1 : kKeys;
 };
 
 template <typename T, class S, typename Result>
@@ -48,28 +50,38 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) attentionWideKernel(A
   if (tile.filler) return zeroRows<S::kThreads>(y, y_stride, p.D, tile.rows);
 
   const KeyRange range = S::Adjust::keys(p, tile.first, tile.first + tile.rows - 1, tile.length);
-  const int kv_head = head / (p.H / p.kv_heads);
+  const int kv_head = p.kv_heads == p.H ? head : head / (p.H / p.kv_heads);  // divisions take a while
   const RowCopier<T, S::kHeadSize, S::kThreads> copier(head, p.D), kv_copier(kv_head, p.D);
   const auto load = [&](T* target, const AttentionOperand& operand, int first) {
-    if (first < range.end) kv_copier.template copy<S::kKeys>(target, operand, tile.begin + first, range.end - first);
+    if (first < range.end) {
+      kv_copier.template copyAll<S::kKeys, S::kCopiesAtOnce>(target, operand, tile.begin + first, range.end - first);
+    }
     commitCopies();
   };
-  copier.template copy<S::kRows>(shared_q, p.q, tile.begin + tile.first, tile.rows);
-  load(shared_k, p.k, range.begin);
+  copier.template copyAll<S::kRows>(shared_q, p.q, tile.begin + tile.first, tile.rows);
+  kv_copier.template copyAll<S::kKeys>(shared_k, p.k, tile.begin + range.begin, range.end - range.begin);
+  commitCopies();
+  kv_copier.template copyAll<S::kKeys>(shared_v, p.v, tile.begin + range.begin, range.end - range.begin);
+  commitCopies();
 
   const int warp_row = static_cast<int>(threadIdx.x) / kWarpSize * S::kWarpRows;
   const bool has_rows = warp_row < tile.rows;  // a warp without rows only helps to copy
   const int first_row = tile.first + warp_row;
   const typename S::Adjust adjust(p, head);
-  using Rows = WarpRows<T, S::kHeadSize, S::kFragments, S::kKeys, S::kStride, typename S::Adjust, true>;
+  using Rows = WarpRows<T, S::kHeadSize, S::kFragments, S::kKeys, S::kStride, typename S::Adjust, true, false>;
   Rows rows;
   rows.begin(shared_q + warp_row * S::kStride, nullptr, p.D);
   for (int first = range.begin; first < range.end; first += S::kKeys) {
-    waitCopies<0>();
+    const bool starts = first == range.begin;  // whose values are under way
+    if (starts) {
+      waitCopies<1>();
+    } else {
+      waitCopies<0>();
+    }
     const T* const bias = biasOf<T>(p.q, head);
-    if (bias && first == range.begin) copier.template add<S::kRows>(shared_q, bias);
+    if (bias && starts) copier.template add<S::kRows>(shared_q, bias);
     __syncthreads();  // keys are there, and every warp is done with the values before
-    load(shared_v, p.v, first);
+    if (!starts) load(shared_v, p.v, first);
     const int keys = range.end - first;
     const bool sees = has_rows && adjust.seesAny(first_row, first_row + S::kWarpRows - 1, first, S::kKeys);
     typename Rows::Scores scores;

@@ -36,6 +36,38 @@ class RowCopier {
     }
   }
 
+  // The same without branches for rows, and with zeros in all that do not exist. kAtOnce: copies without a branch
+  // between them, all unless it is given.
+  template <int kRows, int kAtOnce = kRows>
+  __device__ void copyAll(T* shared, const AttentionOperand& operand, int token, int valid) const {
+    const T* source = static_cast<const T*>(operand.data) + (token + row_) * operand.token_stride +
+                      head_ * operand.head_stride + (column_ < D_ ? column_ : 0);
+    T* const target = shared + row_ * (kHeadSize + kRowPad) + column_;
+#pragma unroll kAtOnce
+    for (int i = 0; i < kRows; i += kStep, source += kStep * operand.token_stride) {
+#pragma unroll
+      for (int j = 0; j < kHeadSize; j += kColumns) {
+        copyAsync16(target + i * (kHeadSize + kRowPad) + j, source + j, column_ + j < D_ && row_ + i < valid);
+      }
+    }
+  }
+
+  // The same, quicker where all rows exist and have all columns, as nearly always where sequences are long.
+  template <int kRows>
+  __device__ void copyWhole(T* shared, const AttentionOperand& operand, int token, int valid) const {
+    if (valid < kRows || D_ != kHeadSize) return copyAll<kRows>(shared, operand, token, valid);
+    const T* source = static_cast<const T*>(operand.data) + (token + row_) * operand.token_stride +
+                      head_ * operand.head_stride + column_;
+    T* const target = shared + row_ * (kHeadSize + kRowPad) + column_;
+#pragma unroll
+    for (int i = 0; i < kRows; i += kStep, source += kStep * operand.token_stride) {
+#pragma unroll
+      for (int j = 0; j < kHeadSize; j += kColumns) {
+        copyAsync16(target + i * (kHeadSize + kRowPad) + j, source + j);
+      }
+    }
+  }
+
   // Adds a bias [D] to what this thread copied of kRows rows; its copies have arrived.
   template <int kRows>
   __device__ void add(T* shared, const T* bias) const {

@@ -190,7 +190,7 @@ def test_keys_outside_a_window_are_never_read(dtype: torch.dtype, kernel: str) -
         assert_accurate(y[384:700], plain[384:], truth[384:])
 
 
-@pytest.mark.parametrize("head_size", [32, 64, 128])
+@pytest.mark.parametrize("head_size", [32, 64, 128, 256])
 @pytest.mark.parametrize("window", [(64, 64), (-1, 0), (-1, -1)], ids=str)
 @pytest.mark.parametrize("name", ["mixed", "many short"])
 def test_tall_and_ordinary_tiles_of_the_mma_kernel_give_the_same_bits(

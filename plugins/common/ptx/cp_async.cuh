@@ -6,7 +6,11 @@
 
 namespace padfree {
 
-// Copies 16 bytes; writes zeros and reads nothing unless `valid`.
+__device__ inline void copyAsync16(void* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(sharedAddress(shared)), "l"(global));
+}
+
+// The same, but writes zeros and reads nothing unless `valid`.
 __device__ inline void copyAsync16(void* shared, const void* global, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(sharedAddress(shared)), "l"(global),
                "r"(valid ? 16 : 0));
