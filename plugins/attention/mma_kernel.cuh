@@ -172,9 +172,7 @@ cudaError_t chooseShape(const AttentionParams& params, bool tall, cudaStream_t s
     return (tall ? launch<T, Shape<32, 2, 64, 3, Scores>> : launch<T, Shape<32, 1, 64, 4, Scores>>)(params, stream);
   }
   if (params.D <= 64) {
-    constexpr bool kBranches = std::is_same_v<Scores, PlainScores>;  // faster with them
-    return (tall ? launch<T, Shape<64, 2, 64, 2, Scores>> : launch<T, Shape<64, 1, 64, 4, Scores, kBranches>>)(params,
-                                                                                                               stream);
+    return (tall ? launch<T, Shape<64, 2, 64, 2, Scores>> : launch<T, Shape<64, 1, 64, 4, Scores>>)(params, stream);
   }
   if constexpr (std::is_same_v<Scores, PlainScores>) {
     if (params.D <= 96) return launch<T, Shape<96, 1, 32, 3>>(params, stream);
