@@ -182,15 +182,16 @@ cudaError_t chooseShape(const AttentionParams& params, bool tall, cudaStream_t s
 }
 
 // The instances for heads of more than 128: pairs of warps where a block may have as much shared memory as they take.
+// Long sequences differ in how many copies stand between products.
 template <typename T>
 cudaError_t chooseLargeShape(const AttentionParams& params, bool tall, cudaStream_t stream) {
   int available = 0;
   const cudaError_t status = deviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, available);
   if (status != cudaSuccess) return status;
-  using Ordinary = PairShape<256, 1, 4, 64, 2, WindowScores>;
-  using Tall = PairShape<256, 2, 4, 64, 1, WindowScores>;
-  if (available < Tall::kBytes) return launchWide<T, WideShape<256, 1, 64, 1, WindowScores>>(params, stream);
-  return (tall ? launchPair<T, Tall> : launchPair<T, Ordinary>)(params, stream);
+  using Ordinary = PairShape<256, 2, 2, 64, 2, 4, WindowScores>;
+  using Long = PairShape<256, 2, 2, 64, 2, 1, WindowScores>;
+  if (available < Ordinary::kBytes) return launchWide<T, WideShape<256, 1, 64, 1, WindowScores>>(params, stream);
+  return (tall ? launchPair<T, Long> : launchPair<T, Ordinary>)(params, stream);
 }
 
 }  // namespace

@@ -18,8 +18,9 @@
 namespace padfree {
 namespace {
 
-// kPairs: pairs of warps. kBlocks: blocks per multiprocessor, which bound the registers.
-template <int kHeadSize_, int kFragments_, int kPairs_, int kKeys_, int kBlocks_, class Adjust_>
+// kPairs: pairs of warps. kBlocks: blocks per multiprocessor, which bound the registers. kCopiesAtOnce: beside
+// products, copies without a branch between them.
+template <int kHeadSize_, int kFragments_, int kPairs_, int kKeys_, int kBlocks_, int kCopiesAtOnce_, class Adjust_>
 struct PairShape {
   using Adjust = Adjust_;
   static constexpr int kHeadSize = kHeadSize_;
@@ -27,6 +28,7 @@ struct PairShape {
   static constexpr int kPairs = kPairs_;
   static constexpr int kKeys = kKeys_;
   static constexpr int kBlocks = kBlocks_;
+  static constexpr int kCopiesAtOnce = kCopiesAtOnce_;
   static constexpr int kThreads = 2 * kPairs * kWarpSize;
   static constexpr int kWarpRows = kFragments * 16;
   static constexpr int kRows = kPairs * kWarpRows;
@@ -35,7 +37,6 @@ struct PairShape {
   // K, V, Q and weights of 2 bytes, and peaks of both halves.
   static constexpr int kBytes =
       ((2 * kKeys + kRows) * kStride + kRows * kWeightStride) * 2 + 2 * kRows * static_cast<int>(sizeof(float));
-  static constexpr int kCopiesAtOnce = 4;  // beside products
 };
 
 // The rows of a pair in one of its warps, `half` 0 or 1.
