@@ -4,11 +4,10 @@
 from .cost import DEFAULT_GPU, Lengths, costs
 from .eight_bits import QUANTIZATION, quantize, quantize_gemms
 from .errors import ModelFileError, RewriteError, VerificationError
-from .files.model_file import load_model, save_model
+from .files import load_model, save_model
 from .gemms import GemmShape
 from .graph_model import GraphModel
-from .importing.bound_inputs import bind_inputs
-from .importing.importing import standard_model
+from .importing import bind_inputs, standard_model
 from .linear import add_linear, with_linear
 from .operators import without_functions
 from .options import RewriteOptions

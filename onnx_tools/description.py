@@ -11,15 +11,12 @@ import onnx_graphsurgeon as gs
 from onnx import ModelProto
 from padfree.contract.names import FORMAT, PER_SEQUENCE
 
-from .analysis.graph import dtype_name
-from .analysis.held_positions import holds_entry
-from .analysis.limits import first_width, limit_of
-from .analysis.token_elements import dims_of_shape
+from .analysis import dims_of_shape, dtype_name, first_width, holds_entry, limit_of
 from .errors import RewriteError
-from .files.metadata import definition_entry, fixed_entry, text_entry
+from .files import definition_entry, fixed_entry, text_entry
+from .importing import token_inputs_of
 from .importing.fixed_axes import fixed_sizes
 from .importing.fixed_axes.sizes import EXPORT_AGAIN
-from .importing.inputs import token_inputs_of
 from .notes import unread_inputs_of
 from .passes import PREFIX
 from .pipeline import PassedGraph

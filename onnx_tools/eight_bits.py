@@ -8,30 +8,40 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .analysis.check import check_graph
-from .analysis.graph import tidy
+from .analysis import check_graph, tidy
 from .errors import RewriteError
-from .files.metadata import write_metadata
-from .files.model import Model
+from .files import Model, write_metadata
 from .graph_model import GraphModel
-from .importing.newer_opsets import raise_opset_of_graph
+from .importing import raise_opset_of_graph
 from .importing.quantized import StoredGemm
 from .linear import add_linear
 from .operators import check_nodes
-from .precision.element_types import check_element_types
-from .quantization.calibration import BeginSteps, Feeds, Step, largest_numbers
-from .quantization.effect import Effect, measure_effect, outputs_of
-from .quantization.formats import Format
-from .quantization.kept_scales import keep_scales
+from .precision import check_element_types
+from .quantization import (
+    AS_MEASURED,
+    LARGEST_NORM_LOSS,
+    LARGEST_STREAM_LOSS,
+    BeginSteps,
+    Effect,
+    Feeds,
+    Format,
+    QuantizationOptions,
+    QuantizedWeights,
+    Selection,
+    Step,
+    TensorScale,
+    check_effects,
+    choose_scales,
+    describe,
+    fewest_kept,
+    keep_scales,
+    largest_numbers,
+    measure_effect,
+    measure_losses,
+    narrow_gemms,
+    outputs_of,
+)
 from .quantization.layers import Layer, Layers, choose_layers, folds_norm, reads_stream, sizes
-from .quantization.losses import measure_losses
-from .quantization.narrowing import narrow_gemms
-from .quantization.options import AS_MEASURED, LARGEST_NORM_LOSS, LARGEST_STREAM_LOSS, QuantizationOptions
-from .quantization.scales import TensorScale
-from .quantization.selection import Selection, check_effects, describe
-from .quantization.smoothing import choose_scales
-from .quantization.target import fewest_kept
-from .quantization.weights import QuantizedWeights
 
 QUANTIZATION = "quantization"
 """The name of the metadata's entry."""

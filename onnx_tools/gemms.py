@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from .analysis.graph import is_padfree, is_standard, node_name
-from .analysis.layout import Layout, layout_of
-from .analysis.symbolic import Analysis, Poly
-from .analysis.symbolic.facts import Facts, Shape
+from .analysis import Layout, is_padfree, is_standard, layout_of, node_name
+from .analysis.symbolic import Analysis, Facts, Poly, Shape
 
 LINEAR, ATTENTION, HEAD = PARTS = ("linear", "attention", "head")
 LETTERS = frozenset("BST")

@@ -10,11 +10,8 @@ from typing import Any
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.logger import G_LOGGER
 
-from .analysis.copies import copy_of
-from .analysis.graph import names_in_use
-from .files.graph_io import export_model, import_graph
-from .files.metadata import is_rewritten, read_metadata, write_metadata
-from .files.model import Model
+from .analysis import copy_of, names_in_use
+from .files import Model, export_model, import_graph, is_rewritten, read_metadata, write_metadata
 from .operators import without_functions
 from .report import plugin_counts
 

@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from .analysis.check import check_graph
-from .analysis.graph import tidy
+from .analysis import check_graph, tidy
 from .analysis.symbolic import analyse
 from .errors import RewriteError
-from .files.model import Model
+from .files import Model
 from .gemms import gemms_of
 from .graph_model import GraphModel
 from .operators import check_nodes
@@ -21,7 +20,7 @@ from .passes.linear.linear import linear
 from .passes.linear.rotations import rotations
 from .passes.norms.norm_folding import norm_folding
 from .passes.norms.post_norms import post_norms
-from .precision.element_types import check_element_types
+from .precision import check_element_types
 
 _NAMED_ALWAYS = ("linear", "norm folding")
 """Passes that the report names even if they found nothing."""

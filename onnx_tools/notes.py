@@ -6,9 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .analysis.limits import limit_of
-from .analysis.special_ids import IdRule
-from .analysis.token_elements import BATCH, SLOTS
+from .analysis import BATCH, SLOTS, IdRule, limit_of
 from .pipeline import PassedGraph
 
 _ID_NAMES = ("input_ids", "input_word_ids", "ids")

@@ -6,12 +6,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from .analysis.graph import is_standard
-from .analysis.layout import is_token_input
-from .analysis.limits import table_of
-from .analysis.walks import readers_after
-from .files.model import Model
-from .importing.importing import import_model
+from .analysis import is_standard, is_token_input, readers_after, table_of
+from .files import Model
+from .importing import import_model
 
 _MOST = 2
 """Rows of zeros after the first ones come from padding the table to a round size."""

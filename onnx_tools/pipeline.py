@@ -13,23 +13,39 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto
 
-from .analysis.check import check_graph
-from .analysis.copies import Wiring, copy_of
-from .analysis.graph import add_domain, is_padfree, names_in_use, tidy, unread_inputs
-from .analysis.layout import is_shared_input, is_token_input
-from .analysis.limits import limit_of
-from .analysis.special_ids import IdRule, padding_rules
+from .analysis import (
+    Dims,
+    IdRule,
+    Wiring,
+    add_domain,
+    check_graph,
+    copy_of,
+    dims_of_shape,
+    is_padfree,
+    is_shared_input,
+    is_token_input,
+    limit_of,
+    names_in_use,
+    padding_rules,
+    tidy,
+    unread_inputs,
+)
 from .analysis.symbolic import Analysis, analyse
-from .analysis.token_elements import Dims, dims_of_shape
 from .errors import RewriteError
-from .files.model import Model
+from .files import Model
 from .gemms import Gemms, gemms_of
-from .importing.axes import check_axes
-from .importing.canonical import name_outputs
-from .importing.importing import import_model
-from .importing.inputs import axis_groups, token_inputs_of
-from .importing.lengths import LengthsInput, lengths_among, put_mask, take_lengths
-from .match.values.mask_values import Mask, mask_of
+from .importing import (
+    LengthsInput,
+    axis_groups,
+    check_axes,
+    import_model,
+    lengths_among,
+    name_outputs,
+    put_mask,
+    take_lengths,
+    token_inputs_of,
+)
+from .match.values import Mask, mask_of
 from .passes import (
     KEPT_MASKING,
     NORMALIZATION,

@@ -11,8 +11,7 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
-from .analysis.graph import find_padfree, is_padfree, is_standard, node_name, producer
-from .analysis.layout import layout_of
+from .analysis import find_padfree, is_padfree, is_standard, layout_of, node_name, producer
 from .analysis.symbolic import Analysis, Facts
 from .cost import Lengths, packed_share
 from .gemms import LINEAR, Gemms, gemms_of

@@ -14,20 +14,23 @@ import onnx_graphsurgeon as gs
 from onnx import ModelProto
 from padfree.contract.phases import HALVING, REWRITING, VERIFYING, Phases
 
-from .analysis.copies import copy_of
-from .analysis.special_ids import PADDING_IDS
+from .analysis import PADDING_IDS, copy_of
 from .analysis.symbolic import Analysis
 from .description import VERSION, describe, describe_types, measurement
 from .errors import RewriteError
-from .files.graph_io import export_model
-from .files.metadata import definition_entry, read_metadata, write_metadata
-from .files.model import Model
-from .files.model_file import check_model_data, open_model
-from .files.weights import Storage
+from .files import (
+    Model,
+    Storage,
+    check_model_data,
+    definition_entry,
+    export_model,
+    open_model,
+    read_metadata,
+    write_metadata,
+)
 from .graph_model import GraphModel
-from .importing.importing import original_of
-from .importing.inputs import rows_of_one_number
-from .match.masks.choice import UnprovedMaskError, mask_advice
+from .importing import original_of, rows_of_one_number
+from .match.masks import UnprovedMaskError, mask_advice
 from .notes import (
     every_slot_counts,
     note_on_definition,
@@ -36,20 +39,26 @@ from .notes import (
     notes_on,
     notes_on_rows,
 )
-from .operators import add_functions, check_nodes, with_functions
-from .operators.functions import OVERLOAD_IR_VERSION
+from .operators import OVERLOAD_IR_VERSION, add_functions, check_nodes, with_functions
 from .options import RewriteOptions
 from .padding_ids import ids_of_zeros
 from .pipeline import GraphOptions, PassedGraph, rewrite_graph
-from .precision.widen import narrow_outputs
+from .precision import narrow_outputs
 from .report import CoverageReport, coverage
 from .varseqlen import VARSEQLEN, take_varseqlen
-from .verification.compared_output import DifferError
-from .verification.half_precision import LARGEST_ERRORS, convert_and_check
-from .verification.probe import PaddingIsReadError, UnknownSizesError
-from .verification.sample_batches import sample_of
-from .verification.token_numbers import RELATIVE_TOLERANCE
-from .verification.verify import PaddingMattersError, Verification, verify_assumed, verify_ids
+from .verification import (
+    LARGEST_ERRORS,
+    RELATIVE_TOLERANCE,
+    DifferError,
+    PaddingIsReadError,
+    PaddingMattersError,
+    UnknownSizesError,
+    Verification,
+    convert_and_check,
+    sample_of,
+    verify_assumed,
+    verify_ids,
+)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
+from .analysis import longest_sequence
 from .analysis.held_positions import held_positions
-from .analysis.position_limits import longest_sequence
 from .analysis.special_ids import SpecialIds, special_ids
 from .analysis.symbolic import Analysis
 

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from padfree.contract.names import PER_SEQUENCE
 
-from .analysis.graph import Editor
+from .analysis import Editor
 from .errors import RewriteError
 from .passes.interface import MAX_SEQLEN, SEQ_LENS
 

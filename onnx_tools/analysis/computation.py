@@ -15,8 +15,7 @@ import onnxruntime as ort
 from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
 from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 
-from ..files.model import Model
-from ..files.ort_session import open_session
+from ..files import Model, open_session
 from .graph import STANDARD_DOMAINS, dtype_name, is_standard
 from .symbolic import Analysis, Index, Poly
 

@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 from onnx import helper
 
 from ..errors import RewriteError
-from ..files.node_builder import NodeBuilder
+from ..files import NodeBuilder
 from ..operators import DOMAIN, DOMAIN_VERSION, OPERATORS, AttributeValue
 
 STANDARD_DOMAINS = (None, "", "ai.onnx")

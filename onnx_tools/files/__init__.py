@@ -4,33 +4,51 @@
 from .data_files import locations
 from .data_sizes import bytes_of
 from .deferred_data import LARGE_MODEL_BYTES, DeferredData, of_bfloat16
+from .external_data import model_tensors
+from .graph_io import export_model, import_graph
 from .message_builder import MessageBuilder
-from .metadata import is_rewritten, read_metadata, write_metadata
+from .metadata import definition_entry, fixed_entry, is_rewritten, read_metadata, text_entry, write_metadata
 from .model import Model, Piece, bytes_in_pieces, without_initializers
-from .model_file import load_model, open_model, save_model
-from .ort_session import open_session
+from .model_file import check_model_data, load_model, open_model, save_model
+from .node_builder import NodeBuilder
+from .ort_session import open_session, parts_of, results_of
 from .scratch_files import write_model
-from .weights import LARGE_BYTES, Storage, Weights
+from .weight_columns import join_columns
+from .weights import LARGE_BYTES, HeldValues, Storage, Weights, array_of, bytes_of_array
 
 __all__ = [
     "LARGE_BYTES",
     "LARGE_MODEL_BYTES",
     "DeferredData",
+    "HeldValues",
     "MessageBuilder",
     "Model",
+    "NodeBuilder",
     "Piece",
     "Storage",
     "Weights",
+    "array_of",
     "bytes_in_pieces",
     "bytes_of",
+    "bytes_of_array",
+    "check_model_data",
+    "definition_entry",
+    "export_model",
+    "fixed_entry",
+    "import_graph",
     "is_rewritten",
+    "join_columns",
     "load_model",
     "locations",
+    "model_tensors",
     "of_bfloat16",
     "open_model",
     "open_session",
+    "parts_of",
     "read_metadata",
+    "results_of",
     "save_model",
+    "text_entry",
     "without_initializers",
     "write_metadata",
     "write_model",

@@ -16,11 +16,10 @@ import onnx_graphsurgeon as gs
 import onnxruntime as ort
 from onnx import ModelProto, helper
 
-from ..analysis.graph import inline_constants
+from ..analysis import inline_constants
 from ..analysis.special_ids import special_ids
 from ..errors import RewriteError
-from ..files.model import Model
-from ..files.ort_session import open_session
+from ..files import Model, open_session
 from .inputs import (
     axis_groups,
     inputs_of_own_axis,

@@ -12,8 +12,7 @@ from onnx import ModelProto, NodeProto, TensorProto, TensorShapeProto, ValueInfo
 from padfree.contract.names import FIXED_METADATA_KEY
 
 from ..errors import RewriteError
-from ..files.message_builder import MessageBuilder
-from ..files.metadata import fixed_entry
+from ..files import MessageBuilder, fixed_entry
 from .skeleton import Names
 
 InputNumber = int | float

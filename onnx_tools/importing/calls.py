@@ -10,7 +10,7 @@ import onnx
 from onnx import FunctionProto, ModelProto, NodeProto, inliner
 
 from ..errors import RewriteError
-from ..files.model import without_initializers
+from ..files import without_initializers
 from ..operators import MIN_OPSET
 from .skeleton import skeleton_of, subgraphs
 

@@ -22,10 +22,10 @@ from onnx import (
     numpy_helper,
 )
 
-from ..analysis.graph import names_in_use
+from ..analysis import names_in_use
 from ..errors import RewriteError
-from ..files.model import without_initializers
-from ..precision.widen import HALVES
+from ..files import without_initializers
+from ..precision import HALVES
 from .calls import in_line
 from .expansion import check_expansion
 from .opsets import to_known_opset

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto, NodeProto
 
-from ..analysis.graph import node_name
+from ..analysis import node_name
 from ..analysis.symbolic import Facts
 from ..errors import RewriteError
 from .skeleton import all_nodes, subgraphs

@@ -16,8 +16,7 @@ import onnx_graphsurgeon as gs
 from onnx import ModelProto
 
 from ..errors import RewriteError
-from ..files.graph_io import export_model
-from ..files.model import Model, without_initializers
+from ..files import Model, export_model, without_initializers
 from ..operators import DOMAIN, MAX_OPSET, MIN_OPSET
 from ..precision.widen import narrow_outputs, widen
 from .axes import with_rows_marked

@@ -14,10 +14,8 @@ from types import MappingProxyType
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, is_standard
-from ..analysis.layout import B, S, is_token_input
-from ..analysis.symbolic import Analysis, Apply, Element, Expr, Index
-from ..analysis.symbolic.expr import axis_index
+from ..analysis import B, Editor, S, is_standard, is_token_input
+from ..analysis.symbolic import Analysis, Apply, Element, Expr, Index, axis_index
 
 # Comparisons of a position, or of the next one (1), with its sequence's length, and whether they are true at tokens.
 _KEEPS: Mapping[tuple[str, int], bool] = MappingProxyType(

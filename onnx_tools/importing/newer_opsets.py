@@ -10,10 +10,10 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto, NodeProto, defs, helper
 
-from ..analysis.graph import Editor, node_name
+from ..analysis import Editor, node_name
 from ..analysis.graph import opset as opset_of_graph
 from ..errors import RewriteError
-from ..files.message_builder import MessageBuilder
+from ..files import MessageBuilder
 from ..operators import opset_of
 from .opsets import take_attribute
 from .skeleton import Names

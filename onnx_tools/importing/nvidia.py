@@ -15,8 +15,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from ..errors import RewriteError
-from ..files.message_builder import MessageBuilder
-from ..files.model import Model
+from ..files import MessageBuilder, Model
 
 EMBEDDING, ATTENTION = "CustomEmbLayerNormPluginDynamic", "CustomQKVToContextPluginDynamic"
 SKIP, LINEAR, GELU = "CustomSkipLayerNormPluginDynamic", "CustomFCPluginDynamic", "CustomGeluPluginDynamic"

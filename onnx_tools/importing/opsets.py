@@ -17,7 +17,7 @@ import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, helper, numpy_helper
 
 from ..errors import RewriteError
-from ..files.message_builder import MessageBuilder
+from ..files import MessageBuilder
 from ..operators import MAX_OPSET, MIN_OPSET
 from .skeleton import Names, Types, infer, skeleton_of, subgraphs
 

@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 from onnx import ModelProto
 from padfree.contract.fields import MOST_NAME_LETTERS, is_name
 
-from ..analysis.graph import drops_nothing, is_standard, node_name
+from ..analysis import drops_nothing, is_standard, node_name
 from ..errors import RewriteError
 from ..operators import DOMAIN
 from .quantized.rounding_nodes import only_tensorrt_rounds

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, argument, is_standard, made_by
+from ..analysis import Editor, argument, is_standard, made_by
 from ..analysis.symbolic import Facts
 
 Lookup = Callable[[gs.Tensor], Facts]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
 
-from ..files.message_builder import MessageBuilder
+from ..files import MessageBuilder
 from .skeleton import Names
 
 SPREAD = frozenset({"Attention", "RotaryEmbedding"})

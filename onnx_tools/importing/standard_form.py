@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, inline_constants, node_name, opset
-from ..analysis.symbolic import Facts, facts_of_inputs, learn
-from ..analysis.symbolic.analysis import constant_of
+from ..analysis import Editor, inline_constants, node_name, opset
+from ..analysis.symbolic import Facts, constant_of, facts_of_inputs, learn
 from ..errors import RewriteError
 from .control_flow import refusal
 from .fused import expand_fused, is_fused

@@ -12,10 +12,9 @@ import onnx_graphsurgeon as gs
 from onnx import ModelProto, numpy_helper
 from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 
-from ..analysis.graph import dtype_name, inline_constants, tidy
+from ..analysis import dtype_name, inline_constants, tidy
 from ..errors import RewriteError
-from ..files.graph_io import import_graph
-from ..files.model import Model
+from ..files import Model, import_graph
 from .fixed_axes import FixedSizes, fixed_sizes, generalise
 from .fixed_axes.sizes import EXPORT_AGAIN
 from .inputs import numbers_of, sequence_inputs_of, shared_inputs_of, token_inputs_of

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
 from ..errors import RewriteError
-from ..files.node_builder import NodeBuilder
+from ..files import NodeBuilder
 from .spec import AttributeValue, OperatorSpec
 
 _E4M3_OPSET = 19

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, find_padfree, padfree_inputs, padfree_outputs, set_padfree_inputs
+from ..analysis import Editor, find_padfree, padfree_inputs, padfree_outputs, set_padfree_inputs
 from ..analysis.symbolic import Analysis
 from .base import PassResult
 

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, find_padfree, is_padfree, made_by, node_name, producer
-from ..analysis.layout import token_axis
-from ..analysis.symbolic.arguments import permutation
-from ..analysis.symbolic.facts import Facts
+from ..analysis import Editor, find_padfree, is_padfree, made_by, node_name, producer, token_axis
+from ..analysis.symbolic import Facts, permutation
 from ..match import Miss, NoMatch
 
 # Integers that the padfree operators do not take.

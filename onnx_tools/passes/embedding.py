@@ -9,15 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, made_by, node_name, tidy
-from ..analysis.onnx_operators import REORDERINGS
-from ..analysis.symbolic import Analysis, Axis, Element, Index, Poly, analyse
-from ..analysis.symbolic.arguments import axis_of
-from ..analysis.symbolic.expr import axis_index
+from ..analysis import REORDERINGS, Editor, made_by, node_name, tidy
+from ..analysis.symbolic import Analysis, Axis, Element, Index, Poly, analyse, axis_index, axis_of
 from ..match import Miss, NoMatch
-from ..match.chains import norms
-from ..match.chains.heads import scale_of
-from ..match.values.mask_values import mask_of
+from ..match.chains import norms, scale_of
+from ..match.values import mask_of
 from .base import PassResult, boundary_of, pack_int32, unpack
 from .positions.counted_ids import count_slots
 

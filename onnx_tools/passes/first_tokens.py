@@ -12,9 +12,7 @@ from types import MappingProxyType
 
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, is_output, is_padfree, is_standard, present, producer
-from ..analysis.layout import T
-from ..analysis.onnx_operators import OPERATORS
+from ..analysis import OPERATORS, Editor, T, is_output, is_padfree, is_standard, present, producer
 from ..analysis.symbolic import Analysis
 from .base import Boundary, PassResult, boundary_of, pool_tokens
 

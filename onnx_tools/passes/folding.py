@@ -10,7 +10,9 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import (
+from ..analysis import (
+    ELEMENTWISE,
+    RESHAPES,
     Editor,
     drops_nothing,
     dtype_name,
@@ -22,12 +24,18 @@ from ..analysis.graph import (
     tidy,
     used_once,
 )
-from ..analysis.onnx_operators import ELEMENTWISE, RESHAPES
-from ..analysis.symbolic import Analysis, Index, Number, Poly
-from ..analysis.symbolic.arguments import axis_of, slice_arguments
-from ..analysis.symbolic.facts import Shape, broadcast_shape
-from ..analysis.symbolic.movement import TO_THE_END
-from ..match.chains.views import square_source
+from ..analysis.symbolic import (
+    TO_THE_END,
+    Analysis,
+    Index,
+    Number,
+    Poly,
+    Shape,
+    axis_of,
+    broadcast_shape,
+    slice_arguments,
+)
+from ..match.chains import square_source
 from .base import PassResult
 from .shapes import ShapeBuilder, is_of_sizes, shape_source
 

@@ -8,16 +8,28 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, find_padfree, is_padfree, is_standard, made_by, producer, tidy
-from ..analysis.layout import B, S, is_shared_input, is_token_input, is_token_shape, rows_before
-from ..analysis.symbolic import Analysis, Element, Poly
-from ..analysis.symbolic.arguments import permutation
-from ..analysis.symbolic.expr import leaves_of
-from ..analysis.symbolic.facts import Facts
-from ..analysis.token_elements import BATCH, SLOTS, dims_of_shape
-from ..analysis.walks import nodes_before
+from ..analysis import (
+    BATCH,
+    SLOTS,
+    B,
+    Editor,
+    S,
+    dims_of_shape,
+    find_padfree,
+    is_padfree,
+    is_shared_input,
+    is_standard,
+    is_token_input,
+    is_token_shape,
+    made_by,
+    nodes_before,
+    producer,
+    rows_before,
+    tidy,
+)
+from ..analysis.symbolic import Analysis, Element, Facts, Poly, leaves_of, permutation
 from ..errors import RewriteError
-from ..match.values.mask_values import mask_of
+from ..match.values import mask_of
 from .base import Boundary, PassResult, add_schedule, boundary_of, pack, unpack
 from .positions.positions import offset_of
 from .unknown_shapes import unknown_because

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, is_output, made_by, used_once
+from ..analysis import Editor, is_output, made_by, used_once
 from ..analysis.symbolic import Analysis, Poly
 from ..match import NoMatch
 from ..match.chains import norms

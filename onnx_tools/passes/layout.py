@@ -9,9 +9,11 @@ from collections.abc import Callable
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import (
+from ..analysis import (
     STANDARD_DOMAINS,
     Editor,
+    NoRule,
+    PackedForm,
     dtype_name,
     find_padfree,
     is_output,
@@ -19,14 +21,13 @@ from ..analysis.graph import (
     is_standard,
     made_by,
     node_name,
+    packed_form,
     tidy,
+    token_axis,
 )
-from ..analysis.layout import token_axis
-from ..analysis.layout_rules import NoRule, PackedForm, packed_form
-from ..analysis.symbolic import Analysis, analyse
-from ..analysis.symbolic.facts import Facts
+from ..analysis.symbolic import Analysis, Facts, analyse
 from ..match import Miss
-from ..match.values.mask_values import Mask, mask_of
+from ..match.values import Mask, mask_of
 from .base import Boundary, PassResult, boundary_of, pack_tokens, unpack_tokens
 from .positions.position_chains import lift_positions
 from .positions.positions import Positions, offset_of, spread_positions

@@ -9,13 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, argument, find_standard, made_by, node_name
-from ..analysis.layout import is_token_shape
-from ..analysis.symbolic import Analysis
-from ..analysis.symbolic.arguments import axis_of, slice_arguments
+from ..analysis import Editor, argument, find_standard, is_token_shape, made_by, node_name
+from ..analysis.symbolic import Analysis, axis_of, slice_arguments
 from ..match import IF_CONTIGUOUS, NoMatch
-from ..match.masks.slot_values import SlotValues
-from ..match.values.mask_values import mask_of
+from ..match.masks import SlotValues
+from ..match.values import mask_of
 from .base import Boundary, PassResult, boundary_of, pack_tokens, replace_each, unpack
 from .positions.positions import Positions
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, argument, is_output, is_standard, made_by, node_name, producer, used_once
-from ..analysis.symbolic import Analysis, Poly
-from ..analysis.symbolic.arguments import slice_arguments
-from ..analysis.symbolic.facts import Facts
-from ..analysis.walks import readers_after
+from ..analysis import Editor, argument, is_output, is_standard, made_by, node_name, producer, readers_after, used_once
+from ..analysis.symbolic import Analysis, Facts, Poly, slice_arguments
 from ..match import Miss, NoMatch
 from ..match.chains.chosen_token import chosen_token
-from ..match.values.mask_values import Mask, mask_of
+from ..match.values import Mask, mask_of
 from .base import PassResult, boundary_of, pack, pool_tokens
 
 NAME = "pooling"

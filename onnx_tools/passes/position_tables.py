@@ -8,13 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, is_standard, producer
-from ..analysis.layout import B, S, token_axis
-from ..analysis.onnx_operators import ELEMENTWISE, REORDERINGS
-from ..analysis.symbolic import Analysis, Index, Poly
-from ..analysis.symbolic.arguments import axis_of, slice_arguments
-from ..analysis.symbolic.expr import axis_index
-from ..analysis.symbolic.facts import Facts, Shape
+from ..analysis import ELEMENTWISE, REORDERINGS, B, Editor, S, is_standard, producer, token_axis
+from ..analysis.symbolic import Analysis, Facts, Index, Poly, Shape, axis_index, axis_of, slice_arguments
 from .base import PassResult
 from .positions.positions import position_axis
 from .shapes import ShapeBuilder, shape_source

@@ -13,9 +13,11 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import (
+from ..analysis import (
+    Layout,
     find_padfree,
     is_padfree,
+    layout_of,
     node_name,
     padfree_attributes,
     padfree_inputs,
@@ -23,7 +25,6 @@ from ..analysis.graph import (
     present,
     set_padfree_inputs,
 )
-from ..analysis.layout import Layout, layout_of
 from ..analysis.symbolic import Analysis
 from ..errors import RewriteError
 from ..match import Miss

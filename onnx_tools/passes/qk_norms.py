@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import (
+from ..analysis import (
+    RESHAPES,
     Editor,
+    T,
     find_padfree,
     is_padfree,
     made_by,
@@ -20,12 +22,10 @@ from ..analysis.graph import (
     set_padfree_inputs,
     used_once,
 )
-from ..analysis.layout import T
-from ..analysis.onnx_operators import RESHAPES
 from ..analysis.symbolic import Analysis
-from ..files.weight_columns import join_columns
+from ..files import join_columns
 from ..match import NoMatch
-from ..match.chains.gemms import added_bias
+from ..match.chains import added_bias
 from .base import PassResult, replace_each
 
 NAME = "norms of Q and K"

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor
-from ..analysis.symbolic import Poly
-from ..analysis.symbolic.facts import Shape
+from ..analysis import Editor
+from ..analysis.symbolic import Poly, Shape
 
 
 class ShapeBuilder:

@@ -8,15 +8,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, is_output, is_standard, node_name
-from ..analysis.layout import B, S, token_axis
-from ..analysis.symbolic import Analysis, Poly
-from ..analysis.symbolic.arguments import axis_of
-from ..analysis.symbolic.facts import Facts, Shape
+from ..analysis import B, Editor, S, is_output, is_standard, node_name, token_axis
+from ..analysis.symbolic import Analysis, Facts, Poly, Shape, axis_of
 from ..match import Miss, NoMatch
-from ..match.masks.mask import VERY_NEGATIVE
-from ..match.masks.slot_values import LOWEST, SlotValues
-from ..match.values.mask_values import mask_of
+from ..match.masks import LOWEST, VERY_NEGATIVE, SlotValues
+from ..match.values import mask_of
 from .base import PassResult, boundary_of, pack_tokens, pool_tokens
 
 NAME = "sums"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import argument, is_standard, node_name
+from ..analysis import argument, is_standard, node_name
 from ..analysis.symbolic import Analysis
 
 

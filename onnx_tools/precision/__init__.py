@@ -1,13 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Element types: half precision with every cast written out, and what it cannot hold."""
 
+from .blocks import exact_product
 from .element_types import check_element_types, infer_element_types
+from .precision import convert
+from .ranges import unfit_reason
+from .rounded_weights import moved_to_keep_sums, round_values, to_float32
 from .rounding import with_rounding
-from .widen import widen
+from .widen import HALVES, narrow_outputs, widen
 
 __all__ = [
+    "HALVES",
     "check_element_types",
+    "convert",
+    "exact_product",
     "infer_element_types",
+    "moved_to_keep_sums",
+    "narrow_outputs",
+    "round_values",
+    "to_float32",
+    "unfit_reason",
     "widen",
     "with_rounding",
 ]

@@ -13,11 +13,10 @@ import onnx_graphsurgeon as gs
 from onnx import TensorProto
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
-from ..analysis.graph import dtype_name, node_name
+from ..analysis import dtype_name, node_name
 from ..errors import RewriteError
-from ..files.deferred_data import DeferredData
-from ..files.weights import HeldValues, bytes_of_array
-from ..operators.functions import ACT_TYPES
+from ..files import DeferredData, HeldValues, bytes_of_array
+from ..operators import ACT_TYPES
 from .blocks import largest_of, map_pieces, on_all_cores, pieces
 from .halves import to_float
 from .ranges import LARGEST, unfit_reason

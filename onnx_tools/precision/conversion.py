@@ -11,9 +11,8 @@ import onnx_graphsurgeon as gs
 from onnx import TensorProto
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
-from ..analysis.graph import dtype_name, is_output, is_standard, opset, remove_nodes
-from ..operators import DOMAIN, OPERATORS
-from ..operators.functions import ACT_TYPES
+from ..analysis import dtype_name, is_output, is_standard, opset, remove_nodes
+from ..operators import ACT_TYPES, DOMAIN, OPERATORS
 from .constants import HalfConstants, float_values
 from .rounded_weights import round_to
 from .type_choice import TypeChoice

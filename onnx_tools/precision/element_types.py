@@ -10,8 +10,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from ..errors import RewriteError, VerificationError
-from ..operators import DOMAIN, OPERATORS, add_functions, node_attributes, opset_of
-from ..operators.functions import ACT_TYPES
+from ..operators import ACT_TYPES, DOMAIN, OPERATORS, add_functions, node_attributes, opset_of
 
 # "tensor(float)" and so on, as schemas write types.
 _SCHEMA_NAMES: Mapping[int, str] = MappingProxyType(

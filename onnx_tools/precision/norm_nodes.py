@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, node_name, opset, padfree_attributes
+from ..analysis import Editor, node_name, opset, padfree_attributes
 from ..errors import RewriteError
 
 LAYER_NORM_OPSET = 17

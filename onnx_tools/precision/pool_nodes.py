@@ -7,7 +7,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
-from ..analysis.graph import Editor, node_name, padfree_attributes
+from ..analysis import Editor, node_name, padfree_attributes
 
 
 def takes_rows(node: gs.Node) -> bool:

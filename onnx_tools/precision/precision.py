@@ -22,9 +22,8 @@ from collections.abc import Mapping
 import onnx_graphsurgeon as gs
 
 from ..errors import RewriteError
-from ..files.graph_io import export_model
-from ..files.model import Model
-from ..operators.functions import ACT_TYPES
+from ..files import Model, export_model
+from ..operators import ACT_TYPES
 from .constants import HalfConstants
 from .conversion import Conversion
 from .element_types import check_element_types, infer_element_types

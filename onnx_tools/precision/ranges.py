@@ -13,8 +13,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto
 
-from ..files.model import Model
-from ..files.ort_session import open_session
+from ..files import Model, open_session
 from ..operators import with_functions
 from .blocks import blocks, finite_of, largest_of
 from .element_types import infer_element_types

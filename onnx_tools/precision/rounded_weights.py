@@ -13,10 +13,8 @@ import numpy.typing as npt
 from onnx import TensorProto
 
 from ..errors import VerificationError
-from ..files.deferred_data import DeferredData
-from ..files.model import Model
-from ..files.weights import array_of
-from ..operators.functions import ACT_TYPES
+from ..files import DeferredData, Model, array_of
+from ..operators import ACT_TYPES
 from .blocks import blocks, finite_of, largest_of, on_all_cores, pieces
 from .halves import to_float, to_half
 from .ranges import LARGEST

@@ -19,9 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from ..files.deferred_data import LARGE_MODEL_BYTES, DeferredData, of_bfloat16
-from ..files.model import Model, without_initializers
-from ..files.weights import Weights
+from ..files import LARGE_MODEL_BYTES, DeferredData, Model, Weights, of_bfloat16, without_initializers
 from ..operators import with_functions, without_functions
 from .element_types import infer_element_types
 from .halves import to_float

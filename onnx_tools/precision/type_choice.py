@@ -8,10 +8,9 @@ from collections.abc import Iterable, Mapping
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
-from ..analysis.graph import is_standard, node_name
+from ..analysis import is_standard, node_name
 from ..errors import RewriteError
-from ..operators import DOMAIN
-from ..operators.functions import ACT_TYPES
+from ..operators import ACT_TYPES, DOMAIN
 from .constants import HalfConstants, float_values
 from .element_types import takes
 from .rounded_weights import survives

@@ -7,7 +7,7 @@ from collections.abc import Container
 
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, is_padfree, replace_node
+from ..analysis import Editor, is_padfree, replace_node
 from .norm_nodes import add_standard_norm
 from .pool_nodes import add_standard_pool, takes_rows
 

@@ -11,10 +11,8 @@ import numpy.typing as npt
 import onnx_graphsurgeon as gs
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from ..analysis.graph import Editor, dtype_name
-from ..files.external_data import model_tensors
-from ..files.model import Model
-from ..files.weights import Weights, array_of
+from ..analysis import Editor, dtype_name
+from ..files import Model, Weights, array_of, model_tensors
 from .blocks import on_all_cores
 from .halves import to_float
 

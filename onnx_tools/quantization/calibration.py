@@ -11,10 +11,9 @@ import numpy.typing as npt
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from ..errors import RewriteError
-from ..files.model import Model
-from ..files.ort_session import open_session, results_of
+from ..files import Model, open_session, results_of
 from ..operators import with_functions
-from ..precision.rounding import with_rounding
+from ..precision import with_rounding
 
 Feeds = Mapping[str, npt.NDArray[Any]]
 Step = Callable[[], object]

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..operators import MAX_SCALE
-from ..precision.rounded_weights import moved_to_keep_sums
+from ..precision import moved_to_keep_sums
 
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[Any]

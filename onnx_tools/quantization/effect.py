@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..files.model import Model
+from ..files import Model
 from .calibration import Feeds, fetch
 
 Array = npt.NDArray[Any]

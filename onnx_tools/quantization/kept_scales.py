@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..analysis.graph import padfree_inputs
+from ..analysis import padfree_inputs
 from ..errors import RewriteError
 from ..importing.quantized import StoredGemm
 from ..passes.norms.folded_weights import values_of

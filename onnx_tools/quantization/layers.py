@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import find_padfree, is_padfree, is_standard, node_name, padfree_inputs
+from ..analysis import find_padfree, is_padfree, is_standard, node_name, padfree_inputs
 from ..errors import RewriteError
-from ..match.chains.gemms import is_of_first_tokens
+from ..match.chains import is_of_first_tokens
 from .options import QuantizationOptions
 
 HALF_OPERATOR = "PadfreeLinear"

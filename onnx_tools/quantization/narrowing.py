@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis.graph import Editor, is_output, is_padfree, padfree_inputs, producer
+from ..analysis import Editor, is_output, is_padfree, padfree_inputs, producer
 from ..operators import ACT_TYPES, OPERATORS
 from ..passes import PassResult
 from .formats import E4M3, Format

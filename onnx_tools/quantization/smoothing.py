@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..analysis.graph import padfree_inputs
-from ..files.model import Model
+from ..analysis import padfree_inputs
+from ..files import Model
 from ..passes.norms.folded_weights import values_of
 from .calibration import Feeds, fetch_each
 from .e4m3 import Floats

@@ -10,12 +10,12 @@ import numpy.typing as npt
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
-from ..analysis.graph import Editor
+from ..analysis import Editor
 from ..errors import RewriteError
-from ..files.weights import HeldValues, bytes_of_array
-from ..operators.functions import ACT_TYPES
+from ..files import HeldValues, bytes_of_array
+from ..operators import ACT_TYPES
 from ..passes.norms.folded_weights import values_of
-from ..precision.rounded_weights import round_values
+from ..precision import round_values
 from .e4m3 import Bytes, Floats
 from .formats import E4M3, Format
 from .scales import TensorScale

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..analysis.layout import Layout
-from ..analysis.token_elements import BATCH, BOTH, SLOTS, TokenRows, fits, packed_rows, padded_dims, token_numbers
+from ..analysis import BATCH, BOTH, SLOTS, Layout, TokenRows, fits, packed_rows, padded_dims, token_numbers
 from ..errors import VerificationError
 from .agreement import Scale, measure, row_blocks
 from .sample_batches import Batch

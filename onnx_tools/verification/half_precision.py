@@ -16,13 +16,12 @@ import onnx_graphsurgeon as gs
 from onnx import ModelProto, ValueInfoProto
 from padfree.contract.names import HALF
 
-from ..analysis.token_elements import Dims, token_numbers
+from ..analysis import Dims, token_numbers
 from ..errors import VerificationError
-from ..files.model import Model
+from ..files import Model
 from ..operators import DOMAIN, with_functions
-from ..precision.precision import convert
+from ..precision import convert, with_rounding
 from ..precision.ranges import LARGEST, find_unfit, run
-from ..precision.rounding import with_rounding
 from .agreement import largest_column_error, measure, typical_row_error
 from .sample_batches import Sample
 

@@ -15,18 +15,28 @@ import numpy as np
 import onnx_graphsurgeon as gs
 import onnxruntime as ort
 
-from ..analysis.copies import copy_of
-from ..analysis.graph import is_padfree, is_standard, node_name
-from ..analysis.layout import B, S, T, rows_before
-from ..analysis.limits import limit_of
-from ..analysis.special_ids import IdRule, SpecialIds, rules_for, with_counts
+from ..analysis import (
+    B,
+    IdRule,
+    S,
+    SpecialIds,
+    T,
+    copy_of,
+    dims_of_shape,
+    is_padfree,
+    is_standard,
+    limit_of,
+    node_name,
+    rows_before,
+    rules_for,
+    token_elements,
+    with_counts,
+)
 from ..analysis.symbolic import Analysis, Poly
-from ..analysis.token_elements import dims_of_shape, token_elements
 from ..errors import RewriteError
-from ..files.model import Model
-from ..files.ort_session import open_session
+from ..files import Model, open_session
 from ..importing.fixed_axes.sizes import join
-from ..match.values.mask_values import Mask, mask_of
+from ..match.values import Mask, mask_of
 from ..passes.base import boundary_of
 
 _LENGTHS, _LENGTH = (7, 1, 4, 2), 7  # from a sequence without padding to one with all slots masked but the first

@@ -19,8 +19,8 @@ from itertools import pairwise
 
 from onnx import GraphProto, ModelProto, TensorProto
 
-from ..files.model import Model
-from ..importing.control_flow import keep_needed
+from ..files import Model
+from ..importing import keep_needed
 from .stretches import Cut, Form, Stretches
 
 _LEAST_CUTS = 4

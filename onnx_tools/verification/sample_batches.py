@@ -12,8 +12,8 @@ import numpy.typing as npt
 from onnx import ModelProto, helper
 from padfree.contract.names import PER_SEQUENCE, PREFIX
 
-from ..analysis.special_ids import IdRule, with_rules
-from ..importing.inputs import sequence_inputs_of, shared_inputs_of
+from ..analysis import IdRule, with_rules
+from ..importing import sequence_inputs_of, shared_inputs_of
 
 Array = npt.NDArray[Any]
 

@@ -11,9 +11,7 @@ from typing import TypeAlias
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
-from ..files.data_sizes import bytes_of
-from ..files.model import Model
-from ..files.weights import LARGE_BYTES
+from ..files import LARGE_BYTES, Model, bytes_of
 from ..operators import DOMAIN, OPERATORS, node_attributes
 
 Form: TypeAlias = tuple[object, ...]

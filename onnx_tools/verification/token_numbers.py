@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..analysis.token_elements import BATCH, BOTH, SLOTS, Dims, fits, token_numbers
+from ..analysis import BATCH, BOTH, SLOTS, Dims, fits, token_numbers
 from .agreement import measure
 from .sample_batches import Batch
 

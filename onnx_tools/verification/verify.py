@@ -14,13 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from ..analysis.special_ids import IdRule, SpecialIds, rules_for
-from ..analysis.token_elements import BATCH, BOTH, SLOTS, padded_dims
+from ..analysis import BATCH, BOTH, SLOTS, IdRule, SpecialIds, padded_dims, rules_for
 from ..errors import VerificationError
-from ..files.model import Model
-from ..files.ort_session import open_session, parts_of
+from ..files import Model, open_session, parts_of
+from ..importing import sequence_inputs_of, shared_inputs_of, token_inputs_of
 from ..importing.fixed_axes import fixed_sizes
-from ..importing.inputs import sequence_inputs_of, shared_inputs_of, token_inputs_of
 from .compared_output import ComparedOutput, DifferError
 from .repeated_layers import ShortenedModels, without_repeated_layers
 from .sample_batches import (

@@ -68,6 +68,8 @@ FORBIDDEN = {
 """Package -> the packages that it never imports."""
 MOST_RESHAPES = 15
 """The most files of onnx_tools that may name "Reshape", an operator that many passes meet."""
+MOST_PAST_ROOMS = 31
+"""The most imports between rooms of onnx_tools that name a module, not the room's face; the number may only fall."""
 PUBLIC_MODULES = {
     "padfree.onnx_tools.synthetic",
     "padfree.runtime.batching.measure",
@@ -199,6 +201,19 @@ def test_packages_import_each_other_through_their_faces() -> None:
     product = sorted(folders - {"tests", "benchmarks", "examples", "tools"})
     assert {"builder", "bulk", "integrations", "onnx_tools", "package", "runtime", "serving", "training"} <= {*product}
     assert Counter(name for package in product for name in past_the_faces(package)) == PAST_THE_FACES
+
+
+def test_rooms_import_each_other_through_their_faces() -> None:
+    past = []
+    for path in (ROOT / "onnx_tools").rglob("*.py"):
+        here = ["onnx_tools", *path.relative_to(ROOT / "onnx_tools").parent.parts]
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level and node.module:
+                target = [*here[: len(here) - node.level + 1], *node.module.split(".")]
+                inside = len(target) > 2 and ROOT.joinpath(*target).with_suffix(".py").is_file()
+                if inside and target[1] in ROOMS and target[1] not in here:
+                    past.append(f"{path.name} imports {'.'.join(target)}")
+    assert 0 < len(past) <= MOST_PAST_ROOMS, past
 
 
 def test_few_files_know_an_operator_of_onnx() -> None:

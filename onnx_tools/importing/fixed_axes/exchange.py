@@ -8,10 +8,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, is_standard, node_name
-from ...analysis.onnx_operators import ELEMENTWISE
-from ...analysis.symbolic.facts import Facts, Shape
-from ...analysis.symbolic.poly import Poly
+from ...analysis import ELEMENTWISE, Editor, is_standard, node_name
+from ...analysis.symbolic import Facts, Poly, Shape
 from ...passes.shapes import ShapeBuilder, shape_source
 from .unknowns import B, S, Unknowns, ambiguous
 from .walk import SizeWalk

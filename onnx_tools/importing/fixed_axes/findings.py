@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import node_name
-from ...analysis.symbolic.facts import Shape
-from ...analysis.symbolic.poly import Poly
+from ...analysis import node_name
+from ...analysis.symbolic import Poly, Shape
 from .unknowns import Unknowns, ambiguous
 
 Operand = tuple[int, int]  # the node's id, and the position among its inputs

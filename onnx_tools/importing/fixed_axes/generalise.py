@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import tidy
+from ...analysis import tidy
 from .exchange import exchange
 from .sizes import FixedSizes
 from .unknowns import Unknowns

@@ -6,11 +6,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.onnx_operators import ELEMENTWISE, OPERATORS, RESHAPES
-from ...analysis.symbolic.analysis import constant_of, facts_of_inputs
-from ...analysis.symbolic.expr import Index
-from ...analysis.symbolic.facts import Facts
-from ...analysis.symbolic.poly import Poly
+from ...analysis import ELEMENTWISE, OPERATORS, RESHAPES
+from ...analysis.symbolic import Facts, Index, Poly, constant_of, facts_of_inputs
 from .findings import Findings
 
 _FEW = 8  # elements; longer integer tensors are not shapes

@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.symbolic.arguments import axes_of_node, axis_of
-from ...analysis.symbolic.facts import InputFacts, Shape
-from ...analysis.symbolic.poly import Poly
+from ...analysis.symbolic import InputFacts, Poly, Shape, axes_of_node, axis_of
 from .findings import Findings
 
 

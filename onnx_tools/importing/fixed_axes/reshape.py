@@ -7,8 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from ...analysis.symbolic.facts import Shape
-from ...analysis.symbolic.poly import Poly
+from ...analysis.symbolic import Poly, Shape
 
 Value = Callable[[Poly], int]
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto
 
-from ...analysis.token_elements import BATCH, BOTH, SLOTS, Dims
+from ...analysis import BATCH, BOTH, SLOTS, Dims
 from ...errors import RewriteError
 
 Array = npt.NDArray[Any]

@@ -8,10 +8,7 @@ from collections.abc import Callable, Mapping
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.symbolic import movement
-from ...analysis.symbolic.arguments import slice_arguments
-from ...analysis.symbolic.facts import Facts, InputFacts, Shape
-from ...analysis.symbolic.poly import Poly
+from ...analysis.symbolic import Facts, InputFacts, Poly, Shape, movement, slice_arguments
 from .findings import Findings
 from .reshape import align
 from .unknowns import is_unknown

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...analysis.symbolic.expr import Index, substitute
-from ...analysis.symbolic.facts import Facts, Shape
-from ...analysis.symbolic.poly import Atom, Axis, Division, Poly
+from ...analysis.symbolic import Atom, Axis, Division, Facts, Index, Poly, Shape, substitute
 from ...errors import RewriteError
 from .sizes import EXPORT_AGAIN, FixedSizes
 

@@ -8,12 +8,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import made_by
-from ...analysis.symbolic import movement
-from ...analysis.symbolic.arguments import axis_of
-from ...analysis.symbolic.expr import Index
-from ...analysis.symbolic.facts import Facts, InputFacts, Shape
-from ...analysis.symbolic.poly import Poly
+from ...analysis import made_by
+from ...analysis.symbolic import Facts, Index, InputFacts, Poly, Shape, axis_of, movement
 from .findings import Findings
 from .inputs import Inputs
 from .reshape import align

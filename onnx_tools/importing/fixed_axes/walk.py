@@ -11,11 +11,8 @@ from collections.abc import Callable, Mapping
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import is_standard
-from ...analysis.onnx_operators import ELEMENTWISE
-from ...analysis.symbolic.facts import Facts, InputFacts
-from ...analysis.symbolic.poly import Poly
-from ...analysis.symbolic.rules import infer
+from ...analysis import ELEMENTWISE, is_standard
+from ...analysis.symbolic import Facts, InputFacts, Poly, infer
 from .findings import Findings
 from .inputs import Inputs
 from .requirements import Requirements

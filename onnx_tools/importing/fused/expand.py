@@ -9,7 +9,7 @@ from types import MappingProxyType
 import onnx_graphsurgeon as gs
 from onnx import ModelProto, NodeProto, helper
 
-from ...analysis.graph import STANDARD_DOMAINS, Editor, node_name
+from ...analysis import STANDARD_DOMAINS, Editor, node_name
 from ...analysis.symbolic import Facts
 from ...errors import RewriteError
 from . import activations, attention, blocks, gemms, grouped_query, norms, rotary

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, argument, is_output, made_by, node_name
-from ...analysis.symbolic import Facts, learn
-from ...analysis.symbolic.facts import Shape
-from ...files.node_builder import NodeBuilder
+from ...analysis import Editor, argument, is_output, made_by, node_name
+from ...analysis.symbolic import Facts, Shape, learn
+from ...files import NodeBuilder
 
 
 class NotImportable(Exception):

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
-from ...analysis.graph import made_by
+from ...analysis import made_by
 from .attention import attend, causal, within_lengths
 from .expansion import Expansion, NotImportable
 from .rotary import rotate

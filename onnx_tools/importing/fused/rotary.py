@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import STANDARD_DOMAINS
+from ...analysis import STANDARD_DOMAINS
 from .expansion import Expansion, NotImportable
 
 

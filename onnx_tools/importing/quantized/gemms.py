@@ -12,7 +12,7 @@ import numpy.typing as npt
 from onnx import NodeProto, TensorProto
 
 from ...errors import RewriteError
-from ...files.model import Model
+from ...files import Model
 from .constants import Constants, attribute_of
 from .pairs import Pairs
 from .removal import holds_quantization, without_quantization

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from onnx import NodeProto, TensorProto, helper
 
 from ...errors import RewriteError
-from ...files.model import Model
+from ...files import Model
 from .constants import Constants
 from .rounding import NAMES, RANGES, Rounding, axis_of
 from .rounding_nodes import of_tensorrt, quantizes

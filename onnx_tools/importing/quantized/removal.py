@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
-from ...files.model import Model
-from ...files.weights import LARGE_BYTES, Weights
+from ...files import LARGE_BYTES, Model, Weights
 from ..canonical import in_order
 from ..skeleton import all_nodes
 from .constants import Constants

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto
 
-from ...analysis.onnx_operators import OPERATORS, Movement, moving
+from ...analysis import OPERATORS, Movement, moving
 from .constants import FLOATS, Constants
 from .rounding_nodes import dequantizes, quantizes
 

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, numpy_helper
 
-from ...files.model import Model
-from ...files.weights import LARGE_BYTES
+from ...files import LARGE_BYTES, Model
 from ..skeleton import Names
 from .constants import Constants
 

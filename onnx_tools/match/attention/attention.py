@@ -9,20 +9,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import argument, is_standard, node_name
-from ...analysis.layout import S
-from ...analysis.positional import Positional
-from ...analysis.symbolic import Analysis, Poly, movement
-from ...analysis.symbolic.arguments import axis_of
-from ...analysis.symbolic.facts import Shape
+from ...analysis import Positional, S, argument, is_standard, node_name
+from ...analysis.symbolic import Analysis, Poly, Shape, axis_of, movement
 from .. import NoMatch
-from ..chains.heads import HEADS_FIRST, KEYS_LAST, HeadsSource, follow_context, trace_heads
-from ..chains.rotary import Rotations
+from ..chains import HEADS_FIRST, KEYS_LAST, HeadsSource, Rotations, follow_context, trace_heads
 from ..masks.mask import MaskUse, PaddingMask, TableRows, prove
-from ..positions.disentangled_tables import DisentangledTables, DistanceTables
-from ..positions.distances import Bias, Biases
-from ..values.mask_values import table_rows
-from ..values.window import OPEN, Window
+from ..positions import Bias, Biases, DisentangledTables, DistanceTables
+from ..values import OPEN, Window, table_rows
 from .scores import Scores, scores_of
 from .weights import check_masked_alike, readers_of
 

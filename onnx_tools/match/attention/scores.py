@@ -7,18 +7,12 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import is_standard, made_by, node_name, producer
-from ...analysis.layout import B, S
-from ...analysis.onnx_operators import RESHAPES
-from ...analysis.positional import Positional
-from ...analysis.symbolic import Analysis
-from ...analysis.symbolic.facts import Shape
+from ...analysis import RESHAPES, B, Positional, S, is_standard, made_by, node_name, producer
+from ...analysis.symbolic import Analysis, Shape
 from .. import NoMatch
-from ..chains.bounds import before_bounds
-from ..chains.heads import scale_of
-from ..masks.mask import MaskUse, TableRows, prove_one
-from ..positions.disentangled_tables import GatheredScores, gathered_in
-from ..positions.key_biases import is_of_keys
+from ..chains import before_bounds, scale_of
+from ..masks import MaskUse, TableRows, prove_one
+from ..positions import GatheredScores, gathered_in, is_of_keys
 
 _THROUGH = ("Cast", "Identity")
 

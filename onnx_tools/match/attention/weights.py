@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import is_standard, producer
-from ...analysis.symbolic import Analysis, movement
-from ...analysis.symbolic.facts import Shape
+from ...analysis import is_standard, producer
+from ...analysis.symbolic import Analysis, Shape, movement
 from .. import NoMatch
-from ..chains.softmaxes import is_mask
-from ..masks.mask import MaskUse, PaddingMask, TableRows, prove_one
-from ..values.window import ALL
+from ..chains import is_mask
+from ..masks import MaskUse, PaddingMask, TableRows, prove_one
+from ..values import ALL
 from .scores import joins_heads
 
 _KEYS, _LAST_TWO_SWAPPED = 4, (0, 1, 3, 2)  # the number of axes of [B,H,S,S]; the order that swaps queries and keys

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx_graphsurgeon as gs
 from onnx import numpy_helper
 
-from ...analysis.graph import is_output, is_standard, node_name
+from ...analysis import is_output, is_standard, node_name
 from ...analysis.symbolic import Analysis
 from .. import NoMatch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import argument, made_by
+from ...analysis import argument, made_by
 from ...analysis.symbolic import Analysis
 
 _FAR = 65504.0  # the largest number of float16

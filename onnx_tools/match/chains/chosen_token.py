@@ -8,14 +8,24 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import is_standard, made_by, producer
-from ...analysis.layout import B, S, is_token_shape
-from ...analysis.onnx_operators import RESHAPES, Movement, moving
-from ...analysis.symbolic import Analysis, Apply, Element, Expr, Index, Number, Poly, RowSum
-from ...analysis.symbolic.arguments import axis_of
-from ...analysis.symbolic.expr import axis_index, evaluate, leaves_of, uncast
-from ...analysis.symbolic.facts import Facts
-from ..values.mask_values import Mask
+from ...analysis import RESHAPES, B, Movement, S, is_standard, is_token_shape, made_by, moving, producer
+from ...analysis.symbolic import (
+    Analysis,
+    Apply,
+    Element,
+    Expr,
+    Facts,
+    Index,
+    Number,
+    Poly,
+    RowSum,
+    axis_index,
+    axis_of,
+    evaluate,
+    leaves_of,
+    uncast,
+)
+from ..values import Mask
 
 _MOVEMENTS = moving(Movement.SAME, Movement.VIEW, Movement.REPEATED, Movement.CONVERTED)
 _LENGTHS = (1, 2, 3, 5, 8)  # for which formulas of the length are tried

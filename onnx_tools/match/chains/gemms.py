@@ -8,10 +8,8 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import is_padfree, is_standard, node_name, used_once
-from ...analysis.layout import B, T
+from ...analysis import B, T, is_padfree, is_standard, node_name, readers_after, used_once
 from ...analysis.symbolic import Analysis
-from ...analysis.walks import readers_after
 from .. import NoMatch
 
 MULTIPLE = 8

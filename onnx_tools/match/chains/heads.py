@@ -9,11 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import is_standard, made_by, node_name
-from ...analysis.layout import B, S, token_axis
-from ...analysis.onnx_operators import REORDERINGS, RESHAPES, Movement, moving
-from ...analysis.symbolic import Analysis, Poly
-from ...analysis.symbolic.arguments import axis_of, permutation, slice_arguments, split_sizes
+from ...analysis import REORDERINGS, RESHAPES, B, Movement, S, is_standard, made_by, moving, node_name, token_axis
+from ...analysis.symbolic import Analysis, Poly, axis_of, permutation, slice_arguments, split_sizes
 from .. import NoMatch
 from .rotary import Rotation, Rotations
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import argument, is_standard, made_by, node_name
-from ...analysis.symbolic import Analysis, Poly
-from ...analysis.symbolic.arguments import axis_of
+from ...analysis import argument, is_standard, made_by, node_name
+from ...analysis.symbolic import Analysis, Poly, axis_of
 from .. import NoMatch
 
 

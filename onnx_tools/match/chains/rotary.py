@@ -15,13 +15,22 @@ import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
-from ...analysis.computation import Computation, NotComputedError
-from ...analysis.graph import STANDARD_DOMAINS, is_standard, present, producer
-from ...analysis.layout import token_axis
-from ...analysis.onnx_operators import REORDERINGS, Movement, moving
-from ...analysis.positional import LONGEST_TRIAL, Positional
+from ...analysis import (
+    LONGEST_TRIAL,
+    REORDERINGS,
+    STANDARD_DOMAINS,
+    Computation,
+    Movement,
+    NotComputedError,
+    Positional,
+    is_standard,
+    moving,
+    present,
+    producer,
+    token_axis,
+)
 from .. import NoMatch
-from ..values.mask_values import table_rows
+from ..values import table_rows
 
 Float64s = npt.NDArray[np.float64]
 

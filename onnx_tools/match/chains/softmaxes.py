@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import is_standard, producer
-from ...analysis.onnx_operators import RESHAPES
-from ...analysis.symbolic import Analysis, Element, Index, Poly, evaluate
-from ...analysis.symbolic.expr import leaves_of
+from ...analysis import RESHAPES, is_standard, producer
+from ...analysis.symbolic import Analysis, Element, Index, Poly, evaluate, leaves_of
 
 VIEWS = RESHAPES | {"Expand", "Identity"}
 

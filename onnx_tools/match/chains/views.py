@@ -5,11 +5,8 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import is_standard, producer
-from ...analysis.layout import S
-from ...analysis.onnx_operators import RESHAPES
-from ...analysis.symbolic import Analysis
-from ...analysis.symbolic.facts import Shape
+from ...analysis import RESHAPES, S, is_standard, producer
+from ...analysis.symbolic import Analysis, Shape
 
 
 def square_source(analysis: Analysis, tensor: gs.Tensor) -> gs.Tensor | None:

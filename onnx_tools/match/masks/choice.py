@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.layout import is_token_input
+from ...analysis import is_token_input
 from ...analysis.symbolic import Analysis
 from ...errors import RewriteError
 from .. import Miss
-from ..values.mask_values import Keeping
+from ..values import Keeping
 from .evidence import inputs_in_scores, inputs_in_weights, keys_masked_by
 from .mask import TableRows
 from .no_attention import no_attention

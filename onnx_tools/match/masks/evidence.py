@@ -9,19 +9,31 @@ import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import argument, is_standard
-from ...analysis.layout import B, S
-from ...analysis.onnx_operators import RESHAPES
-from ...analysis.symbolic import Analysis, Apply, Axis, Element, Expr, Index, Number, Poly, RowSum
-from ...analysis.symbolic.arguments import axis_of, permutation
+from ...analysis import RESHAPES, B, S, argument, is_standard
+from ...analysis.symbolic import (
+    Analysis,
+    Apply,
+    Axis,
+    Division,
+    Element,
+    Expr,
+    Index,
+    Number,
+    Poly,
+    RowSum,
+    Shape,
+    apply,
+    axis_index,
+    axis_of,
+    is_constant,
+    leaves,
+    leaves_of,
+    permutation,
+)
 from ...analysis.symbolic.bounds import Bounds, bounds, bounds_by_cases
-from ...analysis.symbolic.expr import apply, axis_index, is_constant, leaves, leaves_of
-from ...analysis.symbolic.facts import Shape
-from ...analysis.symbolic.poly import Division
 from .. import NoMatch
-from ..chains.bounds import before_bounds
-from ..chains.heads import scale_of
-from ..values.mask_values import Keeping, domain_of, is_binary, keeping
+from ..chains import before_bounds, scale_of
+from ..values import Keeping, domain_of, is_binary, keeping
 from .mask import VERY_NEGATIVE, TableRows
 
 _GEMM_OPERATORS = ("MatMul", "Einsum", "Gemm", "Conv", "MatMulInteger", "QLinearMatMul")

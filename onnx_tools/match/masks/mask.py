@@ -12,14 +12,30 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from ...analysis.symbolic import Apply, Axis, Element, Expr, Index, Poly, RowSum
+from ...analysis.symbolic import (
+    Apply,
+    Axis,
+    Element,
+    Expr,
+    Facts,
+    Index,
+    Poly,
+    RowSum,
+    Shape,
+    apply,
+    axes_of,
+    broadcast_expr,
+    evaluate,
+    leaves,
+    leaves_of,
+    number,
+    replace_element,
+    uncast,
+)
 from ...analysis.symbolic.bounds import Values, bounds
-from ...analysis.symbolic.expr import apply, axes_of, evaluate, leaves, leaves_of, number, replace_element, uncast
-from ...analysis.symbolic.facts import Facts, Shape, broadcast_expr
 from .. import NoMatch
-from ..positions.distances import DISTANCE, at_distance, by_distance
-from ..values.mask_values import Domain, Keeping, domain_of, is_binary, keeping
-from ..values.window import ALL, Window, tried_distances, window_of
+from ..positions import DISTANCE, at_distance, by_distance
+from ..values import ALL, Domain, Keeping, Window, domain_of, is_binary, keeping, tried_distances, window_of
 
 # exp(-1000) is 0 in every type, whatever the scores of a trained model are.
 VERY_NEGATIVE = -1000.0

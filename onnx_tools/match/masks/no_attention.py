@@ -7,11 +7,8 @@ from collections import Counter
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import find_standard, node_name
-from ...analysis.layout import S
-from ...analysis.symbolic import Analysis
-from ...analysis.symbolic.arguments import axis_of
-from ...analysis.symbolic.facts import Shape
+from ...analysis import S, find_standard, node_name
+from ...analysis.symbolic import Analysis, Shape, axis_of
 from ...errors import RewriteError
 
 _MOST = 8  # operators and Softmaxes that are named

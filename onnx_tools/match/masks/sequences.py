@@ -7,12 +7,8 @@ from collections.abc import Iterable, Mapping
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import is_standard, node_name
-from ...analysis.layout import S
-from ...analysis.symbolic import Analysis, Element
-from ...analysis.symbolic.arguments import axis_of
-from ...analysis.symbolic.expr import leaves_of
-from ...analysis.walks import nodes_before
+from ...analysis import S, is_standard, node_name, nodes_before
+from ...analysis.symbolic import Analysis, Element, axis_of, leaves_of
 from ...errors import RewriteError
 from .evidence import is_gemm
 

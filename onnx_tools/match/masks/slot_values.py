@@ -9,15 +9,23 @@ from types import MappingProxyType
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import STANDARD_DOMAINS, is_standard, present, producer
-from ...analysis.layout import token_axis
-from ...analysis.layout_rules import NoRule, packed_form
-from ...analysis.onnx_operators import ELEMENTWISE, OPERATORS, REORDERINGS, Movement, moving
-from ...analysis.symbolic import Analysis, Apply, Expr, Index, Number
-from ...analysis.symbolic.arguments import axis_of
+from ...analysis import (
+    ELEMENTWISE,
+    OPERATORS,
+    REORDERINGS,
+    STANDARD_DOMAINS,
+    Movement,
+    NoRule,
+    is_standard,
+    moving,
+    packed_form,
+    present,
+    producer,
+    token_axis,
+)
+from ...analysis.symbolic import Analysis, Apply, Expr, Index, Number, axis_of, broadcast_expr
 from ...analysis.symbolic.expr import ELEMENTWISE as ARITHMETIC
-from ...analysis.symbolic.facts import broadcast_expr
-from ..values.mask_values import Mask
+from ..values import Mask
 from .mask import VERY_NEGATIVE
 
 _UNARY: Mapping[str, Callable[[float], float]] = MappingProxyType(

@@ -10,12 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
-from ...analysis.computation import Computation, NotComputedError
-from ...analysis.graph import is_standard, made_by, node_name
-from ...analysis.positional import Positional
-from ...analysis.symbolic.arguments import axis_of, permutation
+from ...analysis import Computation, NotComputedError, Positional, is_standard, made_by, node_name
+from ...analysis.symbolic import axis_of, permutation
 from .. import NoMatch
-from ..chains.heads import HeadsSource, scale_of, trace_heads
+from ..chains import HeadsSource, scale_of, trace_heads
 from .distances import FARTHEST, Biases, reach_of
 
 _MOST_HEAD_SIZE = 128  # the most that the plugin's kernels take

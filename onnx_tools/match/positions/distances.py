@@ -10,16 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
-from ...analysis.computation import Computation, NotComputedError
-from ...analysis.graph import is_standard, present, producer
-from ...analysis.layout import S
-from ...analysis.onnx_operators import ELEMENTWISE
-from ...analysis.positional import Positional
-from ...analysis.symbolic import Apply, Element, Expr, Index, Poly, evaluate
-from ...analysis.symbolic.expr import axis_index, number, replace_element, whole
+from ...analysis import ELEMENTWISE, Computation, NotComputedError, Positional, S, is_standard, present, producer
+from ...analysis.symbolic import Apply, Element, Expr, Index, Poly, axis_index, evaluate, number, replace_element, whole
 from .. import NoMatch
-from ..values.mask_values import Keeping
-from ..values.window import OPEN, Window
+from ..values import OPEN, Keeping, Window
 from .key_biases import KeyBiases, is_of_keys, is_of_queries
 
 Float64s = npt.NDArray[np.float64]

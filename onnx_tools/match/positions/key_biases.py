@@ -16,14 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
-from ...analysis.computation import Computation, NotComputedError, computation_of
-from ...analysis.graph import is_standard, present
-from ...analysis.layout import B, S
-from ...analysis.positional import Positional
-from ...analysis.symbolic import Poly
-from ...analysis.symbolic.facts import Shape
+from ...analysis import B, Computation, NotComputedError, Positional, S, computation_of, is_standard, present
+from ...analysis.symbolic import Poly, Shape
 from .. import NoMatch
-from ..values.mask_values import Keeping
+from ..values import Keeping
 
 Float64s = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]

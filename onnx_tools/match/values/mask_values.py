@@ -11,13 +11,20 @@ import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import is_standard
-from ...analysis.limits import table_of
-from ...analysis.onnx_operators import REORDERINGS
-from ...analysis.symbolic import Apply, Element, Expr, Index, Number, evaluate
-from ...analysis.symbolic.expr import COMPARISONS, leaves, leaves_of, uncast
-from ...analysis.symbolic.facts import Facts
-from ...analysis.walks import readers_after
+from ...analysis import REORDERINGS, is_standard, readers_after, table_of
+from ...analysis.symbolic import (
+    COMPARISONS,
+    Apply,
+    Element,
+    Expr,
+    Facts,
+    Index,
+    Number,
+    evaluate,
+    leaves,
+    leaves_of,
+    uncast,
+)
 from .. import NoMatch
 
 # Tried for an input whose values nothing limits; constants of the expression and their neighbours are added.

@@ -8,19 +8,14 @@ from collections.abc import Callable
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, node_name
+from ...analysis import Editor, node_name
 from ...analysis.symbolic import Analysis
 from ...match import IF_CONTIGUOUS, Miss, NoMatch
 from ...match.attention.attention import Attention, Surroundings, is_candidate, match, surroundings
-from ...match.chains.heads import TOKENS_FIRST
-from ...match.chains.rotary import Rotation
-from ...match.masks.choice import choose_mask
-from ...match.masks.evidence import inputs_in_running_sums
-from ...match.masks.mask import TableRows
-from ...match.masks.sequences import check_sequences, check_slots
-from ...match.positions.disentangled_tables import DisentangledTables
-from ...match.positions.distances import Bias
-from ...match.values.mask_values import Keeping
+from ...match.chains import TOKENS_FIRST, Rotation
+from ...match.masks import TableRows, check_sequences, check_slots, choose_mask, inputs_in_running_sums
+from ...match.positions import Bias, DisentangledTables
+from ...match.values import Keeping
 from ..base import Boundary, PassResult, add_boundary, pack, pack_int32, unpack
 from ..positions.positions import Positions
 from ..shapes import shape_source

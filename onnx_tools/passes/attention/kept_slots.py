@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor
-from ...match.values.mask_values import Keeping
+from ...analysis import Editor
+from ...match.values import Keeping
 
 
 def keep_nodes(editor: Editor, mask: gs.Tensor, rule: Keeping) -> gs.Tensor:

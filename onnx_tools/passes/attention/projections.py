@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, made_by
-from ...analysis.layout import token_axis
+from ...analysis import Editor, made_by, token_axis
 from ...analysis.symbolic import Analysis
-from ...files.weight_columns import join_columns
+from ...files import join_columns
 from ...match import NoMatch
-from ...match.attention.attention import Attention
-from ...match.chains.heads import HEADS_FIRST, TOKENS_FIRST, HeadsSource, trace_heads
+from ...match.attention import Attention
+from ...match.chains import HEADS_FIRST, TOKENS_FIRST, HeadsSource, trace_heads
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from types import MappingProxyType
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, argument, find_standard, is_standard, made_by
-from ...analysis.symbolic import Analysis
-from ...analysis.symbolic.arguments import permutation
+from ...analysis import Editor, argument, find_standard, is_standard, made_by
+from ...analysis.symbolic import Analysis, permutation
 
 MOST_TAPS = 8
 """Convolutions with more taps stay: the rows side by side would take too much memory."""

@@ -9,7 +9,7 @@ from string import ascii_letters
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, find_standard
+from ...analysis import Editor, find_standard
 from ...analysis.symbolic import Analysis
 from ...match import NoMatch
 

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
-from ...analysis.graph import Editor
-from ...files.weights import HeldValues, array_of, bytes_of_array
-from ...operators.functions import ACT_TYPES
+from ...analysis import Editor
+from ...files import HeldValues, array_of, bytes_of_array
+from ...operators import ACT_TYPES
 
 PAIR_BLOCK = 16
 """The columns of a block: 8, and their 8 partners."""

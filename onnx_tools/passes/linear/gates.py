@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, is_output, is_standard, node_name, used_once
-from ...analysis.symbolic import Analysis
-from ...analysis.symbolic.arguments import axis_of, slice_arguments, split_sizes
+from ...analysis import Editor, is_output, is_standard, node_name, used_once
+from ...analysis.symbolic import Analysis, axis_of, slice_arguments, split_sizes
 from ...match import Miss, NoMatch
-from ...match.chains.activation import find_activation
+from ...match.chains import find_activation
 from ...match.chains.gemms import MULTIPLE, added_bias, check, is_candidate
 from ..base import PassResult
 from .columns import ColumnPart, Columns, Indices, indices_of_pairs

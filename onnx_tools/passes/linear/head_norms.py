@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import (
+from ...analysis import (
     Editor,
     find_padfree,
     is_output,

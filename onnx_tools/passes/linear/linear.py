@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, is_padfree, node_name, used_once
+from ...analysis import Editor, is_padfree, node_name, used_once
 from ...analysis.symbolic import Analysis
 from ...match import Miss, NoMatch
-from ...match.chains.activation import find_activation
+from ...match.chains import find_activation
 from ...match.chains.gemms import GemmStep, added_bias, addition, check, is_bias, is_candidate
 from ..base import PassResult
 from .linear_node import padfree_linear

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor
+from ...analysis import Editor
 
 
 def padfree_linear(

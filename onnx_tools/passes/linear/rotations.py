@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, is_padfree, node_name, padfree_inputs, producer, set_padfree_inputs, used_once
+from ...analysis import Editor, is_padfree, node_name, padfree_inputs, producer, set_padfree_inputs, used_once
 from ...match import Miss, NoMatch
 from ..base import PassResult
 from .columns import PAIR_BLOCK, ColumnPart, Columns, Indices, indices_of_pairs

@@ -10,13 +10,11 @@ import numpy.typing as npt
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
-from ...analysis.graph import Editor
-from ...files.weights import HeldValues, bytes_of_array
+from ...analysis import Editor
+from ...files import HeldValues, bytes_of_array
 from ...match import NoMatch
-from ...operators.functions import ACT_TYPES
-from ...precision.blocks import exact_product
-from ...precision.ranges import unfit_reason
-from ...precision.rounded_weights import moved_to_keep_sums, round_values, to_float32
+from ...operators import ACT_TYPES
+from ...precision import exact_product, moved_to_keep_sums, round_values, to_float32, unfit_reason
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import (
+from ...analysis import (
     Editor,
     is_output,
     is_padfree,

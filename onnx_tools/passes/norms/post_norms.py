@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import (
+from ...analysis import (
     Editor,
     find_padfree,
     is_padfree,

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, find_standard, is_output, is_standard, producer
-from ...analysis.layout import S, is_token_shape
-from ...analysis.symbolic import Analysis, Element, Expr, Index, evaluate
-from ...analysis.symbolic.expr import axis_index, leaves_of
-from ...match.values.mask_values import Mask, table_rows
+from ...analysis import Editor, S, find_standard, is_output, is_standard, is_token_shape, producer
+from ...analysis.symbolic import Analysis, Element, Expr, Index, axis_index, evaluate, leaves_of
+from ...match.values import Mask, table_rows
 from ..shapes import ShapeBuilder, shape_source
 
 _OWN = (axis_index(0), axis_index(1))

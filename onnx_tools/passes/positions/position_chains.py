@@ -7,13 +7,8 @@ from collections.abc import Sequence
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, is_standard, producer
-from ...analysis.layout import S, token_axis
-from ...analysis.layout_rules import is_slot_shape
-from ...analysis.onnx_operators import ELEMENTWISE
-from ...analysis.symbolic import Analysis
-from ...analysis.symbolic.arguments import arguments_with_axes, permutation
-from ...analysis.symbolic.expr import axes_of
+from ...analysis import ELEMENTWISE, Editor, S, is_slot_shape, is_standard, producer, token_axis
+from ...analysis.symbolic import Analysis, arguments_with_axes, axes_of, permutation
 from ...match import NoMatch
 from .positions import position_axis
 

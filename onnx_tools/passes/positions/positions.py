@@ -6,13 +6,21 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, is_output, is_standard
-from ...analysis.layout import S, token_axis
-from ...analysis.onnx_operators import ELEMENTWISE
-from ...analysis.symbolic import Analysis, Apply, Expr, Index, Number, Poly
-from ...analysis.symbolic.arguments import axis_of
-from ...analysis.symbolic.expr import axis_index, leaves, uncast
-from ...analysis.symbolic.facts import Facts, Shape
+from ...analysis import ELEMENTWISE, Editor, S, is_output, is_standard, token_axis
+from ...analysis.symbolic import (
+    Analysis,
+    Apply,
+    Expr,
+    Facts,
+    Index,
+    Number,
+    Poly,
+    Shape,
+    axis_index,
+    axis_of,
+    leaves,
+    uncast,
+)
 from ...match import NoMatch
 from ..base import Boundary, pack
 

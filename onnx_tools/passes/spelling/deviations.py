@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, is_standard, made_by
+from ...analysis import Editor, is_standard, made_by
 from ...analysis.symbolic import Analysis
 
 

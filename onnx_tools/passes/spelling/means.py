@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, is_standard, made_by, producer
+from ...analysis import Editor, is_standard, made_by, producer
 from ...analysis.symbolic import Analysis
-from ...match.chains.heads import scale_of
-from ...match.chains.softmaxes import VIEWS, reduction_of
+from ...match.chains import VIEWS, reduction_of, scale_of
 
 _SUMS = ("ReduceSum", "ReduceSumSquare")
 _Origins = dict[str, gs.Node | None]  # a view's result -> the node that makes its numbers

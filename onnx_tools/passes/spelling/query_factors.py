@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, is_output, is_standard, producer
-from ...analysis.symbolic import Analysis, Poly
-from ...analysis.symbolic.facts import broadcast_shape
-from ...match.chains.views import is_square
+from ...analysis import Editor, is_output, is_standard, producer
+from ...analysis.symbolic import Analysis, Poly, broadcast_shape
+from ...match.chains import is_square
 
 
 def move_query_factors(graph: gs.Graph, analysis: Analysis) -> bool:

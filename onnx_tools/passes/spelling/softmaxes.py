@@ -8,11 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, is_standard, made_by, node_name, producer
-from ...analysis.symbolic import Analysis
-from ...analysis.symbolic.arguments import axis_of
-from ...analysis.symbolic.facts import broadcast_shape
-from ...match.chains.softmaxes import is_mask, reduction_of
+from ...analysis import Editor, is_standard, made_by, node_name, producer
+from ...analysis.symbolic import Analysis, axis_of, broadcast_shape
+from ...match.chains import is_mask, reduction_of
 
 _LOWEST = float(np.finfo(np.float32).min)
 _TINY = 1e-6  # the largest guard of sums, which are at least 1 where a row is not padded

@@ -13,14 +13,9 @@ from math import prod
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor, find_standard, is_output, is_standard, made_by, producer
-from ...analysis.layout import S
-from ...analysis.onnx_operators import ELEMENTWISE, RESHAPES
-from ...analysis.symbolic import Analysis, Poly
-from ...analysis.symbolic.arguments import axis_of, permutation
-from ...analysis.symbolic.facts import Shape
-from ...match.chains.heads import scale_of
-from ...match.chains.views import square_source
+from ...analysis import ELEMENTWISE, RESHAPES, Editor, S, find_standard, is_output, is_standard, made_by, producer
+from ...analysis.symbolic import Analysis, Poly, Shape, axis_of, permutation
+from ...match.chains import scale_of, square_source
 from ..shapes import ShapeBuilder, is_of_sizes, shape_source
 
 _SIZES = ((2, 3), (3, 5))  # B and S for which movements are tried

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor
-from ...analysis.layout import B, S
-from ...analysis.symbolic import Analysis, Poly
-from ...analysis.symbolic.facts import Shape
+from ...analysis import B, Editor, S
+from ...analysis.symbolic import Analysis, Poly, Shape
 from ..shapes import ShapeBuilder
 
 _BATCH, _SEQUENCE = 0, 1

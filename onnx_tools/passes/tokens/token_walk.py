@@ -8,10 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import Editor
-from ...analysis.symbolic import Analysis
-from ...analysis.symbolic.arguments import arguments_with_axes
-from ...analysis.symbolic.facts import Facts, Shape
+from ...analysis import Editor
+from ...analysis.symbolic import Analysis, Facts, Shape, arguments_with_axes
 from ...match import NoMatch
 from ..shapes import ShapeBuilder, shape_source
 from .token_view import View, Views, is_odd, with_groups

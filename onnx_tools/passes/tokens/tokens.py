@@ -9,10 +9,8 @@ from types import MappingProxyType
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis.graph import STANDARD_DOMAINS, Editor, argument, tidy
-from ...analysis.onnx_operators import ELEMENTWISE, REORDERINGS, RESHAPES, Work, working
-from ...analysis.symbolic import Analysis
-from ...analysis.symbolic.arguments import axis_of, permutation, split_sizes
+from ...analysis import ELEMENTWISE, REORDERINGS, RESHAPES, STANDARD_DOMAINS, Editor, Work, argument, tidy, working
+from ...analysis.symbolic import Analysis, axis_of, permutation, split_sizes
 from ...match import NoMatch
 from ..base import PassResult
 from .token_view import View, is_odd, with_groups
