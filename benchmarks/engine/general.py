@@ -6,8 +6,8 @@
 
 padfree: all GEMMs by its own kernels, which a build measures as it does on such a GPU; TensorRT GEMMs: those of packed
 tokens by TensorRT, everything else the same; sm_80 GEMMs: the same with TensorRT's kernels for Ampere alone. All
-engines are built first, `--workers` at a time, then each case is checked and timed in turns in this process. Launches
-do not overlap, as on those GPUs.
+engines are built first, `--workers` at a time, while this process computes the right answers; then it checks the
+engines of each case and times them in turns. Launches do not overlap, as on those GPUs.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from padfree.builder import build_engine
 from padfree.builder.bench.measure import MAX_ERRORS, best, time_in_turns, truth_of
@@ -30,7 +31,7 @@ from padfree.builder.engine.engine_builder import EngineBuilder, TacticOptions
 from padfree.builder.engine.linear import PADFREE, TENSORRT
 from padfree.builder.lengths import choose_lengths
 from padfree.builder.peers.batch import draw_batch, draw_lengths
-from padfree.builder.peers.contender import Contender, relative_error
+from padfree.builder.peers.contender import Answers, Contender, relative_error
 from padfree.builder.peers.engines import contender_of
 from padfree.builder.peers.padded_engine import build_padded_engine
 from padfree.builder.peers.setup import Setup
@@ -40,8 +41,9 @@ from benchmarks.command import keep
 from ..sweep.cases import FILL
 from ..sweep.measurement import model_reader
 
-OWN, OTHER, SM80, PADDED = VARIANTS = ("padfree", "TensorRT GEMMs", "sm_80 GEMMs", "padded TensorRT")
+OWN, SM80, OTHER, PADDED = VARIANTS = ("padfree", "sm_80 GEMMs", "TensorRT GEMMs", "padded TensorRT")
 SECONDS_FOR_ONE = 240
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,17 @@ CASES = (
     Case("bert-base", 16, 512, "int8", (OWN,)),
     Case("minilm", 16, 512, "fp16", VARIANTS),
     Case("minilm", 1, 32, "fp16", VARIANTS),
-    Case("modernbert", 16, 512, "fp16", (OWN, OTHER, SM80)),
-    Case("qwen3-0.6b", 16, 512, "bf16", (OWN, OTHER)),
+    Case("modernbert", 16, 512, "fp16", (OWN, SM80, OTHER)),
+    Case("qwen3-0.6b", 16, 512, "bf16", (OWN, SM80, OTHER)),
 )
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the engines of a case are checked with."""
+
+    setup: Setup
+    right: Answers
 
 
 class AmpereBuilder(EngineBuilder):
@@ -113,8 +123,8 @@ def build(case: Case, variant: str, arguments: argparse.Namespace) -> None:
     build_engine(setup.ours, plan, linear=PADFREE if variant == OWN else TENSORRT, **setup.shape, **options)
 
 
-def build_all(cases: Mapping[str, Case], arguments: argparse.Namespace) -> None:
-    """Builds what is missing, each engine in a process of its own; prints those that cannot be built."""
+def build_all(cases: Mapping[str, Case], arguments: argparse.Namespace, pool: ThreadPoolExecutor) -> None:
+    """Starts to build what is missing, each engine in a process of its own; prints how each ended."""
     waiting = [
         (case, variant)
         for variant in VARIANTS  # padfree's own first: without them nothing is measured
@@ -133,27 +143,34 @@ def build_all(cases: Mapping[str, Case], arguments: argparse.Namespace) -> None:
         command = [sys.executable, "-W", "ignore", "-m", __spec__.name, "--build", case.name, variant]
         command += ["--models", str(arguments.models), "--engines", str(arguments.engines)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_FOR_ONE)
+            limit = min(SECONDS_FOR_ONE, end - start)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
             problem = (done.stderr.strip().splitlines() or ["no word"])[-1] if done.returncode else ""
         except subprocess.TimeoutExpired:
-            problem = f"not built after {SECONDS_FOR_ONE} s"
+            problem = "ended before it was built"
         print(f"{case.name}, {variant}: {problem or 'built'}, {time.monotonic() - start:.0f} s", flush=True)
 
-    with ThreadPoolExecutor(arguments.workers) as pool:
-        list(pool.map(run, [item for item in waiting if not plan_of(*item, arguments).exists()]))
+    for item in waiting:
+        if not plan_of(*item, arguments).exists():
+            pool.submit(run, item)
 
 
-def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Checks and times the engines of a case that were built."""
+def prepare(case: Case, arguments: argparse.Namespace) -> Prepared:
+    """The model and batch of a case, and the right answers."""
     setup = setup_of(case, arguments)
-    right, ready, errors = truth_of(setup), dict[str, Contender](), dict[str, float]()
+    return Prepared(setup, truth_of(setup))
+
+
+def measure(case: Case, prepared: Prepared, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Checks and times the engines of a case that were built."""
+    setup, ready, errors = prepared.setup, dict[str, Contender](), dict[str, float]()
     for variant in case.variants:
         plan = plan_of(case, variant, arguments)
         if variant not in arguments.variants or not plan.exists():
             continue
         feeds = setup.batch.pad(setup.model.original_metadata) if variant == PADDED else None
         ready[variant] = contender_of(setup, plan, feeds)
-        errors[variant] = relative_error(ready[variant].answers, right)
+        errors[variant] = relative_error(ready[variant].answers, prepared.right)
         if not errors[variant] <= MAX_ERRORS[case.precision]:
             raise ValueError(f"{variant}: error {errors[variant]:.1e}, allowed: {MAX_ERRORS[case.precision]:.1e}")
     if OWN not in ready:
@@ -169,6 +186,15 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def attempt(case: Case, step: Callable[[], Result]) -> Result | None:
+    """A step's result; None, with a message, where it fails: the other cases can still be measured."""
+    try:
+        return step()
+    except Exception as error:
+        print(f"{case.name}: FAILED: {type(error).__name__}: {error}", flush=True)
+        return None
+
+
 def main() -> int:
     """Builds, measures, prints and records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -177,7 +203,7 @@ def main() -> int:
     parser.add_argument("--models", type=Path, help="folder for exported models (default: a temporary one)")
     parser.add_argument("--engines", type=Path, help="folder for engines, which are kept (default: a temporary one)")
     parser.add_argument("--workers", type=int, default=4, help="engines that are built at a time")
-    parser.add_argument("--seconds", type=float, help="build nothing more after so long")
+    parser.add_argument("--seconds", type=float, help="end what is not built after so long")
     parser.add_argument("--json", type=Path, help="append one line per case to this file")
     parser.add_argument("--build", nargs=2, metavar=("CASE", "VARIANT"), help="build this engine alone, and stop")
     arguments = parser.parse_args()
@@ -191,14 +217,15 @@ def main() -> int:
             if getattr(arguments, name) is None:
                 setattr(arguments, name, Path(folder, name))
             getattr(arguments, name).mkdir(parents=True, exist_ok=True)
-        build_all(cases, arguments)
+        with ThreadPoolExecutor(arguments.workers) as pool:
+            build_all(cases, arguments, pool)
+            prepared = {name: attempt(case, partial(prepare, case, arguments)) for name, case in cases.items()}
         failed = 0
-        for case in cases.values():
-            try:
-                record = measure(case, arguments)
-            except Exception as error:  # the other cases can still be measured
+        for name, case in cases.items():
+            item = prepared[name]
+            record = None if item is None else attempt(case, partial(measure, case, item, arguments))
+            if record is None:
                 failed += 1
-                print(f"{case.name}: FAILED: {type(error).__name__}: {error}", flush=True)
                 continue
             print(record, flush=True)
             keep(arguments.json, record)

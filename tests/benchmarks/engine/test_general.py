@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import argparse
 import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -38,10 +41,45 @@ def test_only_the_wanted_variants_are_built(tmp_path: Path, monkeypatch: pytest.
     wanted = [general.PADDED, general.OWN]
     arguments = argparse.Namespace(engines=tmp_path, models=tmp_path, workers=1, seconds=None, variants=wanted)
     cases = {case.name: case for case in general.CASES if case.model == "bert-base"}
-    general.build_all(cases, arguments)
+    with ThreadPoolExecutor(1) as pool:
+        general.build_all(cases, arguments, pool)
     assert built == [(name, general.OWN) for name in cases] + [
         (name, general.PADDED) for name, case in cases.items() if general.PADDED in case.variants
     ]
+
+
+def test_builds_end_when_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    (tmp_path / "python").write_text("#!/bin/sh\nexec sleep 60\n", encoding="utf-8")
+    (tmp_path / "python").chmod(0o755)
+    arguments = argparse.Namespace(engines=tmp_path, models=tmp_path, workers=1, seconds=0.5, variants=[general.OWN])
+    cases = {case.name: case for case in general.CASES[:2]}
+    start = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        general.build_all(cases, arguments, pool)
+    assert time.monotonic() - start < 20
+    first, second = capfd.readouterr().out.splitlines()
+    assert "padfree: ended before it was built" in first
+    assert "left, 0 s are over" in second
+
+
+def test_a_case_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def prepare(case: general.Case, _: argparse.Namespace) -> str:
+        if case.precision == "int8":
+            raise ValueError("no answers")
+        return case.name
+
+    records = list[object]()
+    monkeypatch.setattr(general, "build_all", lambda *_: None)
+    monkeypatch.setattr(general, "prepare", prepare)
+    monkeypatch.setattr(general, "measure", lambda case, prepared, _: {"case": prepared, "same": prepared == case.name})
+    monkeypatch.setattr(general, "keep", lambda _, record: records.append(record))
+    monkeypatch.setattr(sys, "argv", ["general", "--engines", str(tmp_path), "--models", str(tmp_path)])
+    assert general.main() == 1
+    wanted = [case.name for case in general.CASES if case.precision != "int8"]
+    assert records == [{"case": name, "same": True} for name in wanted]
 
 
 def test_bytes_are_counted_for_every_block() -> None:
