@@ -34,7 +34,7 @@ from padfree.builder.peers.batch import draw_batch, draw_lengths
 from padfree.builder.peers.contender import Answers, Contender, relative_error
 from padfree.builder.peers.engines import contender_of
 from padfree.builder.peers.padded_engine import build_padded_engine
-from padfree.builder.peers.setup import Setup
+from padfree.builder.peers.setup import PeerModel, Setup
 
 from benchmarks.command import keep
 
@@ -98,9 +98,12 @@ class AmpereBuilder(EngineBuilder):
 
 def setup_of(case: Case, arguments: argparse.Namespace) -> Setup:
     """The case's model, read from the folder of models, and its batch."""
-    with Path(arguments.models, f"{case.model}.lock").open("w") as lock:
+    file = Path(arguments.models, f"{case.model}.onnx")
+    with file.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several processes want the model: one of them exports it
-        model = model_reader(arguments.models)(case.model, case.precision)
+        if not file.exists():
+            model_reader(arguments.models)(case.model)
+    model = PeerModel(file, case.precision, file.with_suffix(""))  # which needs no torch
     lengths = choose_lengths(model.metadata.max_positions, case.batch, case.mean, case.seq_len)
     batch = draw_batch(model.metadata, draw_lengths(lengths, 0), case.seq_len, 0)
     return Setup(model, batch, arguments.engines, timing_cache=None)
