@@ -11,7 +11,18 @@ from pathlib import Path
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import ONNX_SUFFIX
 from padfree.runtime import Budget
-from padfree.runtime.text import ANSWERS, CLASSIFY, EMBED, RERANK, SPARSE, TOKENS, Choices, ServedModel, describe
+from padfree.runtime.text import (
+    ANSWERS,
+    CLASSIFY,
+    EMBED,
+    RERANK,
+    SPARSE,
+    TOKENS,
+    Choices,
+    ServedModel,
+    describe,
+    prompt_advice,
+)
 from pyarrow.fs import FileType
 
 from .driver import OnProgress, Outcome, deal, find_parts, remove_leftovers
@@ -218,12 +229,7 @@ def _read_request(request: Request) -> tuple[ServedModel, Options, Model]:
             f"for padfree {command}; call padfree {other}, or choose another output with --head"
         )
     if request.prompt is not None and request.prompt not in served_model.prompts:
-        if not served_model.prompts:
-            raise BulkError(
-                f"--prompt {request.prompt}: the model has no prompts; leave it out, or write the prompt into the texts"
-            )
-        prompt_names = ", ".join(served_model.prompts)
-        raise BulkError(f"--prompt {request.prompt}: the model's prompts are {prompt_names}; choose one of them")
+        raise BulkError(f"--prompt {request.prompt}: {prompt_advice(served_model.prompts)}")
     _check_batches(request, budget)
     return served_model, _options(request, served_model, budget), identify(request.model, served_model.tokenizer_json)
 

@@ -30,8 +30,9 @@ def run_chunks(session: Session, ragged: RaggedBatch, on_chunk: OnChunk) -> Outp
     """As Session.run_ragged; calls `on_chunk` after every chunk."""
     lengths = ragged.seq_lens.tolist()
     results: OutputRows = {item.name: [] for item in session.metadata.outputs}
-    for chunk in chunks(session, lengths):
-        for name, rows in session.run_ragged(ragged.part(chunk.start, chunk.stop)).items():
+    slices = chunks(session, lengths)
+    for chunk, part in zip(slices, ragged.parts(slices), strict=True):
+        for name, rows in session.run_ragged(part).items():
             results[name].extend(rows)
         on_chunk(chunk.stop - chunk.start, sum(lengths[chunk]))
     return results

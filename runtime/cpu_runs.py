@@ -16,6 +16,8 @@ import numpy.typing as npt
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import PER_SEQUENCE, PREFIX
 
+from .rows import ranges
+
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Any]
 Run = Callable[[Feeds], dict[str, Array]]
@@ -73,13 +75,14 @@ class CpuRuns:
         slots = longest * len(lengths)
         if slots <= min(self._most, max(FEW_SLOTS, SLOTS_A_TOKEN * tokens)):
             return run_once(feeds)
-        ends = np.cumsum(lengths)
+        starts = np.cumsum(lengths) - lengths
         sizes = {"T": len(feeds[self._metadata.ids_input().name]), "B": len(lengths)}  # with tokens of filler
         results: dict[str, Array] = {}
         for group in in_groups(lengths, self._most):
             members = self._with_prefixes(feeds, group)
-            at = np.concatenate([np.arange(ends[one] - lengths[one], ends[one]) for one in members])
-            outputs = run_once(self._part(feeds, members, [lengths[one] for one in members], at))
+            member_lengths = [lengths[one] for one in members]
+            at = ranges(starts[members], member_lengths)
+            outputs = run_once(self._part(feeds, members, member_lengths, at))
             own = at[: sum(lengths[one] for one in group)]
             self._join(results, outputs, {"T": own, "B": np.asarray(group)}, sizes)
         return results

@@ -7,8 +7,9 @@ none, and keeps a token of its own. Nothing outlives a run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -18,8 +19,8 @@ from padfree.contract.names import PREFIX
 
 from .budget import Budget
 from .errors import SessionError
-from .request import OutputRows, RaggedBatch
-from .rows import Int32Array, TokenArray, as_int32
+from .request import OutputRows, RaggedBatch, in_order
+from .rows import Int32Array, TokenArray, as_int32, ranges
 
 LEAST_PREFIX = 16
 """Tokens of the shortest prefix that is looked for."""
@@ -290,7 +291,7 @@ def _run(ragged: RaggedBatch, starts: Sequence[int], lengths: Sequence[int], mem
     for family in families.values():
         pieces.append((starts[family.members[0]], family.length))
         prefix.append(-1)
-    at = _ranges(pieces)
+    at = ranges(*zip(*pieces, strict=True))
     batch = RaggedBatch(
         {name: row[at] for name, row in ragged.tokens.items()},
         np.array([length for _, length in pieces], np.int32),
@@ -300,17 +301,8 @@ def _run(ragged: RaggedBatch, starts: Sequence[int], lengths: Sequence[int], mem
     return SharedRun(batch, [member.number for member in members], whole - len(at))
 
 
-def _ranges(pieces: Iterable[tuple[int, int]]) -> npt.NDArray[np.int64]:
-    return np.concatenate([np.arange(start, start + length) for start, length in pieces])
-
-
 def own_rows(results: Mapping[str, list[Any]], runs: Sequence[SharedRun], count: int) -> OutputRows:
     """The caller's rows in its order, of all sequences of all runs; those of prefixes stay behind."""
-    in_order: OutputRows = {name: [None] * count for name in results}
-    first = 0
-    for run in runs:
-        for name, rows in results.items():
-            for number, row in zip(run.callers, rows[first:], strict=False):
-                in_order[name][number] = row
-        first += run.batch.seq_lens.size
-    return in_order
+    starts = accumulate((run.batch.seq_lens.size for run in runs), initial=0)
+    own = [(run.callers, slice(start, start + len(run.callers))) for run, start in zip(runs, starts, strict=False)]
+    return in_order(((callers, {name: rows[part] for name, rows in results.items()}) for callers, part in own), count)

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from padfree.contract.metadata import InputInfo, Metadata
 from padfree.contract.text_inputs import PROMPT_LENGTH
 
@@ -22,6 +23,7 @@ from .rows import (
     check_same_lengths,
     no_tokens,
     pack_lists,
+    ranges,
     read_column,
 )
 from .sequence_values import read_sequence_values
@@ -53,18 +55,19 @@ class RaggedBatch(NamedTuple):
     of_sequences: Mapping[str, TokenArray] = MappingProxyType({})
     prefix: Int32Array | None = None
 
-    def part(self, start: int, stop: int) -> RaggedBatch:
-        """The sequences start..stop-1."""
-        if (start, stop) == (0, self.seq_lens.size):
-            return self
-        ends = np.cumsum(self.seq_lens, dtype=np.int64)
-        first = int(ends[start - 1]) if start else 0
-        last = int(ends[stop - 1])
-        return RaggedBatch(
-            {name: row[first:last] for name, row in self.tokens.items()},
-            self.seq_lens[start:stop],
-            {name: rows[start:stop] for name, rows in self.of_sequences.items()},
-        )
+    def parts(self, runs: Sequence[slice]) -> list[RaggedBatch]:
+        """The sequences of each slice."""
+        if len(runs) == 1 and (runs[0].start, runs[0].stop) == (0, self.seq_lens.size):
+            return [self]
+        bounds = [0, *np.cumsum(self.seq_lens, dtype=np.int64).tolist()]
+        return [
+            RaggedBatch(
+                {name: row[bounds[run.start] : bounds[run.stop]] for name, row in self.tokens.items()},
+                self.seq_lens[run],
+                {name: rows[run] for name, rows in self.of_sequences.items()},
+            )
+            for run in runs
+        ]
 
     def rows(self) -> dict[str, list[TokenArray]]:
         """Input name -> one array per sequence, as `Session.run` takes them."""
@@ -82,15 +85,28 @@ class RaggedBatch(NamedTuple):
         rows = {name: np.concatenate([part.of_sequences[name] for part in parts]) for name in first.of_sequences}
         return RaggedBatch(tokens, np.concatenate([part.seq_lens for part in parts]), rows)
 
-    def take(self, sequences: Sequence[int]) -> RaggedBatch:
+    def take(self, sequences: Sequence[int] | npt.NDArray[np.int64]) -> RaggedBatch:
         """Some of the sequences, in the order given."""
         if isinstance(sequences, range) and sequences.step == 1:
-            return self.part(sequences.start, sequences.stop)
-        ends = np.cumsum(self.seq_lens, dtype=np.int64)
+            return self.parts([slice(sequences.start, sequences.stop)])[0]
+        if len(sequences) == self.seq_lens.size and np.array_equal(sequences, np.arange(self.seq_lens.size)):
+            return self
+        starts = np.cumsum(self.seq_lens, dtype=np.int64) - self.seq_lens
         seq_lens = self.seq_lens[sequences]
-        at = np.concatenate([np.arange(ends[one] - self.seq_lens[one], ends[one]) for one in sequences])
+        at = ranges(starts[sequences], seq_lens)
         rows = {name: values[sequences] for name, values in self.of_sequences.items()}
         return RaggedBatch({name: row[at] for name, row in self.tokens.items()}, seq_lens, rows)
+
+
+def in_order(parts: Iterable[tuple[Sequence[int], Mapping[str, Sequence[Any]]]], count: int) -> OutputRows:
+    """The rows of all sequences by their numbers, from parts: the numbers of some, and what these got."""
+    rows_in_order: OutputRows = {}
+    for numbers, results in parts:
+        for name, rows in results.items():
+            row_of = rows_in_order.setdefault(name, [None] * count)
+            for number, row in zip(numbers, rows, strict=True):
+                row_of[number] = row
+    return rows_in_order
 
 
 def read_request(request: Any, metadata: Metadata) -> RaggedBatch:

@@ -80,6 +80,12 @@ def check_same_lengths(name: str, column: Column, ids_name: str, lengths: list[i
     )
 
 
+def ranges(starts: npt.ArrayLike, lengths: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """The numbers from each start on, so many as the length says, one range after the other."""
+    counts = np.asarray(lengths, np.int64)
+    return np.repeat(np.asarray(starts, np.int64) - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+
+
 def no_tokens(item: InputInfo, count: int) -> TokenArray:
     """Zeros for so many tokens, as an input takes them."""
     return np.zeros((count, *item.trailing_shape), dtype=np.float32 if item.holds_embeddings else np.int32)

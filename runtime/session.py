@@ -25,7 +25,7 @@ from .feeds import packed_feeds, padded_feeds, split_outputs
 from .gpu.trt import import_tensorrt
 from .plan_files import open_plan
 from .prefixes import Costs, SharedRun, own_rows, read_prefix, shared_runs
-from .request import OutputRows, RaggedBatch, check_one_run, read_packed, read_request
+from .request import OutputRows, RaggedBatch, check_one_run, in_order, read_packed, read_request
 from .shared_values import groups_of_shared
 
 Array = npt.NDArray[Any]
@@ -144,7 +144,8 @@ class Session(Closing):
         options = self._run_options(outputs, stream)
         groups = groups_of_shared(ragged, self._metadata)
         if len(groups) > 1:
-            return self._run_groups(ragged, groups, options)
+            parts = ((group, self._run_together(ragged.take(group), options)) for group in groups)
+            return in_order(parts, ragged.seq_lens.size)
         return self._run_together(ragged, options)
 
     def _run_together(self, ragged: RaggedBatch, options: Mapping[str, Any]) -> OutputRows:
@@ -154,8 +155,8 @@ class Session(Closing):
             self._count(runs)
             results = self._run_batches([run.batch for run in runs], options)
             return own_rows(results, runs, ragged.seq_lens.size)
-        parts = [ragged.part(run.start, run.stop) for run in cut(ragged.seq_lens.tolist(), self._budget)]
-        return self._run_batches(parts, options)
+        runs_cut = list(cut(ragged.seq_lens.tolist(), self._budget))
+        return self._run_batches(ragged.parts(runs_cut), options)
 
     def _run_batches(self, parts: Sequence[RaggedBatch], options: Mapping[str, Any]) -> OutputRows:
         """Runs batches that each fit; results one batch after the other."""
@@ -242,17 +243,6 @@ class Session(Closing):
     def _count(self, runs: Sequence[SharedRun]) -> None:
         with self._counting:
             self._tokens_saved += sum(run.tokens_saved for run in runs)
-
-    def _run_groups(
-        self, ragged: RaggedBatch, groups: Sequence[Sequence[int]], options: Mapping[str, Any]
-    ) -> OutputRows:
-        """Runs sequences, each with others of its group alone, and puts the results in the caller's order."""
-        results: OutputRows = {item.name: [None] * ragged.seq_lens.size for item in self._metadata.outputs}
-        for group in groups:
-            for name, rows in self._run_together(ragged.take(group), options).items():
-                for at, row in zip(group, rows, strict=True):
-                    results[name][at] = row
-        return results
 
     def _start(self, part: RaggedBatch, options: Mapping[str, Any], *, patient: bool = True) -> RunUnderWay | None:
         return self._backend.start(self.feeds(part), **options, patient=patient)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from .text.checks import largest_id
 from .text.encoder import EncodedTexts, Text
 from .text.inputs import TextInputs
 from .text.json_files import read_bytes
-from .text.pairs import add_prompt
+from .text.pairs import add_prompt, prompt_advice
 from .text.source import kept_content, text_source, tokenizer_path
 from .text.tokenizer_file import parse, plain
 
@@ -36,7 +36,6 @@ __all__ = [
     "parse_tokenizer",
     "read_tokenizer",
     "tokenizer_path",
-    "unknown_prompt",
 ]
 
 IDS, TYPES = "input_ids", "token_type_ids"
@@ -86,13 +85,6 @@ class Tokens:
     request: dict[str, list[Any]]
     seq_lens: list[int]
     cut: int
-
-
-def unknown_prompt(name: str, prompts: Collection[str]) -> str:
-    """The message for the name of a prompt that the model does not have."""
-    if not prompts:
-        return f"prompt '{name}': the model has no prompts; leave it out, or write the prompt into the texts"
-    return f"prompt '{name}', the model's are {', '.join(prompts)}; choose one of them"
 
 
 class TextReader:
@@ -199,5 +191,5 @@ class TextReader:
         if prompt_name is None:
             return ""
         if prompt_name not in self.info.prompts:
-            raise SessionError(unknown_prompt(prompt_name, self.info.prompts))
+            raise SessionError(f"prompt '{prompt_name}': {prompt_advice(self.info.prompts)}")
         return self.info.prompts[prompt_name]

@@ -150,9 +150,9 @@ def _run(arguments: argparse.Namespace) -> int:
         raise BuildError(f"--contexts {arguments.contexts}: allowed: 1 or more; leave it out for 2")
     options, choices = _options(arguments), _choices(arguments)
     devices = (arguments.device,) if arguments.gpus is None else read_devices(arguments.gpus)
+    if arguments.gpus is not None and _runs_on_cpu(arguments.model):
+        raise gpus_without_plan(arguments.gpus, arguments.model)
     with runnable(arguments.model, revision=arguments.revision, say=say) as model:
-        if arguments.gpus is not None and model.suffix == ONNX_SUFFIX:
-            raise gpus_without_plan(arguments.gpus, arguments.model)
         serve(
             model,
             options,
@@ -166,6 +166,13 @@ def _run(arguments: argparse.Namespace) -> int:
             on_summary=print_pairs,
         )
     return 0
+
+
+def _runs_on_cpu(model: Path) -> bool:
+    """Whether it is no plan: known before a folder is rewritten, or a repository is downloaded."""
+    from padfree.builder.folders.hub import is_hub_id
+
+    return model.suffix == ONNX_SUFFIX or model.is_dir() or (not model.exists() and is_hub_id(model))
 
 
 def _options(arguments: argparse.Namespace) -> Any:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import queue
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -194,14 +194,10 @@ class Worker:
         metadata = self._session.metadata
         packed_rows = read_packed(columns, seq_lens, metadata)
         order = order_of_runs(packed_rows, metadata)
-        lens = packed_rows.seq_lens[order].astype(np.int64)
-        starts = (np.cumsum(packed_rows.seq_lens, dtype=np.int64) - packed_rows.seq_lens)[order]
-        at = np.repeat(starts - (np.cumsum(lens) - lens), lens) + np.arange(int(lens.sum()))
-        tokens = {name: values[at] for name, values in packed_rows.tokens.items()}
         return _PreparedShard(
             shard=shard,
             ids=pa.concat_arrays([chunk.ids for chunk in chunks]),
-            sequences=RaggedBatch(tokens, packed_rows.seq_lens[order], _take_rows(packed_rows.of_sequences, order)),
+            sequences=packed_rows.take(order),
             order=order,
             bad=tuple(row for chunk in chunks for row in chunk.bad),
             cut=sum(chunk.cut for chunk in chunks),
@@ -210,21 +206,16 @@ class Worker:
 
     def _start(self, shard: _PreparedShard, future: Future[FinishedShard]) -> None:
         """Starts the batches; the last one that ends hands the shard to a writer."""
-        lens = shard.sequences.seq_lens
-        ends = np.concatenate([[0], np.cumsum(lens, dtype=np.int64)])
-        runs = list(cut(lens.tolist(), self._budget))
+        runs = list(cut(shard.sequences.seq_lens.tolist(), self._budget))
         countdown = Countdown(len(runs), lambda: self._writers.submit(self._write, shard, future), future)
-        for run in runs:
-            part = slice(int(ends[run.start]), int(ends[run.stop]))
-            tokens = {name: values[part] for name, values in shard.sequences.tokens.items()}
-            ragged = RaggedBatch(tokens, lens[run], _take_rows(shard.sequences.of_sequences, run))
+        for run, ragged in zip(runs, shard.sequences.parts(runs), strict=True):
             self._runs.submit(countdown.count, self._run, shard, run, ragged)
         if not runs:
             countdown.start()
 
     def _run(self, shard: _PreparedShard, run: slice, ragged: RaggedBatch) -> None:
         for group in groups_of_shared(ragged, self._session.metadata):
-            part = ragged if len(group) == ragged.seq_lens.size else ragged.take(group)
+            part = ragged.take(group)
             with self._clock:
                 outputs = self._session.run_fitting(part)
             shard.head.add(shard.order[run][group], outputs, part)
@@ -263,11 +254,6 @@ class Worker:
             file, row = rows[at]
             bad.append(BadRow(file, row, "not finite", reason, shard.ids[at].as_py()))
         return good, sorted([*shard.bad, *bad], key=lambda row: (row.file, row.row))
-
-
-def _take_rows(rows: Mapping[str, Array], which: Any) -> dict[str, Array]:
-    """Chosen rows of every input that has one per sequence."""
-    return {name: values[which] for name, values in rows.items()}
 
 
 def _check_output(output: Location, digest: str) -> None:

@@ -38,9 +38,7 @@ class JsonReader {
   static constexpr char kEnd = '\0';
   static constexpr int kDeepest = 100;  // far from overflowing the stack; configurations have about 5 levels
 
-  [[noreturn]] void fail() const {
-    throw std::invalid_argument("the model configuration is no JSON at character " + std::to_string(position_));
-  }
+  [[noreturn]] void fail() const { throw std::invalid_argument("no JSON at character " + std::to_string(position_)); }
 
   char take() {
     if (position_ >= text_.size()) fail();

@@ -17,7 +17,7 @@ from padfree.contract.metadata import OutputInfo
 from ..chunks import OnChunk, chunks
 from ..errors import SessionError
 from ..prefixes import order_of_runs
-from ..request import RaggedBatch, read_packed
+from ..request import in_order, read_packed
 from ..session import Session
 from ..text.encoder import Text
 from ..texts import PackedTexts, TextReader
@@ -287,18 +287,17 @@ class TextModel:
     def _rows(self, output: OutputInfo, tokens: PackedTexts, inputs: Values) -> list[Array]:
         """The output's result for every text, in the order of the texts."""
         self._on_tokens(self._reader, tokens)
-        rows_in_order: list[Any] = [None] * len(tokens.seq_lens)
-        if not rows_in_order:
-            return rows_in_order
+        if not len(tokens.seq_lens):
+            return []
         ragged = read_packed({**tokens.columns, **inputs}, tokens.seq_lens, self._session.metadata)
         order = order_of_runs(ragged, self._session.metadata)
+        parts = []
         for chunk in chunks(self._session, ragged.seq_lens[order].tolist()):
-            chosen_rows = order[chunk].tolist()
-            rows = self._session.run_ragged(_take(ragged, chosen_rows))[output.name]
+            chosen_rows = order[chunk]
+            rows = self._session.run_ragged(ragged.take(chosen_rows))[output.name]
             self._on_chunk(len(chosen_rows), int(ragged.seq_lens[chosen_rows].sum()))
-            for at, row in zip(chosen_rows, rows, strict=True):
-                rows_in_order[at] = row
-        return rows_in_order
+            parts.append((chosen_rows.tolist(), {output.name: rows}))
+        return in_order(parts, order.size)[output.name]
 
     def _stack(self, output: OutputInfo, rows: Sequence[Array]) -> Floats:
         """Rows of texts as one float32 array. Raises SessionError for numbers that are not finite."""
@@ -309,10 +308,6 @@ class TextModel:
                 f"{self._shown_path}: gave values that are not finite; look at its precision with padfree compare"
             )
         return values
-
-
-def _take(ragged: RaggedBatch, chosen_rows: list[int]) -> RaggedBatch:
-    return ragged if chosen_rows == list(range(ragged.seq_lens.size)) else ragged.take(chosen_rows)
 
 
 def _as_list(texts: Any) -> list[Any]:

@@ -45,4 +45,4 @@ def parts_of(ragged: RaggedBatch, part: Budget, beginning: Beginning | None) -> 
             max_tokens=None if part.max_tokens is None else part.max_tokens - beginning.length,
             max_sequences=None if part.max_sequences is None else part.max_sequences - 1,
         )
-    return [ragged.part(run.start, run.stop) for run in cut(lengths.tolist(), part)]
+    return ragged.parts(list(cut(lengths.tolist(), part)))

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from padfree.contract.closing import Closing
 from padfree.contract.metadata import Metadata
@@ -24,7 +23,7 @@ from ..batching.partition import check_alike
 from ..budget import Budget
 from ..errors import SessionError
 from ..prefixes import computed_lengths
-from ..request import OutputRows, RaggedBatch, check_one_run, read_packed, read_request
+from ..request import OutputRows, RaggedBatch, check_one_run, in_order, read_packed, read_request
 from ..session import Session
 from .choice import check_devices, machine_devices
 from .division import divide
@@ -178,8 +177,9 @@ class DevicePool(Closing):
             parts = divide(lengths, self._costs, self._budget, devices=devices, idle=idle)
             if len(parts) == 1:
                 return self._run_part(ragged)
-            futures = [self._workers.submit(self._run_part, ragged.take(part.tolist())) for part in parts]
-            return _in_order(_results(futures), parts, lengths.size)
+            futures = [self._workers.submit(self._run_part, ragged.take(part)) for part in parts]
+            numbers = [part.tolist() for part in parts]
+            return in_order(zip(numbers, _results(futures), strict=True), lengths.size)
 
     def run_packed(self, inputs: Any, seq_lens: Any, *, filler_tokens: int = 0) -> dict[str, Any]:
         """Runs tokens that are packed already, in one run on one device, as Session.run_packed on the host.
@@ -246,14 +246,3 @@ def _results(futures: Sequence[Future[OutputRows]]) -> list[OutputRows]:
         if not future.cancelled() and (error := future.exception()) is not None:
             raise error
     return [future.result() for future in futures]
-
-
-def _in_order(results: Sequence[OutputRows], parts: Sequence[npt.NDArray[np.int64]], sequences: int) -> OutputRows:
-    """The rows of all parts, in the caller's order."""
-    rows_in_order: OutputRows = {name: [None] * sequences for name in results[0]}
-    for part, result in zip(parts, results, strict=True):
-        for name, rows in result.items():
-            row_of = rows_in_order[name]
-            for at, row in zip(part.tolist(), rows, strict=True):
-                row_of[at] = row
-    return rows_in_order

@@ -9,7 +9,7 @@ from .apart import TextError, count_characters
 from .checks import largest_id
 from .encoder import EncodedTexts, Text, TextEncoder
 from .inputs import TextInputs, as_columns, column_count, of_columns
-from .pairs import SPELLINGS_TEXT, add_prompt, pair_names
+from .pairs import SPELLINGS_TEXT, add_prompt, pair_names, prompt_advice
 from .source import text_source, tokenizer_path
 from .tasks import ANSWERS, CLASSIFY, EMBED, RERANK, SPARSE, TAG, TOKENS, Choices, ServedModel, describe
 from .tokenizer_file import TYPES, TokenizerFile, read_tokenizer_file
@@ -40,6 +40,7 @@ __all__ = [
     "largest_id",
     "of_columns",
     "pair_names",
+    "prompt_advice",
     "read_tokenizer_file",
     "text_source",
     "tokenizer_path",

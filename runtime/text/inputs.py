@@ -12,6 +12,7 @@ from padfree.contract.metadata import InputInfo, Metadata
 from padfree.contract.text_inputs import PROMPT_LENGTH
 
 from ..errors import SessionError
+from ..rows import ranges
 from .encoder import EncodedTexts
 
 Array = npt.NDArray[Any]
@@ -154,6 +155,4 @@ def column_count(items: Sequence[InputInfo]) -> int:
 
 def positions_of(seq_lens: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     """0, 1, 2, ... for the tokens of each text, int32 [T]."""
-    ends = np.cumsum(seq_lens, dtype=np.int64)
-    total = int(ends[-1]) if ends.size else 0
-    return (np.arange(total) - np.repeat(ends - seq_lens, seq_lens)).astype(np.int32)
+    return ranges(np.zeros_like(seq_lens), seq_lens).astype(np.int32)

@@ -24,7 +24,7 @@ def add_prompt(text: Text, prompt: str) -> Text:
 def prompt_advice(prompts: Collection[str]) -> str:
     """Which prompts a model has, and what to do where another one was named."""
     if not prompts:
-        return "the model has no prompts; leave it out"
+        return "the model has no prompts; leave it out, or write the prompt into the texts"
     return f"the model's prompts are {', '.join(prompts)}; choose one of them"
 
 

@@ -7,8 +7,7 @@ from base64 import b64encode
 from typing import Any
 
 from padfree.runtime.answers import normalize_vectors
-from padfree.runtime.text import EMBED
-from padfree.runtime.texts import unknown_prompt
+from padfree.runtime.text import EMBED, prompt_advice
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -107,5 +106,4 @@ def prompt_text(calls: Calls, body: Body) -> str:
     try:
         return served_model.prompt(name)
     except KeyError as error:
-        assert name is not None  # the default is one of them
-        raise validation_error(f"'prompt_name': {unknown_prompt(name, served_model.prompts)}") from error
+        raise validation_error(f"'prompt_name' is {name!r}: {prompt_advice(served_model.prompts)}") from error

@@ -155,7 +155,7 @@ def test_prompts_stand_in_front_and_vectors_get_length_1(embedder: padfree.Model
     np.testing.assert_allclose(embedder.encode(TEXTS, prompt="a cat: "), wanted, atol=TOLERANCE)
     unit = embedder.encode(TEXTS, normalize=True)
     np.testing.assert_allclose(unit, means(TEXTS) / np.linalg.norm(means(TEXTS), axis=1, keepdims=True), atol=TOLERANCE)
-    with pytest.raises(SessionError, match="prompt 'passage', the model's are query"):
+    with pytest.raises(SessionError, match="prompt 'passage': the model's prompts are query"):
         embedder.encode(TEXTS, prompt_name="passage")
 
 

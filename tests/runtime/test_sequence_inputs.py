@@ -89,7 +89,7 @@ def test_single_requests_and_groups_share_runs(
 
 def test_batches_are_cut_joined_and_chosen_from(session: Session, ids: list[np.ndarray]) -> None:
     ragged = read_request({"input_ids": ids, **ROWS}, session.metadata)
-    parts = [ragged.part(0, 1), ragged.part(1, 4)]
+    parts = ragged.parts([slice(0, 1), slice(1, 4)])
     np.testing.assert_array_equal(RaggedBatch.join(parts).of_sequences["features"], ROWS["features"])
     np.testing.assert_array_equal(ragged.take([2, 0]).of_sequences["language"], ROWS["language"][[2, 0]])
     again = read_request(ragged.rows(), session.metadata)
