@@ -185,7 +185,7 @@ def fit(model: Model, data: Data, steps: int, rate: float, arguments: argparse.N
 
 def make_data(lists: int, pairs: int, seed: int) -> Data:
     """Seeded examples. Other processes make the lists, so this has to be called before CUDA is used."""
-    examples = list_operations.examples(lists, MAX_LENGTH, seed=seed, workers=os.cpu_count() or 1)
+    examples = list_operations.examples(lists, MAX_LENGTH, seed=seed, workers=len(os.sched_getaffinity(0)))
     return examples, retrieval.pairs(pairs, MAX_LENGTH, seed=seed)
 
 
