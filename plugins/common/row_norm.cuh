@@ -223,8 +223,7 @@ __global__ void __launch_bounds__(kRowNormThreads,
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) x[i][j] += addend[j];
     }
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) total += x[i][j];
+    addTo(total, x[i]);
   }
   const bool scaled = kHighOccupancy || live;  // high-occupancy rows use `live` only at the end
   load(scaled ? p.gamma : nullptr, gamma);
@@ -285,14 +284,12 @@ __global__ void __launch_bounds__(kRowNormBlock) rowNormGenericKernel(Source sou
       for (int a = 0; a < Source::kAddends; ++a) x += addends[a] ? toFloat(addends[a][e]) : 0.f;
       return x;
     };
-    float total = 0.f, squares = 0.f;
-    for (int e = threadIdx.x; !p.rms && e < p.E; e += kRowNormBlock) total += element(e);
-    const float mean = rowSum<kRowNormBlock>(total) * p.inverse_E;
-    for (int e = threadIdx.x; e < p.E; e += kRowNormBlock) {
+    const float mean = rowSumOf<kRowNormBlock>(threadIdx.x, p.E, !p.rms, element) * p.inverse_E;
+    const float squares = rowSumOf<kRowNormBlock>(threadIdx.x, p.E, true, [&](int e) {
       const float centred = element(e) - mean;
-      squares += centred * centred;
-    }
-    const float inverse = rsqrtf(rowSum<kRowNormBlock>(squares) * p.inverse_E + p.epsilon);
+      return centred * centred;
+    });
+    const float inverse = rsqrtf(squares * p.inverse_E + p.epsilon);
     for (int e = threadIdx.x; e < p.E; e += kRowNormBlock) {
       const float x = element(e);
       const float y = live ? (x - mean) * inverse * toFloat(p.gamma[e]) + (p.beta ? toFloat(p.beta[e]) : 0.f) : 0.f;

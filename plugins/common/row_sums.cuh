@@ -17,6 +17,14 @@ __device__ inline float rowSum(float x) {
   }
 }
 
+// Adds the numbers of a vector to total. A function for whole rows would change the order of the embedding's
+// instructions, which costs up to 2 % of its time (docs/internals/tried-and-rejected.md).
+template <int kWidth>
+__device__ inline void addTo(float& total, const float (&x)[kWidth]) {
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) total += x[j];
+}
+
 // Subtracts the mean of a row from x unless rms; total: the sum of x. Returns the sum of the squares of this thread's
 // part. inside(i): whether the row has vector i.
 template <int kLanes, int kVectors, int kWidth, typename Inside>
@@ -47,6 +55,15 @@ __device__ inline float squareSum(float (&x)[kVectors][kWidth], const Fill& fill
     for (int j = 0; j < kWidth; ++j) squares = fmaf(x[i][j], x[i][j], squares);
   }
   return rowSum<kLanes>(squares);
+}
+
+// The sum of term(e) over the E columns of a row of any width, or 0 unless wanted. Every thread of the row gets it.
+// The loop is as fast as one in the kernel because `wanted` is a condition of its own, and because `lane` is given.
+template <int kLanes, typename Term>
+__device__ inline float rowSumOf(int lane, int E, bool wanted, const Term& term) {
+  float sum = 0.f;
+  for (int e = lane; wanted && e < E; e += kLanes) sum += term(e);
+  return rowSum<kLanes>(sum);
 }
 
 }  // namespace padfree

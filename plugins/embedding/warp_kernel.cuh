@@ -75,8 +75,7 @@ __global__ void __launch_bounds__(kRowNormThreads, highOccupancyBlocks(kVectors)
     accumulate<T>(words[i], identity, x[i]);
     accumulate<T>(positions[i], identity, x[i]);
     accumulate<T>(types[i], identity, x[i]);
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) total += x[i][j];
+    addTo(total, x[i]);
   }
   const float squares = centreRow<kWarpSize>(x, total, false, 1.f / kE, [](int) { return true; });
   load(p.gamma, 1, 0, gamma);

@@ -3,6 +3,7 @@
 // share the tokens and are combined in a fixed order: results repeat bit by bit, whatever else is in the batch.
 #include "common/dependent_launch.cuh"
 #include "common/launch.h"
+#include "common/row_sums.cuh"
 #include "pool/token_range.cuh"
 
 namespace padfree {
@@ -66,16 +67,14 @@ __global__ void __launch_bounds__(kThreads) poolKernel(PoolParams p, int chunks)
 // One block per row of y, which it divides by its norm.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) normalizeKernel(PoolParams p) {
-  __shared__ float scratch[kWarps];
   waitForPriorGrids();
   releaseNextGrid();
   const int64_t row = static_cast<int64_t>(blockIdx.x) * p.E;
   const auto element = [&](int e) {
     return p.y_fp32 ? p.y_fp32[row + e] : toFloat(static_cast<const T*>(p.y)[row + e]);
   };
-  float squares = 0.f;
-  for (int e = threadIdx.x; e < p.E; e += kThreads) squares += element(e) * element(e);
-  const float inverse = 1.f / fmaxf(sqrtf(blockSum(squares, scratch)), kMinNorm);
+  const float squares = rowSumOf<kThreads>(threadIdx.x, p.E, true, [&](int e) { return element(e) * element(e); });
+  const float inverse = 1.f / fmaxf(sqrtf(squares), kMinNorm);
   for (int e = threadIdx.x; e < p.E; e += kThreads) storeResult<T>(p, row + e, element(e) * inverse);
 }
 

@@ -56,8 +56,7 @@ __device__ float unpackCentred(const PoolParams& p, const uint4 (&row)[kVectors]
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     unpackFloats<T>(row[i], x[i]);
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) total += x[i][j];
+    addTo(total, x[i]);
   }
   const float squares = centreRow<kWarpSize>(x, total, p.rms, inverse_E, [&](int i) { return columnOf(i) < p.E; });
   return rsqrtf(warpSum(squares) * inverse_E + p.epsilon);

@@ -18,8 +18,7 @@ constexpr int kMaxWidth = kMomentFeatures * kMaxMomentGroups;
 // Mean and sum of squared deviations from it, of the numbers of kGroupLanes neighbouring threads.
 __device__ inline float2 momentsOf(const float (&x)[kWidth]) {
   float sum = 0.f, squares = 0.f;
-#pragma unroll
-  for (int k = 0; k < kWidth; ++k) sum += x[k];
+  addTo(sum, x);
   const float mean = rowSum<kGroupLanes>(sum) / kMomentFeatures;
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) squares = fmaf(x[k] - mean, x[k] - mean, squares);

@@ -115,9 +115,8 @@ __global__ void __launch_bounds__(kThreads) qkNormRotaryGenericKernel(QkNormRota
     const T* const x = static_cast<const T*>(p.qkv) + row * p.W + head * p.D;
     T* const y = static_cast<T*>(p.qk) + i * p.D;
     const T* const gamma = static_cast<const T*>(head < p.H ? p.q_gamma : p.k_gamma);
-    float square = 0.f;
-    for (int d = lane; d < p.D; d += kWarpSize) square = fmaf(toFloat(x[d]), toFloat(x[d]), square);
-    const float factor = 1.f / sqrtf(warpSum(square) / p.D + p.epsilon);
+    const float square = rowSumOf<kWarpSize>(lane, p.D, true, [&](int d) { return toFloat(x[d]) * toFloat(x[d]); });
+    const float factor = 1.f / sqrtf(square / p.D + p.epsilon);
     for (int pair = lane; pair < pairs; pair += kWarpSize) {
       const int first = p.interleaved ? 2 * pair : pair, second = first + (p.interleaved ? 1 : pairs);
       float one = toFloat(x[first]) * (factor * toFloat(gamma[first]));
