@@ -21,6 +21,10 @@ constexpr int kResidentTileCycles = 1000;  // how long one tile's epilogue holds
 constexpr int kGatherCycles = 1800;
 constexpr int kGatherTokenCycles = 39;  // of blocks that share a tile: for each token that another block stores
 
+constexpr size_t kCandidates = 5;
+constexpr int kMinHotTokens = 1024;  // so many draw all the power that the GPU may have
+constexpr int kFewWaves = 4;         // of more the last counts little
+
 // Clusters side by side along the features.
 int featureClusters(const LinearTiling& tiling, int N) {
   return ceilDiv(N, kLinearFeatures * tiling.cluster_features);
@@ -45,7 +49,9 @@ int64_t residentCyclesOf(const LinearTiling& tiling, int T, const LinearParams& 
   return int64_t{cut.rounds} * (cut.tiles * tile + input / 2) + epilogueCyclesOf(tiling);
 }
 
-int64_t cyclesOf(const LinearTiling& tiling, int T, const LinearParams& params, int multiprocessors) {
+// `loads`: whether its bytes may hold up a stage.
+int64_t cyclesOf(const LinearTiling& tiling, int T, const LinearParams& params, int multiprocessors,
+                 bool loads = true) {
   if (isResident(tiling)) return residentCyclesOf(tiling, T, params, multiprocessors);
   const int N = params.N;
   const int64_t clusters = std::max<int64_t>(clustersOf(tiling, T, N), 1);
@@ -53,7 +59,8 @@ int64_t cyclesOf(const LinearTiling& tiling, int T, const LinearParams& params, 
   const int share = static_cast<int>(kFetchBytesPerCycle * multiprocessors / (at_once * clusterBlocks(tiling)));
   const int multiply = 4 * tiling.tokens;  // cycles of a stage
   const int bytes = kLinearFeatures * 128 / tiling.cluster_tokens + tiling.tokens * 128 / tiling.cluster_features;
-  const int stage = std::max({multiply, bytes / std::min(share, kMaxFetchBytesPerCycle), kMinStageCycles});
+  const int load = loads ? bytes / std::min(share, kMaxFetchBytesPerCycle) : 0;
+  const int stage = std::max({multiply, load, kMinStageCycles});
   const int stages = ceilDiv(stagesOf(params), tiling.parts);
   const int gather =
       tiling.parts > 1 ? kGatherCycles + kGatherTokenCycles * (tiling.tokens - tiling.tokens / tiling.parts) : 0;
@@ -124,11 +131,33 @@ std::vector<LinearChoice> rankLinearChoices(const LinearParams& params, int T, c
   return choices;
 }
 
+std::vector<LinearChoice> linearCandidates(const LinearParams& params, int T, const LinearDevice& device) {
+  std::vector<LinearChoice> choices = rankLinearChoices(params, T, device);
+  choices.resize(std::min<size_t>(choices.size(), kCandidates));
+  if (!device.is_hopper || T < kMinHotTokens) return choices;
+  const std::vector<LinearTiling> tilings = rankLinearTilings(params, T, device.multiprocessors);
+  const auto cycles = [&](const LinearTiling& tiling) {
+    return cyclesOf(tiling, T, params, device.multiprocessors, false);
+  };
+  const LinearChoice coolest =
+      choiceOf(*std::min_element(tilings.begin(), tilings.end(),
+                                 [&](const LinearTiling& a, const LinearTiling& b) { return cycles(a) < cycles(b); }));
+  if (std::find(choices.begin(), choices.end(), coolest) == choices.end()) choices.push_back(coolest);
+  return choices;
+}
+
 int64_t tokensOfSameTime(LinearChoice choice, int T, int N, const LinearDevice& device) {
   if (!device.is_hopper) return mmaTokensOfSameTime(mmaTilingOf(choice), T, N, device);
   const LinearTiling tiling = tilingOf(choice);
   const int waves = linearWaves(tiling, T, N, device.multiprocessors), tokens = tiling.tokens * tiling.cluster_tokens;
   return waves == 1 ? int64_t{ceilDiv(T, tokens)} * tokens : linearTokens(tiling, waves, N, device.multiprocessors);
+}
+
+int64_t fewestTokensOfSameWaves(LinearChoice choice, int T, int N, const LinearDevice& device) {
+  if (!device.is_hopper || T < kMinHotTokens) return T;
+  const LinearTiling tiling = tilingOf(choice);
+  const int waves = linearWaves(tiling, T, N, device.multiprocessors), tokens = tiling.tokens * tiling.cluster_tokens;
+  return waves == 1 || waves > kFewWaves ? T : linearTokens(tiling, waves - 1, N, device.multiprocessors) + tokens;
 }
 
 }  // namespace padfree

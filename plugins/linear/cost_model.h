@@ -27,4 +27,13 @@ int linearTokens(const LinearTiling& tiling, int waves, int N, int multiprocesso
 std::vector<LinearChoice> rankLinearChoices(const LinearParams& params, int T, const LinearDevice& device);
 int64_t tokensOfSameTime(LinearChoice choice, int T, int N, const LinearDevice& device);
 
+// At the power limit of a Hopper GPU, more tokens in as few waves take longer: from so many on the time rises to that
+// of tokensOfSameTime(). T itself where it does not.
+int64_t fewestTokensOfSameWaves(LinearChoice choice, int T, int N, const LinearDevice& device);
+
+// What a build measures for T tokens: the first five, and of many tokens on a Hopper also the one that tensor cores
+// take the least time for. At its power limit the GPU lowers the clock of the multiprocessors, and loads hold them up
+// less.
+std::vector<LinearChoice> linearCandidates(const LinearParams& params, int T, const LinearDevice& device);
+
 }  // namespace padfree

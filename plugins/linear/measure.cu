@@ -15,8 +15,8 @@
 namespace padfree {
 namespace {
 
-constexpr int kCandidates = 5;     // of the cost model's ranking
 constexpr int kLaunches = 24;      // in a graph; fewer of long ones
+constexpr int kMinLaunches = 8;    // so long that the clock falls as it does in a model
 constexpr int kCacheMultiple = 2;  // the weights together, of the L2 cache: a model's layers find theirs in memory
 constexpr int64_t kScratchBytes = int64_t{1} << 30;
 constexpr int kMaxMeasuredTokens = 16384;  // beyond, there are so many waves that the best tiling no longer changes
@@ -86,13 +86,11 @@ class Times {
   cudaStream_t stream() const { return watch_.stream(); }
   LinearParams& params() { return params_; }
 
-  // The fastest of the cost model's first for T tokens; the choice for fewer tokens stays where it is as fast.
+  // The fastest of the cost model's candidates for T tokens; the choice for fewer tokens stays where it is as fast.
   cudaError_t choose(int T, LinearChoice& choice) {
-    std::vector<LinearChoice> candidates = rankLinearChoices(params_, T, device_);
-    candidates.resize(std::min<size_t>(candidates.size(), kCandidates));
     const LinearChoice before = choice;
     float best = std::numeric_limits<float>::max(), unchanged = best;
-    for (const LinearChoice candidate : candidates) {
+    for (const LinearChoice candidate : linearCandidates(params_, T, device_)) {
       float milliseconds = 0;
       const cudaError_t status = time(candidate, T, milliseconds);
       if (status != cudaSuccess) return status;
@@ -106,12 +104,26 @@ class Times {
   }
 
  private:
+  // Between the fewest tokens of as many waves and the most, times are interpolated.
   cudaError_t time(LinearChoice choice, int T, float& milliseconds) {
-    const auto tokens =
+    const auto most =
         static_cast<int>(std::min<int64_t>(token_limit_, tokensOfSameTime(choice, T, params_.N, device_)));
-    const auto [entry, is_new] = times_.try_emplace({choice, tokens}, 0.f);
+    const auto fewest =
+        static_cast<int>(std::min<int64_t>(most, fewestTokensOfSameWaves(choice, T, params_.N, device_)));
+    cudaError_t status = timeOf(choice, most, milliseconds);
+    if (status != cudaSuccess || fewest >= T) return status;
+    float of_fewest = 0;
+    status = timeOf(choice, fewest, of_fewest);
+    const float share = static_cast<float>(T - fewest) / static_cast<float>(most - fewest);
+    milliseconds = of_fewest + (milliseconds - of_fewest) * share;
+    return status;
+  }
+
+  // Measured once.
+  cudaError_t timeOf(LinearChoice choice, int T, float& milliseconds) {
+    const auto [entry, is_new] = times_.try_emplace({choice, T}, 0.f);
     if (is_new) {
-      const cudaError_t status = measure(choice, tokens, entry->second);
+      const cudaError_t status = measure(choice, T, entry->second);
       if (status != cudaSuccess) return status;
     }
     milliseconds = entry->second;
@@ -126,7 +138,7 @@ class Times {
       params.weight = static_cast<const char*>(params_.weight) + i % weights_ * weight_bytes;
       return launchLinear(params, choice, watch_.stream());
     };
-    return watch_.time(std::max(4, kLaunches * 1024 / std::max(T, 1024)), launch, milliseconds);
+    return watch_.time(std::max(kMinLaunches, kLaunches * 1024 / std::max(T, 1024)), launch, milliseconds);
   }
 
   LinearParams params_;
