@@ -105,7 +105,8 @@ struct SequenceTasks {
   __device__ int tasks() const { return full_tasks + remainder_tasks; }
 
   // Where rows see no keys after their own, parts differ in cost. They are listed in slices of this many full parts, at
-  // most kCausalSlices slices, and the remainder after these.
+  // most kCausalSlices slices, and the remainder after these: the first rows of the sequence, which see the fewest
+  // keys.
   __device__ int partsOfSlice(const TaskShape& task_shape) const {
     return max(ceilDiv(full_tasks / task_shape.heads, kCausalSlices), 1);
   }
@@ -120,9 +121,10 @@ struct SequenceTasks {
     result.first_part = min(slice * each, full_parts);
     result.full_tasks = parts * task_shape.heads;
     result.remainder_tasks = slice == ceilDiv(full_parts, each) ? remainder_tasks : 0;
-    const int all_steps = (result.first_part + parts) * task_shape.groups;  // of kTaskRows keys
+    const int all_steps = remainder + (result.first_part + parts) * task_shape.groups;  // of kTaskRows keys
     const int half_steps = splits == 1 ? all_steps : ceilDiv(all_steps, 2);
     result.full_class = taskClass(taskCost(half_steps, 1, task_shape.groups * splits), false);
+    result.remainder_class = taskClass(taskCost(remainder, remainder_heads, remainder * remainder_heads), true);
     return result;
   }
 };
@@ -216,8 +218,9 @@ __device__ inline void writeTasks(const SequenceTasks& own, const TaskShape& tas
               head = in_remainder ? in_part * remainder_heads : in_part;
     const TaskParts parts{head, in_remainder ? min(remainder_heads, task_shape.heads - head) : 1,
                           in_remainder ? remainder : task_shape.groups, splits};
+    const int groups_before = (first_part + part) * task_shape.groups + (kCausal ? remainder : 0);
     tasks[in_remainder ? first_remainder + in_part : first_full + in_sequence] = {
-        begin, length, (first_part + part) * task_shape.groups * kTaskRows, packParts(parts)};
+        begin, length, kCausal && in_remainder ? 0 : groups_before * kTaskRows, packParts(parts)};
   }
 }
 

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.attention_tasks import ROWS, WIDTH, Task, attention_tasks, most_entries, starts_of
+from tests.support.attention_tasks import ROWS, WIDTH, attention_tasks, most_entries, starts_of
 
 from .expressions import ExpressionBuilder, Size
 from .plugin_abi import PluginLibrary
@@ -58,7 +58,15 @@ def test_causal_parts_cost_what_they_see() -> None:
     tasks = attention_tasks(lengths, sum(lengths), 1, 1, causal=True)
     ends = [min(task.first + task.groups * ROWS, task.length) for task in tasks if task.groups == WIDTH]
     assert ends == sorted(ends, reverse=True)
-    assert sorted(map(Task.pack, tasks)) == sorted(map(Task.pack, attention_tasks(lengths, sum(lengths), 1, 1)))
+
+
+def test_causal_parts_that_are_left_are_the_first_rows() -> None:
+    lengths = [512, 1024]  # 8 and 16 groups of rows
+    tasks = attention_tasks(lengths, sum(lengths), 1, 1, causal=True)
+    assert [(task.length, task.first, task.groups) for task in tasks if task.groups < WIDTH] == [
+        (512, 0, 2),
+        (1024, 0, 1),
+    ]
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -92,7 +92,7 @@ def _class(cost: int, *, left: bool) -> int:
 def _cut(begin: int, length: int, heads: int, most: int, few: bool, causal: bool) -> Iterator[tuple[int, int, Task]]:
     """The tasks of one sequence, each with its class and its slice."""
     left, first, steps = _ceil(length, ROWS), 0, _ceil(length, KEYS)
-    full_parts = left // most
+    full_parts, remainder = divmod(left, most)
     parts_of_slice = max(_ceil(full_parts, CAUSAL_SLICES), 1)
     while left > 0:
         groups = min(left, most)
@@ -100,14 +100,17 @@ def _cut(begin: int, length: int, heads: int, most: int, few: bool, causal: bool
         if groups == 1 < most:
             each = most if steps == 1 or (few and steps == 2) else 2
         splits = 2 if most == 1 and steps > 1 else 1
-        seen, piece = _ceil(length, KEYS // 2), _ceil(full_parts, parts_of_slice)
+        seen, piece, row = _ceil(length, KEYS // 2), _ceil(full_parts, parts_of_slice), first
         if causal and groups == most:  # up to the last row of the slice
             piece = first // (most * ROWS) // parts_of_slice
-            seen = min((piece + 1) * parts_of_slice, full_parts) * most
+            seen = remainder + min((piece + 1) * parts_of_slice, full_parts) * most
+            row = first + remainder * ROWS
+        elif causal:  # the first rows, which see the fewest keys
+            seen, row = remainder, 0
         half_steps = _ceil(seen, splits)
         task_class = _class(_cost(half_steps, each, each * groups * splits), left=groups < most)
         for head in range(0, heads, each):
-            yield task_class, piece, Task(begin, length, first, head, min(each, heads - head), groups, splits)
+            yield task_class, piece, Task(begin, length, row, head, min(each, heads - head), groups, splits)
         left, first = left - groups, first + groups * ROWS
 
 
