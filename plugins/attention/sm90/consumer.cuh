@@ -31,8 +31,12 @@ struct ConsumerBarriers {
   __device__ void waitValues(int stage) const {
     barrierWait(&shared.values[stage % S::kStages], stage / S::kStages & 1);
   }
-  __device__ void pingPongWait() const { namedBarrier(kPingPongBarrier + group, 2 * kWarpgroup); }
-  __device__ static void pingPongArrive(int next) { namedArrive(kPingPongBarrier + next, 2 * kWarpgroup); }
+  __device__ void pingPongWait() const {
+    if constexpr (S::kTakesTurns) namedBarrier(kPingPongBarrier + group, 2 * kWarpgroup);
+  }
+  __device__ static void pingPongArrive(int next) {
+    if constexpr (S::kTakesTurns) namedArrive(kPingPongBarrier + next, 2 * kWarpgroup);
+  }
   __device__ void pingPongPass(int next) const {
     pingPongWait();
     pingPongArrive(next);
@@ -148,6 +152,8 @@ __device__ __forceinline__ void passIdleSteps(const ConsumerBarriers<S>& barrier
     for (int idle = uniform(item.idle_steps); idle > 0; --idle) {
       stage_index += stride;
       barriers.waitKeys(stage_index);
+      // All warps have seen the keys before they are released: one that had not would miss their phase of the barrier.
+      if constexpr (!S::kTakesTurns) namedBarrier(kGroupBarrier + barriers.group, kWarpgroup);
       barriers.pingPongPass(flags.next);
       barriers.releaseStage(stage_index, group_thread, flags.arrivals);
     }
@@ -164,7 +170,7 @@ __device__ void consumeAttention(const AttentionParams& p, Sm90Shared<S>& shared
   const float scale_log2 = p.scale * kLog2E, slope_unit = -1.f / p.scale;
   const Window window = windowOf(p);
   const ConsumerBarriers<S> barriers{shared, group};
-  if (group == kTaskWidth - 1) namedArrive(kPingPongBarrier, 2 * kWarpgroup);  // warpgroup 0 begins
+  if (group == kTaskWidth - 1) barriers.pingPongArrive(0);  // warpgroup 0 begins
 
   for (int item_number = 0;; ++item_number) {
     const int slot = item_number % S::kQuerySlots;

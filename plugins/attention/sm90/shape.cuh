@@ -61,6 +61,9 @@ struct Sm90Shape : Sm90Tiles<Element, kHeadSize, kStepKeys> {
   // Whether each group of rows ends with the last step that one of its rows sees, not with that of its task: pays where
   // steps are as short as groups.
   static constexpr bool kEndsByGroup = kPositionMode != PositionMode::kNone && Tiles::kKeys == kTaskRows;
+  // Whether warpgroups multiply in turns: not where each ends its items by itself, for a turn of one that has no more
+  // steps holds up those that have.
+  static constexpr bool kTakesTurns = kPositionMode != PositionMode::kWindow || !kEndsByGroup;
   // Registers after the producer gave its own away; 512 threads start with 128 each.
   static constexpr int kComputeRegisters = 160, kProducerRegisters = 32;
 };
