@@ -32,6 +32,11 @@ class CollectiveEpilogue {
         out_(out + group_ * (S::outBytes(Epilogue::out) / kGroups)),
         scales_(scales) {}
 
+  // Whether heads' cosines and sines are computed during the main loop: where that is long, registers are left, and
+  // results have so few digits that halves do for them.
+  static constexpr bool kAnglesAhead =
+      Epilogue::norms_heads && std::is_same_v<T, __nv_bfloat16> && S::kTokens >= kLargeTokens && S::kTokens <= 224;
+
   struct Pair {
     T x, y;
   };
@@ -112,23 +117,34 @@ class CollectiveEpilogue {
     }
   }
 
-  // Scales the sums of a tile that is a head, with bias, and leaves the factors by which scaleHead() multiplies its
-  // tokens' rows in memory that scales do not need. Sums of squares go through the buffer of the next chunk, from which
-  // everything has left.
+  // Adds the bias to the sums of a tile that is a head, and leaves the factors by which scaleAndRotateHead() multiplies
+  // its tokens' rows in memory that scales do not need. Sums of squares go through the buffer of the next chunk, from
+  // which everything has left.
   __device__ void normHead(const Features& features) {
     static_assert(kScalesAlone && kGroups * kWarps * kTokens * sizeof(float) <= kAtOnce * boxBytes(Epilogue::out));
     float* const squares = reinterpret_cast<float*>(out_ + buffer_ * kAtOnce * boxBytes(Epilogue::out));
+    // Without a bias, sums need not be scaled first: in their norm a row's scale matters for epsilon alone.
+    const bool has_bias = work_.bias != nullptr;
+    if (has_bias) {
+#pragma unroll
+      for (int box = 0; box < kBoxes; ++box) {
+        float value[4][2];
+        scaleAndBias(value, box, features, loadScales(box));
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+#pragma unroll
+          for (int k = 0; k < 2; ++k) sums_[box * 2 + i / 2][i % 2 * 2 + k] = value[i][k];
+        }
+      }
+    }
 #pragma unroll
     for (int box = 0; box < kBoxes; ++box) {
-      float value[4][2], square[2][2];
-      scaleAndBias(value, box, features, loadScales(box));
+      float square[2][2];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int half = 0; half < 2; ++half) {
+        const float (&sum)[4] = sums_[box * 2 + half];
 #pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          sums_[box * 2 + i / 2][i % 2 * 2 + k] = value[i][k];
-          square[i / 2][k] = i % 2 ? fmaf(value[i][k], value[i][k], square[i / 2][k]) : value[i][k] * value[i][k];
-        }
+        for (int k = 0; k < 2; ++k) square[half][k] = fmaf(sum[2 + k], sum[2 + k], sum[k] * sum[k]);
       }
       // Of the four tokens, lanes with the same lane % 4 keep one each.
       const bool high = lane_ & 16, odd = lane_ & 8;
@@ -156,7 +172,8 @@ class CollectiveEpilogue {
           sum += of_first[group * (S::outBytes(Epilogue::out) / kGroups / sizeof(float)) + i * kTokens + token];
         }
       }
-      headFactors()[token] = rsqrtf(sum / kNormedHead + work_.head_epsilon);
+      const float scale = has_bias ? 1.f : scales_[token];
+      headFactors()[token] = scale * rsqrtf(scale * scale * (sum / kNormedHead) + work_.head_epsilon);
     }
     namedBarrier(kHeadBarrier, kGroups * kWarpgroup);
   }
@@ -165,26 +182,53 @@ class CollectiveEpilogue {
     return const_cast<float*>(reinterpret_cast<const float*>(scales_)) + kTokens;
   }
 
-  // The results of a box of a head that normHead() has seen.
-  __device__ void scaleHead(float (&value)[4][2], int box, const Features& features) const {
-    const float* const pair = headFactors() + box * kBoxTokens + lane_ % 4 * 2;
+  // Cosines and sines of a box, in halves: their error is an eighth of that of rounding results to bf16, and as large
+  // as that of rounding them to fp16. During the matrix instructions of a stage, when a warp issues little else.
+  __device__ void prepareAngles(int box) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float2 factor = *reinterpret_cast<const float2*>(pair + i / 2 * 8);
-      const float scale = toFloat(i % 2 ? features.residual_scale.y : features.residual_scale.x);
-      value[i][0] = sums_[box * 2 + i / 2][i % 2 * 2] * (factor.x * scale);
-      value[i][1] = sums_[box * 2 + i / 2][i % 2 * 2 + 1] * (factor.y * scale);
+      const Rotation angle = rotationBy(positionOf(box, i) * frequency_);
+      angles_[box * 4 + i] = packPair<half>(angle.cosine, angle.sine);
+    }
+  }
+  __device__ bool rotatesTile() const { return __any_sync(kFullMask, is_pair_); }
+
+  // The position of pair i of a box: of token i / 2 * 8 + lane % 4 * 2 + i % 2.
+  __device__ float positionOf(int box, int i) const {
+    return __shfl_sync(kFullMask, positions_[box / 2], box % 2 * kBoxTokens + i / 2 * 8 + lane_ % 4 * 2 + i % 2);
+  }
+  // What pair i of a box is rotated by. Warp-collective.
+  __device__ Rotation rotationOf(int box, int i) const {
+    if constexpr (kAnglesAhead) {
+      const float2 angle = unpackPair<half>(angles_[box * 4 + i]);
+      return {angle.x, angle.y};
+    } else {
+      return rotationBy(positionOf(box, i) * frequency_);
+    }
+  }
+
+  // The results of a box of a head that normHead() has seen.
+  __device__ void scaleAndRotateHead(float (&value)[4][2], int box, const Features& features) const {
+    const float* const pair = headFactors() + box * kBoxTokens + lane_ % 4 * 2;
+    const float gamma[2] = {toFloat(features.residual_scale.x), toFloat(features.residual_scale.y)};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 factors = *reinterpret_cast<const float2*>(pair + i / 2 * 8);
+      const float (&sum)[4] = sums_[box * 2 + i / 2];
+      const int k = i % 2;
+      const float factor = k ? factors.y : factors.x;
+      Rotation rotation = rotationOf(box, i);
+      rotation.cosine *= factor, rotation.sine *= factor;
+      value[i / 2 * 2][k] = sum[k] * gamma[0];
+      value[i / 2 * 2 + 1][k] = sum[2 + k] * gamma[1];
+      rotatePair(value[i / 2 * 2][k], value[i / 2 * 2 + 1][k], rotation);
     }
   }
 
   // Rotates the pairs of a box.
   __device__ void rotate(float (&value)[4][2], int box) const {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int lane = box % 2 * kBoxTokens + i / 2 * 8 + lane_ % 4 * 2 + i % 2;
-      const float position = __shfl_sync(kFullMask, positions_[box / 2], lane);
-      rotatePair(value[i / 2 * 2][i % 2], value[i / 2 * 2 + 1][i % 2], position * frequency_);
-    }
+    for (int i = 0; i < 4; ++i) rotatePair(value[i / 2 * 2][i % 2], value[i / 2 * 2 + 1][i % 2], rotationOf(box, i));
   }
 
   __device__ bool storesBox(const BlockCoord& coord, int box) const {
@@ -223,11 +267,11 @@ class CollectiveEpilogue {
         float value[4][2];
         if (epilogue_.norms_input && epilogue_.shares_tile) scales = loadScales(box);
         if constexpr (kNormsHeads) {
-          scaleHead(value, box, features);
+          scaleAndRotateHead(value, box, features);
         } else {
           scaleAndBias(value, box, features, scales);
         }
-        if constexpr (kRotates) rotate(value, box);
+        if constexpr (kRotates && !kNormsHeads) rotate(value, box);
         const auto loadNext = [&] {
           if (kNormsHeads) return;
           if (epilogue_.norms_input && !epilogue_.shares_tile && box + 1 < kBoxes) scales = loadScales(box + 1);
@@ -272,6 +316,7 @@ class CollectiveEpilogue {
   // tokens' positions.
   bool is_pair_;
   float frequency_, positions_[kPositions];
+  unsigned angles_[kAnglesAhead ? kBoxes * 4 : 1];  // cosine and sine of every pair
 };
 
 }  // namespace padfree

@@ -82,6 +82,12 @@ struct NormingHeads : Rotating {
   using Rotating::Rotating;
 };
 
+// Whether clusters of heads come before all others (BlockCoord): in GEMMs of many tokens.
+template <typename Epilogue>
+constexpr bool headsComeFirst(int tokens) {
+  return Epilogue::norms_heads && tokens >= kLargeTokens;
+}
+
 // Two features make one result; the input is as for Rotating.
 template <Activation kActivation>
 struct Gated : InChunks<kActivation, true, false> {

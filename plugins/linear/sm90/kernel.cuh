@@ -40,15 +40,18 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
   unsigned char* const out = shared_bytes + work.ring_stages * S::kStageBytes;
   using Scale = ScaleOf<Epilogue>;
   Scale* const scales = reinterpret_cast<Scale*>(out + S::outBytes(Epilogue::out));
+  constexpr bool kHeadsFirst = headsComeFirst<Epilogue>(kTokens);
   if (threadIdx.x < kWarpgroup) {
     shrinkRegisters<56>();
-    if (threadIdx.x == 0) fetchWeight<Operands, kTokens, Epilogue::out>(work, maps, coord, barriers, stages);
-    if (threadIdx.x == kWarpSize) fetchInput<Operands, kTokens, Epilogue::out>(work, maps, coord, barriers, stages);
+    if (threadIdx.x == 0)
+      fetchWeight<Operands, kTokens, Epilogue::out, kHeadsFirst>(work, maps, coord, barriers, stages);
+    if (threadIdx.x == kWarpSize)
+      fetchInput<Operands, kTokens, Epilogue::out, kHeadsFirst>(work, maps, coord, barriers, stages);
     const int thread = threadIdx.x - (kWarpgroup - kScaleThreads);
     const Epilogue epilogue(work);
     if (epilogue.normed && thread >= 0) {
       constexpr bool kMayLack = Epilogue::gated || Epilogue::rotates;
-      fetchScales<kTokens, kMayLack>(work, coord, barriers.scales, scales, thread);
+      fetchScales<kTokens, kMayLack, kHeadsFirst>(work, coord, barriers.scales, scales, thread);
     }
     __syncwarp();
     if (epilogue.shares_tile) clusterSyncMemory();  // with the consumers' reduceParts()

@@ -53,14 +53,14 @@ __device__ inline float2 momentsOf(float2 sums, int count) {
 // The scales of every tile's tokens, by kScaleThreads threads that have nothing else to do: the next tile's are on
 // their way while one is computed. kMayLack: where nothing is normed, rows are scaled by 1, so that a rare epilogue
 // needs no second kernel.
-template <int kTokens, bool kMayLack, typename Scale>
+template <int kTokens, bool kMayLack, bool kHeadsFirst = false, typename Scale>
 __device__ void fetchScales(const Work& work, const BlockCoord& coord, ScaleBarriers& barriers, Scale* scales,
                             int thread) {
   constexpr int kRows = ceilDiv(kTokens, kScaleThreads);
   unsigned parity = 1;
   waitForPriorGrids();
   for (int cluster = coord.first; cluster < work.clusters; cluster += coord.step, parity ^= 1) {
-    const int token = coord.tokenTile(work, cluster) * kTokens + thread, rows = work.T - token;
+    const int token = coord.tokenTile<kHeadsFirst>(work, cluster) * kTokens + thread, rows = work.T - token;
     float2 of_rows[kRows];
     const bool lacks = kMayLack && !work.moments_in;
     if (!lacks) scalesOfRows<kScaleThreads>(of_rows, work.moments_in + token, rows, work);

@@ -21,7 +21,7 @@ __device__ void pace(const Work& work, Barriers& barriers, const Ring& ring) {
 // Weights are constant: they may be fetched while the grid before still writes x. Returns when all blocks of the
 // cluster have left all stages: no barrier of the cluster waits for their arrivals here, and a launch fails where one
 // comes to a block that has ended.
-template <typename Operands, int kTokens, Out kOut>
+template <typename Operands, int kTokens, Out kOut, bool kHeadsFirst>
 __device__ void fetchWeight(const Work& work, const typename Operands::Maps& maps, const BlockCoord& coord,
                             Barriers& barriers, unsigned stages) {
   using S = Shape<kTokens>;
@@ -30,7 +30,7 @@ __device__ void fetchWeight(const Work& work, const typename Operands::Maps& map
   const auto blocks = static_cast<uint16_t>(work.same_features << (coord.group + coord.feature));
   Ring ring(work.ring_stages);
   for (int cluster = coord.first; cluster < work.clusters; cluster += coord.step) {
-    const int feature = coord.featureTile(work, cluster) * kLinearFeatures;
+    const int feature = coord.featureTile<kHeadsFirst>(work, cluster) * kLinearFeatures;
 #pragma unroll 1
     for (int row = coord.begin * kDepth; row < coord.end * kDepth; row += kDepth, ring.advance()) {
       uint64_t* const full = &barriers.full[ring.stage];
@@ -50,7 +50,7 @@ __device__ void fetchWeight(const Work& work, const typename Operands::Maps& map
 }
 
 // Fetches the input, and the residual after it where it has stages.
-template <typename Operands, int kTokens, Out kOut>
+template <typename Operands, int kTokens, Out kOut, bool kHeadsFirst>
 __device__ void fetchInput(const Work& work, const Maps& maps, const BlockCoord& coord, Barriers& barriers,
                            unsigned stages) {
   using S = Shape<kTokens>;
@@ -63,7 +63,7 @@ __device__ void fetchInput(const Work& work, const Maps& maps, const BlockCoord&
   waitForPriorGrids();
   if (kTokens < kLargeTokens && work.leaves_room) releaseNextGrid();  // whose first weights arrive meanwhile
   for (int cluster = coord.first; cluster < work.clusters; cluster += coord.step) {
-    const int token = coord.tokenTile(work, cluster) * kTokens + first;
+    const int token = coord.tokenTile<kHeadsFirst>(work, cluster) * kTokens + first;
 #pragma unroll 1
     for (int column = coord.begin * kDepth; column < coord.end * kDepth; column += kDepth, ring.advance()) {
       uint64_t* const full = &barriers.full[ring.stage];
@@ -74,7 +74,7 @@ __device__ void fetchInput(const Work& work, const Maps& maps, const BlockCoord&
               full, blocks);
     }
     if constexpr (kOut == Out::kStages) {
-      const int feature = coord.featureTile(work, cluster) * kLinearFeatures;
+      const int feature = coord.featureTile<kHeadsFirst>(work, cluster) * kLinearFeatures;
       for (int group = 0; group < kGroups; ++group, ring.advance()) {
         uint64_t* const full = &barriers.full[ring.stage];
         barrierWait(&barriers.empty[ring.stage], ring.parity ^ 1);

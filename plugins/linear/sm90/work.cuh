@@ -73,16 +73,38 @@ struct BlockCoord {
     begin = work.stages * part >> work.parts_shift;
     end = work.stages * (part + 1) >> work.parts_shift;
   }
+  // kHeadsFirst: clusters of heads that are normed and rotated come before all others, which take a third less time:
+  // where both take turns, some blocks have heads alone, and the others wait for them in the end.
+  template <bool kHeadsFirst = false>
   __device__ int featureTile(const Work& work, int cluster) const {
+    if constexpr (kHeadsFirst) {
+      return headsFirst(work, cluster).feature_cluster * work.tiling.cluster_features + feature;
+    }
     return (cluster - tokenCluster(work, cluster) * work.feature_clusters) * work.tiling.cluster_features + feature;
   }
   // The same of ranges, where input is resident; which tiles one has.
   __device__ static int rangeBegin(const Work& work, int range) { return range * work.feature_tiles / work.ranges; }
+  template <bool kHeadsFirst = false>
   __device__ int tokenTile(const Work& work, int cluster) const {
+    if constexpr (kHeadsFirst) {
+      return headsFirst(work, cluster).token_cluster * work.tiling.cluster_tokens + token;
+    }
     return tokenCluster(work, cluster) * work.tiling.cluster_tokens + token;
   }
 
  private:
+  struct ClusterCoord {
+    int feature_cluster, token_cluster;
+  };
+  static __device__ ClusterCoord headsFirst(const Work& work, int cluster) {
+    const unsigned of_heads = ceilDiv(work.rotary_features, kLinearFeatures << work.features_shift);
+    const unsigned heads = of_heads * (work.clusters / static_cast<unsigned>(work.feature_clusters));
+    const bool is_head = static_cast<unsigned>(cluster) < heads;
+    const unsigned number = is_head ? cluster : cluster - heads;
+    const unsigned count = is_head ? of_heads : work.feature_clusters - of_heads, token_cluster = number / count;
+    return {static_cast<int>(number - token_cluster * count + (is_head ? 0 : of_heads)),
+            static_cast<int>(token_cluster)};
+  }
   static __device__ int tokenCluster(const Work& work, int cluster) {
     return static_cast<int>(cluster * work.per_feature_cluster >> 32);
   }
