@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 from padfree.contract.fields import decode
 from padfree.contract.os_errors import not_readable
 from padfree.contract.text_files import read_text
 from padfree.contract.text_inputs import PROMPT_LENGTH
 from padfree.contract.texts import RIGHT, TextInfo
-from padfree.runtime import Metadata, SessionError
+from padfree.runtime import Array, Metadata, SessionError
 from padfree.runtime.text import SPELLINGS_TEXT
 from padfree.runtime.texts import Text, TextReader
 
@@ -29,7 +28,6 @@ from .text_rows import holds_texts, text_of
 
 _log = logging.getLogger(__name__)
 
-Array = npt.NDArray[Any]
 Request = dict[str, list[Any]]
 
 SUFFIXES = (".jsonl", ".npz", ".txt", *TABLES)

@@ -7,18 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from padfree.contract.metadata import Metadata
 from padfree.contract.texts import CLASSES, SEVERAL_LABELS, TextInfo
-from padfree.runtime import split_outputs
+from padfree.runtime import Array, split_outputs
 from padfree.runtime.answers import classify
 from padfree.runtime.request import RaggedBatch
 from padfree.runtime.text import CLASSIFY, RERANK, SPARSE, TOKENS
 
 from .manifest import Options
 
-Array = npt.NDArray[Any]
 Columns = Mapping[str, Any]
 VECTOR, VECTORS, SCORE, SCORES, INDICES, VALUES = "embedding", "embeddings", "score", "scores", "indices", "values"
 LABEL, LABELS = "label", "labels"

@@ -8,12 +8,14 @@ from .backend import Backend, RunOptions
 from .budget import Budget, cut
 from .chunks import run_chunks
 from .errors import OutputSizeError, SessionError
-from .feeds import Array, packed_feeds, padded_feeds, padded_inputs, split_outputs
+from .feeds import packed_feeds, padded_feeds, padded_inputs, split_outputs
 from .gpu import plugin_library  # which remembers where Python was started
 from .masks import kept_slots, mask_values
 from .plan_files import check_no_folder, file_digest, open_plan, parse_metadata, read_sidecar, sidecar_path
 from .prefixes import order_of_runs
 from .random_batches import random_batch, random_rows, random_values
+from .rows import Array
+from .runner import Runner
 from .sequence_values import read_values, sample_values
 from .session import Session, budget_of
 from .shared_values import groups_of_shared
@@ -29,6 +31,7 @@ __all__ = [
     "OutputSizeError",
     "Profile",
     "RunOptions",
+    "Runner",
     "Session",
     "SessionError",
     "budget_of",

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from .errors import SessionError
 
-Array = npt.NDArray[Any]
-
 
 @dataclass(frozen=True)
 class RunOptions:

@@ -12,13 +12,11 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import PER_SEQUENCE, PREFIX
 
-from .rows import ranges
+from .rows import Array, ranges
 
-Array = npt.NDArray[Any]
 Feeds = Mapping[str, Any]
 Run = Callable[[Feeds], dict[str, Array]]
 

@@ -8,17 +8,14 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from padfree.contract.metadata import InputInfo, Metadata, OutputInfo
 from padfree.contract.names import PER_SEQUENCE, PREFIX
 
 from .errors import SessionError
 from .masks import mask_values
 from .request import OutputRows, RaggedBatch
-from .rows import no_tokens
+from .rows import Array, no_tokens
 from .shared_values import check_shared
-
-Array = npt.NDArray[Any]
 
 
 def packed_feeds(ragged: RaggedBatch, metadata: Metadata) -> dict[str, Array]:

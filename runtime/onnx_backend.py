@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy.typing as npt
 import onnxruntime as ort
 from padfree.contract.fields import decode
 from padfree.contract.metadata import Metadata
@@ -19,8 +18,6 @@ from .cpu_runs import CpuRuns
 from .errors import SessionError
 from .masks import check_padding
 from .plan_files import parse_metadata
-
-Array = npt.NDArray[Any]
 
 FATAL_ONLY = 4
 """What is logged: errors are raised, and a server that gets bad requests is not to write a line for each."""

@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from padfree.contract.metadata import InputInfo, Metadata
 
 from .request import RaggedBatch
-
-Array = npt.NDArray[Any]
+from .rows import Array
 
 UNKNOWN_LIMIT = 2
 """Ids are drawn below it where no table is known."""

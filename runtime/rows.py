@@ -15,7 +15,9 @@ from padfree.contract.metadata import InputInfo
 
 from .errors import SessionError
 
+Array = npt.NDArray[Any]
 Int32Array = npt.NDArray[np.int32]
+IntArray = npt.NDArray[np.int64]
 TokenArray = npt.NDArray[Any]
 """int32, or float32 of embeddings; of callers any integers, or any floats."""
 
@@ -80,7 +82,7 @@ def check_same_lengths(name: str, column: Column, ids_name: str, lengths: list[i
     )
 
 
-def ranges(starts: npt.ArrayLike, lengths: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def ranges(starts: npt.ArrayLike, lengths: npt.ArrayLike) -> IntArray:
     """The numbers from each start on, so many as the length says, one range after the other."""
     counts = np.asarray(lengths, np.int64)
     return np.repeat(np.asarray(starts, np.int64) - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())

@@ -7,13 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from padfree.contract.metadata import InputInfo, Metadata
 
 from .errors import SessionError
-from .rows import INT32_MAX
-
-Array = npt.NDArray[Any]
+from .rows import INT32_MAX, Array
 
 
 def read_sequence_values(columns: Mapping[str, Any], metadata: Metadata, count: int) -> dict[str, Array]:

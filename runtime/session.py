@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from padfree.contract.closing import Closing
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import ONNX_SUFFIX
@@ -26,9 +25,8 @@ from .gpu.trt import import_tensorrt
 from .plan_files import open_plan
 from .prefixes import Costs, SharedRun, own_rows, read_prefix, shared_runs
 from .request import OutputRows, RaggedBatch, check_one_run, in_order, read_packed, read_request
+from .rows import Array
 from .shared_values import groups_of_shared
-
-Array = npt.NDArray[Any]
 
 CPU_TOKENS_A_RUN = 16384  # keeps onnxruntime's activations in bounds when a request is large
 OUTPUTS = ("host", "device")

@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 from padfree.contract.metadata import Metadata
 
 from .errors import SessionError
 from .request import RaggedBatch
-
-Array = npt.NDArray[Any]
+from .rows import Array
 
 
 def groups_of_shared(ragged: RaggedBatch, metadata: Metadata) -> list[list[int]]:

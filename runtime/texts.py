@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,14 +12,14 @@ from padfree.contract.metadata import Metadata
 from padfree.contract.texts import FEATURES, TextInfo
 
 from .errors import SessionError
-from .text.apart import TextError
+from .text.apart import Text, TextError
 from .text.checks import largest_id
-from .text.encoder import EncodedTexts, Text
+from .text.encoder import EncodedTexts
 from .text.inputs import TextInputs
 from .text.json_files import read_bytes
 from .text.pairs import add_prompt, prompt_advice
 from .text.source import kept_content, text_source, tokenizer_path
-from .text.tokenizer_file import parse, plain
+from .text.tokenizer_file import TYPES, parse, plain
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
@@ -36,9 +36,10 @@ __all__ = [
     "parse_tokenizer",
     "read_tokenizer",
     "tokenizer_path",
+    "unknown_prompt",
 ]
 
-IDS, TYPES = "input_ids", "token_type_ids"
+IDS = "input_ids"
 PORTION = 8192
 """Texts that are tokenised in one step, which takes a fraction of a second."""
 
@@ -85,6 +86,11 @@ class Tokens:
     request: dict[str, list[Any]]
     seq_lens: list[int]
     cut: int
+
+
+def unknown_prompt(name: str, prompts: Collection[str]) -> str:
+    """The message for the name of a prompt that the model does not have."""
+    return f"prompt '{name}': {prompt_advice(prompts)}"
 
 
 class TextReader:
@@ -191,5 +197,5 @@ class TextReader:
         if prompt_name is None:
             return ""
         if prompt_name not in self.info.prompts:
-            raise SessionError(f"prompt '{prompt_name}': {prompt_advice(self.info.prompts)}")
+            raise SessionError(unknown_prompt(prompt_name, self.info.prompts))
         return self.info.prompts[prompt_name]

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from .errors import SessionError
 from .gpu import plugin_library
+from .rows import Int32Array
 
-Int32Array = npt.NDArray[np.int32]
 IdRow = tuple[Sequence[int], Sequence[int]]
 """Ids and types of a text's tokens."""
 

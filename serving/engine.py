@@ -10,12 +10,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 from padfree.contract.metadata import Metadata
-from padfree.runtime import SessionError
+from padfree.runtime import Array, Runner, SessionError
 from padfree.runtime.batching import (
     MOST_GROUPS,
     Batcher,
@@ -33,23 +32,6 @@ from padfree.runtime.text import ServedModel, TextInputs, column_count, of_colum
 from . import wire
 from .metrics import ProcessCounters
 from .options import Limits
-
-Array = npt.NDArray[Any]
-
-
-class Runner(Protocol):
-    """What answers: a Session, or a DevicePool."""
-
-    @property
-    def metadata(self) -> Metadata:
-        """The model's inputs, outputs and limits."""
-
-    @property
-    def budget(self) -> Budget:
-        """What one run takes."""
-
-    def run_ragged(self, ragged: RaggedBatch) -> OutputRows:
-        """Runs a checked batch; any number of threads may call it."""
 
 
 class Engine:

@@ -6,14 +6,12 @@ from __future__ import annotations
 import numpy as np
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import PREFIX
-from padfree.runtime import sample_values
+from padfree.runtime import Runner, sample_values
 from padfree.runtime.batching import Speed
 from padfree.runtime.batching.speed import measure as measure_batches
 from padfree.runtime.pool import DevicePool
 from padfree.runtime.request import RaggedBatch, read_packed
 from padfree.runtime.text import ServedModel
-
-from .engine import Runner
 
 SAMPLE = "a " * 62
 

@@ -11,12 +11,9 @@ import json
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-
-Array = npt.NDArray[Any]
+from padfree.runtime import Array
 
 HEADER = struct.Struct("<IBQ")  # bytes of the payload, kind, ticket
 INFER, DRAIN, CANCEL = 0, 1, 2  # to the model; to a front-end; to the model: nobody waits for this ticket any more

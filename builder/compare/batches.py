@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from padfree.onnx_tools.analysis import IdRule, with_rules
-from padfree.runtime import kept_slots, mask_values, random_values
+from padfree.runtime import Array, kept_slots, mask_values, random_values
 
 from ..errors import BuildError
 
 if TYPE_CHECKING:
     from .original import Input, Original
 
-Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
 PREFIX, LEFT, HOLES = "prefix", "left padding", "holes"

@@ -8,18 +8,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import GraphProto, ModelProto, TensorProto
 from padfree.onnx_tools import load_model, without_functions
 from padfree.onnx_tools.files import Model, open_session, write_metadata
 from padfree.onnx_tools.precision import infer_element_types, with_rounding
-from padfree.runtime import Session
+from padfree.runtime import Array, Session
 
 from ..engine.linear import AUTO, FOLDED, apply_linear, choose_linear
 from ..engine.preparation import metadata_of
-
-Array = npt.NDArray[Any]
 
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 

@@ -13,20 +13,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from padfree.onnx_tools.analysis import BATCH, Dims, MaskArray, token_numbers
-from padfree.runtime import Session
+from padfree.runtime import Array, Session
 from polygraphy.backend.base import BaseRunner
 from polygraphy.common import TensorMetadata
 
 from ..errors import BuildError
 from .batches import ComparedBatch, from_feeds, is_grid
 from .original import Original
-
-Array = npt.NDArray[Any]
 
 
 class ValidTokenRunner(BaseRunner):  # type: ignore[misc]

@@ -9,17 +9,16 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
-import numpy.typing as npt
 from padfree.contract.fields import decode
 from padfree.onnx_tools import save_model
 from padfree.onnx_tools.analysis import fits
 from padfree.onnx_tools.files import Model, open_model
 from padfree.onnx_tools.importing.quantized import holds_quantization, standard_rounding, without_quantization
 from padfree.onnx_tools.precision import widen
-from padfree.runtime import Metadata, parse_metadata
+from padfree.runtime import Array, Metadata, parse_metadata
 from polygraphy.comparator import IterationResult
 from polygraphy.logger import G_LOGGER
 
@@ -35,8 +34,6 @@ from .reasons.intermediate import rewritten_feeds
 from .runners import valid_rows
 from .subject import REWRITTEN, Candidate
 from .tolerances import Tolerance
-
-Array = npt.NDArray[Any]
 
 DESCRIPTION, BATCHES = "comparison.json", "batches.npz"
 LOADERS, COMPARISON, COMMANDS = "data_loader.py", "compare.py", "commands.sh"

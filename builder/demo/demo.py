@@ -11,13 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 from padfree.contract.metadata import Metadata
 from padfree.onnx_tools import rewrite, save_model
 from padfree.onnx_tools.verification import measure
-from padfree.runtime import Session, padded_feeds, parse_metadata, split_outputs
+from padfree.runtime import Array, Session, padded_feeds, parse_metadata, split_outputs
 from padfree.runtime.request import RaggedBatch, read_request
 from padfree.runtime.tensorrt_timing import measure_ms
 from padfree.runtime.texts import TextReader
@@ -28,7 +27,6 @@ from ..errors import BuildError
 from ..peers.contender import rows_of
 from ..peers.padded_engine import build_padded_engine, padded_metadata
 
-Array = npt.NDArray[Any]
 Results = Mapping[str, list[Array]]
 
 DEMO_DATA = Path(__file__).parent / "data"

@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from padfree.contract.metadata import InputInfo, Metadata
-from padfree.runtime import Backend, SessionError
+from padfree.runtime import Array, Backend, SessionError
 
 from ..errors import BuildError
 from .batches import CheckedBatch
 from .checking import answer_digest, sample_indices
 from .errors import token_rows
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

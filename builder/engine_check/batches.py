@@ -5,19 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.metadata import InputInfo, Metadata, Profile
 from padfree.contract.names import PREFIX
 from padfree.onnx_tools.analysis import IdRule, with_rules
-from padfree.runtime import packed_feeds, padded_inputs, random_rows, random_values
+from padfree.runtime import Array, packed_feeds, padded_inputs, random_rows, random_values
 from padfree.runtime.request import RaggedBatch
 
 from ..compare.batches import ComparedBatch
 
-Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
 LONGEST = 512

@@ -14,15 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.metadata import Metadata
-from padfree.runtime import Backend, OutputSizeError, RunOptions, SessionError
+from padfree.runtime import Array, Backend, OutputSizeError, RunOptions, SessionError
 
 from ..compare.batches import PREFIX
 from ..errors import BuildError
 from .batches import CheckedBatch
 from .errors import Bound, OutputCheck, bound_of, check_output, token_rows
 from .reference import Reference
-
-Array = npt.NDArray[Any]
 
 SAMPLES = 32
 """Numbers of an output of a batch that are kept with the plan, evenly spaced over those of tokens and sequences."""

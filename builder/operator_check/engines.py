@@ -12,18 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from padfree.contract.metadata import Profile
-from padfree.runtime import RunOptions, SessionError, parse_metadata
+from padfree.runtime import Array, RunOptions, SessionError, parse_metadata
 from padfree.runtime.gpu import plugin_library
 
 from ..engine.engine_builder import EngineBuilder, TacticOptions
 from ..engine.plan_writing import describe_plan
 from ..engine.profile import ShapeRange
 from .graphs import CaseGraph
-
-Array = npt.NDArray[Any]
 
 TIMED_RUNS = 20
 

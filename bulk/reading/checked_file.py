@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,10 +55,11 @@ def _digest(stream: Any, one: Range) -> str:
     return digest.hexdigest()
 
 
-class CheckedFile:
+class CheckedFile(io.RawIOBase):
     """A file for pyarrow to read, which hands out only bytes that have the expected digests.
 
-    What is read of a range is read once, as a whole, and compared; the reader gets these very bytes.
+    Its `close` leaves the stream open, which belongs to the caller. What is read of a range is read once, as a whole,
+    and compared; the reader gets these very bytes.
 
     Args:
         stream: the open file.
@@ -69,7 +71,6 @@ class CheckedFile:
         self._at = 0
         self._known_ranges: list[tuple[Range, str]] = []
         self._buffer: tuple[Range, bytes] | None = None
-        self.closed = False
 
     def expect(self, ranges: Sequence[Range], digests: Sequence[str]) -> None:
         """What the ranges have to hold from now on; those of another row group are forgotten."""
@@ -90,10 +91,6 @@ class CheckedFile:
         self._at = offset + (0, self._at, self._stream.size())[whence]
         return self._at
 
-    def tell(self) -> int:
-        """As a file's."""
-        return self._at
-
     def readable(self) -> bool:
         """As a file's."""
         return True
@@ -101,14 +98,6 @@ class CheckedFile:
     def seekable(self) -> bool:
         """As a file's."""
         return True
-
-    def writable(self) -> bool:
-        """As a file's."""
-        return False
-
-    def close(self) -> None:
-        """Leaves the stream open, which belongs to the caller."""
-        self.closed, self._buffer = True, None
 
     def _parts(self, at: int, size: int) -> Iterator[bytes]:
         """The bytes, those of ranges checked."""

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-from padfree.runtime import SessionError, read_values
+from padfree.runtime import Array, SessionError, read_values
 from padfree.runtime.request import ZERO_WHEN_MISSING
 from padfree.runtime.text import EncodedTexts, Text, TextError, TextInputs, add_prompt
 
@@ -27,7 +26,6 @@ from ..models import read_checked_tokenizer
 from ..processes import die_with_parent
 from .rows import BadRow, Chunk, ParsedRows, parse
 
-Array = npt.NDArray[Any]
 CHUNKS_A_PROCESS = 3  # under way at once, per process
 
 
@@ -75,22 +73,17 @@ class TextTokens:
     def read(self, chunk: Chunk) -> Tokens:
         """Tokens of the chunk's good rows, in their order."""
         parsed = parse(chunk, self._manifest)
-        bad = list(parsed.bad)
         good = [(row, text) for row, text in enumerate(parsed.texts) if text is not None]
         values, unfit = self._values(parsed, [row for row, _ in good])
-        bad += [
-            BadRow(chunk.file, chunk.first + row, "value", reason, parsed.ids[row]) for row, reason in unfit.items()
+        good, encoded, failures = self._encode([(row, text) for row, text in good if row not in unfit])
+        counts = {row: count for (row, _), count in zip(good, encoded.seq_lens.tolist(), strict=True)}
+        failures |= {row: "no tokens" for row, count in counts.items() if not count}
+        bad = [
+            BadRow(chunk.file, chunk.first + row, kind, reason, parsed.ids[row])
+            for kind, reasons in (("value", unfit), ("no tokens", failures))
+            for row, reason in reasons.items()
         ]
-        good = [(row, text) for row, text in good if row not in unfit]
-        good, encoded, failures = self._encode(good)
-        bad += [
-            BadRow(chunk.file, chunk.first + row, "no tokens", reason, parsed.ids[row])
-            for row, reason in failures.items()
-        ]
-        for (row, _), count in zip(good, encoded.seq_lens.tolist(), strict=True):
-            if not count:
-                bad.append(BadRow(chunk.file, chunk.first + row, "no tokens", "no tokens", parsed.ids[row]))
-        rows = [row for (row, _), count in zip(good, encoded.seq_lens.tolist(), strict=True) if count]
+        rows = [row for row, count in counts.items() if count]
         kind = pa.string() if self._manifest.id_type == "string" else pa.int64()
         ids = pa.array([parsed.ids[row] for row in rows], kind)
         nonempty = encoded.without_empty()
@@ -100,7 +93,11 @@ class TextTokens:
             empty = np.zeros((0, *item.trailing_shape), np.float32 if item.holds_floats else np.int32)
             columns[item.name] = np.concatenate([empty, *(values[row][item.name] for row in rows)])
         return Tokens(
-            ids, nonempty.seq_lens, columns, tuple(sorted(bad, key=lambda row: row.row)), int(encoded.cut.sum())
+            ids,
+            nonempty.seq_lens,
+            columns,
+            tuple(sorted([*parsed.bad, *bad], key=lambda row: row.row)),
+            int(encoded.cut.sum()),
         )
 
     def _encode(self, good: list[tuple[int, Text]]) -> tuple[list[tuple[int, Text]], EncodedTexts, dict[int, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -43,7 +44,7 @@ class Clock:
 class Countdown:
     """Calls something when a number of pieces of work have ended; the first that fails fails the future instead."""
 
-    def __init__(self, count: int, then: Any, future: Future[Any]) -> None:
+    def __init__(self, count: int, then: Callable[[], object], future: Future[Any]) -> None:
         self._lock = threading.Lock()
         self._count_left, self._then, self._future = count, then, future
         self._has_failed = False
@@ -64,8 +65,4 @@ class Countdown:
         if first_failure:
             self._future.set_exception(error)
         elif last and not has_failed:
-            self.start()
-
-    def start(self) -> None:
-        """Goes on."""
-        self._then()
+            self._then()

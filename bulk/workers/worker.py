@@ -9,13 +9,13 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-from padfree.runtime import Budget, Session, cut, groups_of_shared, order_of_runs
+from padfree.runtime import Array, Budget, Session, cut, groups_of_shared, order_of_runs
 from padfree.runtime.request import RaggedBatch, read_packed
 from padfree.runtime.text import TextInputs
 from pyarrow.fs import FileType
@@ -31,7 +31,6 @@ from ..reading.rows import BadRow, read_chunks
 from ..reading.tokens import TokenizerPool, Tokens
 from .clock import Clock, Countdown
 
-Array = npt.NDArray[Any]
 OnBatch = Callable[[int, int, int], None]
 
 AHEAD = 5
@@ -207,11 +206,12 @@ class Worker:
     def _start(self, shard: _PreparedShard, future: Future[FinishedShard]) -> None:
         """Starts the batches; the last one that ends hands the shard to a writer."""
         runs = list(cut(shard.sequences.seq_lens.tolist(), self._budget))
-        countdown = Countdown(len(runs), lambda: self._writers.submit(self._write, shard, future), future)
+        write = partial(self._writers.submit, self._write, shard, future)
+        countdown = Countdown(len(runs), write, future)
         for run, ragged in zip(runs, shard.sequences.parts(runs), strict=True):
             self._runs.submit(countdown.count, self._run, shard, run, ragged)
         if not runs:
-            countdown.start()
+            write()
 
     def _run(self, shard: _PreparedShard, run: slice, ragged: RaggedBatch) -> None:
         for group in groups_of_shared(ragged, self._session.metadata):

@@ -13,8 +13,8 @@ import torch
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import ONNX_SUFFIX
 from padfree.runtime import Session, SessionError, check_no_folder, cut
+from padfree.runtime.texts import IDS, TYPES
 
-IDS, TYPES = "input_ids", "token_type_ids"
 LAYOUTS = ("packed", "per_sequence")
 _WITHOUT_USE = {"use_cache": (None, False), "output_attentions": (None, False), "output_hidden_states": (None, False)}
 _WITHOUT_USE["return_dict"] = (None, True)

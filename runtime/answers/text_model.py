@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, overload
 
 import numpy as np
-import numpy.typing as npt
 from padfree.contract import texts as contract
 from padfree.contract.metadata import OutputInfo
 
@@ -18,14 +17,14 @@ from ..chunks import OnChunk, chunks
 from ..errors import SessionError
 from ..prefixes import order_of_runs
 from ..request import in_order, read_packed
+from ..rows import Array
 from ..session import Session
-from ..text.encoder import Text
+from ..text.apart import Text
 from ..texts import PackedTexts, TextReader
 from .keywords import advise
 from .scores import Classification, Floats, classify, normalize_vectors
 from .tags import TaggedSpan, join, words_of
 
-Array = npt.NDArray[Any]
 Values = Mapping[str, Any]
 OnTokens = Callable[[TextReader, PackedTexts], object]
 """Called with the tokens of all texts of a call, before they run."""

@@ -26,7 +26,7 @@ from .parts import Whole
 from .policy import Policy, latest_start_s
 from .queue import RequestQueue
 from .response_cache import Answer, ResponseCache
-from .serving import Model, Request, Server, too_late
+from .serving import Model, Request, Server, do_nothing, too_late
 from .threads import Threads
 from .waiting import Beginning, Waiting
 
@@ -242,7 +242,7 @@ class Batcher(Closing):
         except BaseException as error:  # a policy's costs may raise anything
             server.count(refused=isinstance(error, BatchingError))
             for request in requests:
-                server.order.finish(request.ticket, _nothing)
+                server.order.finish(request.ticket, do_nothing)
             raise
 
     async def infer(
@@ -299,7 +299,3 @@ class Batcher(Closing):
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self.close)
-
-
-def _nothing() -> None:
-    pass

@@ -6,9 +6,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from itertools import count
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from .waiting import Waiting
 
@@ -16,59 +16,11 @@ OrderKey = Callable[[Waiting], float]
 """What an order goes by: the same number for a request every time."""
 
 EntryT = TypeVar("EntryT", bound=Hashable)
-EntryT_co = TypeVar("EntryT_co", covariant=True)
 SPARE_ENTRIES = 64  # removed entries that a heap may hold before it is built anew
 
 
-class Line(Protocol[EntryT_co]):
-    """Requests that wait, each known by an entry."""
-
-    @property
-    def sequences(self) -> int:
-        """Sequences of all requests."""
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of all requests."""
-
-    def in_order(self, order: str | None) -> Iterator[tuple[EntryT_co, Waiting]]:
-        """The requests by a key, the least first, and equal keys by arrival; None: all by arrival."""
-
-    def least(self, order: str) -> float:
-        """The least key in an order; infinity where nobody waits."""
-
-
-class ListedLine:
-    """A line over a list, whose entries are indexes: it looks at all of them where an order is asked for."""
-
-    def __init__(self, waiting: Sequence[Waiting], orders: Mapping[str, OrderKey]) -> None:
-        self._waiting = waiting
-        self._orders = orders
-
-    @property
-    def sequences(self) -> int:
-        """Sequences of all requests."""
-        return sum(request.sequences for request in self._waiting)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of all requests."""
-        return sum(request.length for request in self._waiting)
-
-    def in_order(self, order: str | None) -> Iterator[tuple[int, Waiting]]:
-        """As Line has it."""
-        if order is None:
-            return enumerate(self._waiting)
-        keys = list(map(self._orders[order], self._waiting))
-        return ((at, self._waiting[at]) for at in sorted(range(len(keys)), key=keys.__getitem__))
-
-    def least(self, order: str) -> float:
-        """As Line has it."""
-        return min(map(self._orders[order], self._waiting), default=math.inf)
-
-
 class IndexedLine(Generic[EntryT]):
-    """A line that is kept as requests come and go.
+    """Requests that wait, each known by an entry; the line is kept as they come and go.
 
     Both take O(log n) for every order, the first k of an order O(k log k), whoever else waits.
 
@@ -117,13 +69,16 @@ class IndexedLine(Generic[EntryT]):
         return True
 
     def in_order(self, order: str | None) -> Iterator[tuple[EntryT, Waiting]]:
-        """As Line has it; the line must not change meanwhile."""
+        """The requests by a key, the least first, and equal keys by arrival; None: all by arrival.
+
+        The line must not change meanwhile.
+        """
         if order is None:
             return iter(self._waiting.items())
         return ((entry, self._waiting[entry]) for entry in self._orders[order][1])
 
     def least(self, order: str) -> float:
-        """As Line has it."""
+        """The least key in an order; infinity where nobody waits."""
         return self._orders[order][1].least()
 
 

@@ -11,13 +11,11 @@ from collections.abc import Iterator, Sequence
 from operator import add
 
 import numpy as np
-import numpy.typing as npt
 from padfree.runtime.errors import SessionError
 
 from ..budget import Budget
+from ..rows import IntArray
 from .costs import CostTable
-
-IntArray = npt.NDArray[np.int64]
 
 CHUNK = 1024
 """Sequences whose packed runs are costed at once: bounds memory to a few matrices of CHUNK x B."""

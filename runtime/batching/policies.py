@@ -12,9 +12,9 @@ from padfree.runtime.errors import SessionError
 
 from ..budget import Budget
 from .costs import CostTable
-from .line import EntryT, Line, OrderKey
-from .partition import check_alike, partition
-from .policy import TURN, LinePolicy, first_run, in_order, in_time, orders_of
+from .line import EntryT, IndexedLine, OrderKey
+from .partition import partition
+from .policy import TURN, LinePolicy, first_run, in_order, in_time
 from .waiting import Waiting
 
 
@@ -39,17 +39,7 @@ class FirstCome(LinePolicy):
 
     takes_groups: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        _check(self.max_delay_s, self.patience_s)
-        if self.costs is not None:
-            check_alike(self.costs, self.budget)
-
-    @property
-    def orders(self) -> Mapping[str, OrderKey]:
-        """When requests are due, and until when they wait for others, where that is asked for."""
-        return orders_of(self.patience_s, self.max_delay_s, self.costs)
-
-    def first(self, line: Line[EntryT]) -> list[tuple[EntryT, Waiting]]:
+    def first(self, line: IndexedLine[EntryT]) -> list[tuple[EntryT, Waiting]]:
         """The first requests that fit the budget."""
         return first_run(in_order(line, self.patience_s), self.budget)
 
@@ -74,17 +64,12 @@ class FairShare(LinePolicy):
 
     takes_groups: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        _check(self.max_delay_s, None)
-        if self.costs is not None:
-            check_alike(self.costs, self.budget)
-
     @property
     def orders(self) -> Mapping[str, OrderKey]:
         """The order of turns, and until when requests wait for others, where that is asked for."""
-        return {**orders_of(None, self.max_delay_s, self.costs), TURN: lambda request: request.turn}
+        return {**super().orders, TURN: lambda request: request.turn}
 
-    def first(self, line: Line[EntryT]) -> list[tuple[EntryT, Waiting]]:
+    def first(self, line: IndexedLine[EntryT]) -> list[tuple[EntryT, Waiting]]:
         """The requests whose turn is next, as many as fit the budget."""
         return first_run(line.in_order(TURN), self.budget)
 
@@ -110,17 +95,11 @@ class CheapestCut(LinePolicy):
     window: int = 512
 
     def __post_init__(self) -> None:
-        _check(self.max_delay_s, self.patience_s)
-        check_alike(self.costs, self.budget)
+        super().__post_init__()
         if self.window < 1:
             raise SessionError(f"window is {self.window}, allowed: 1 or more; leave it out for 512")
 
-    @property
-    def orders(self) -> Mapping[str, OrderKey]:
-        """When requests are due, and until when they wait for others, where that is asked for."""
-        return orders_of(self.patience_s, self.max_delay_s, self.costs)
-
-    def first(self, line: Line[EntryT]) -> list[tuple[EntryT, Waiting]]:
+    def first(self, line: IndexedLine[EntryT]) -> list[tuple[EntryT, Waiting]]:
         """The first requests, as many as the window holds."""
         return list(islice(in_order(line, self.patience_s), self.window))
 
@@ -129,9 +108,3 @@ class CheapestCut(LinePolicy):
         runs = partition([request.length for request in seen], self.costs, self.budget)
         first = next(run for run in runs if 0 in run)
         return in_time(sorted(first), seen, self.costs, now_s)
-
-
-def _check(max_delay_s: float, patience_s: float | None) -> None:
-    for name, value in (("max_delay_s", max_delay_s), ("patience_s", patience_s)):
-        if value is not None and not value >= 0:
-            raise SessionError(f"{name} is {value}, allowed: 0 or more; pass seconds")

@@ -10,8 +10,10 @@ from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 from ..budget import Budget
+from ..errors import SessionError
 from .costs import CostTable
-from .line import EntryT, Line, ListedLine, OrderKey
+from .line import EntryT, IndexedLine, OrderKey
+from .partition import check_alike
 from .waiting import Beginning, Waiting
 
 DUE, START, LONGEST, TURN = "due", "start", "longest", "turn"
@@ -55,23 +57,33 @@ class LinePolicy:
         budget: what a run takes.
         costs: what runs cost; None where nobody measured it.
         max_delay_s: how long a request waits for others to share its run.
+        patience_s: None keeps to the order of arrival; a number serves what is due first (`in_order`).
     """
 
     budget: Budget
     costs: CostTable | None
     max_delay_s: float
+    patience_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_delay_s", "patience_s"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise SessionError(f"{name} is {value}, allowed: 0 or more; pass seconds")
+        if self.costs is not None:
+            check_alike(self.costs, self.budget)
 
     @property
     def orders(self) -> Mapping[str, OrderKey]:
-        """The orders that `look` asks for."""
-        raise NotImplementedError
+        """When requests are due, and until when they wait for others, where that is asked for."""
+        return orders_of(self.patience_s, self.max_delay_s, self.costs)
 
-    def look(self, line: Line[EntryT], now_s: float) -> tuple[list[tuple[EntryT, Waiting]], float]:
+    def look(self, line: IndexedLine[EntryT], now_s: float) -> tuple[list[tuple[EntryT, Waiting]], float]:
         """The requests among which the next run is chosen; and, if there are none, when to ask again."""
         start = start_s(line, self.budget, self.max_delay_s)
         return ([], start) if start > now_s else (self.first(line), start)
 
-    def first(self, line: Line[EntryT]) -> list[tuple[EntryT, Waiting]]:
+    def first(self, line: IndexedLine[EntryT]) -> list[tuple[EntryT, Waiting]]:
         """The requests among which a run that starts now is chosen."""
         raise NotImplementedError
 
@@ -81,7 +93,10 @@ class LinePolicy:
 
     def decide(self, waiting: Sequence[Waiting], now_s: float) -> Decision:
         """The next run out of what waits."""
-        seen, wake_s = self.look(ListedLine(waiting, self.orders), now_s)
+        line = IndexedLine[int](self.orders)
+        for at, request in enumerate(waiting):
+            line.add(at, request, line.keys_of(request))
+        seen, wake_s = self.look(line, now_s)
         if not seen:
             return Decision((), wake_s)
         return Decision([seen[at][0] for at in self.pick([request for _, request in seen], now_s)])
@@ -115,14 +130,14 @@ def orders_of(patience_s: float | None, max_delay_s: float, costs: CostTable | N
     return orders
 
 
-def start_s(line: Line[EntryT], budget: Budget, max_delay_s: float) -> float:
+def start_s(line: IndexedLine[EntryT], budget: Budget, max_delay_s: float) -> float:
     """When the next run starts: at once if no more would fit, or when a request has waited long enough for others."""
     if not max_delay_s or not budget.takes(line.sequences + 1, line.tokens, int(-line.least(LONGEST))):
         return -math.inf
     return line.least(START)
 
 
-def in_order(line: Line[EntryT], patience_s: float | None) -> Iterator[tuple[EntryT, Waiting]]:
+def in_order(line: IndexedLine[EntryT], patience_s: float | None) -> Iterator[tuple[EntryT, Waiting]]:
     """Requests in the order in which they are due; without patience the order is that of arrival."""
     return line.in_order(None if patience_s is None else DUE)
 

@@ -6,12 +6,11 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from ..rows import Array
+
 Answer = dict[str, Array]
 
 OVERHEAD_BYTES = 512

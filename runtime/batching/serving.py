@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-import numpy.typing as npt
 from padfree.contract.metadata import Metadata
 
 from ..request import OutputRows, RaggedBatch
@@ -21,8 +20,6 @@ from .pace import Pace
 from .queue import RequestQueue
 from .response_cache import ResponseCache, cache_key
 from .waiting import Waiting, computed_tokens
-
-Array = npt.NDArray[Any]
 
 FAILED_ALONE = 8
 """If this many requests of a run fail alone and none succeeds, the model is at fault, and the rest is not tried.
@@ -131,7 +128,7 @@ class Server:
         if self.queue.discard(request):  # otherwise a thread has it already, and says so itself
             request.set_running_or_notify_cancel()  # what concurrent.futures.wait waits for
         self.count(cancelled=1)
-        self.order.finish(request.ticket, _nothing)
+        self.order.finish(request.ticket, do_nothing)
 
     def abandon(self, waiting: list[Request], error: BatchingError) -> None:
         """Fails requests that have not started."""
@@ -205,8 +202,8 @@ def _starts(request: Request) -> bool:
         return False  # its caller has set a result: nobody waits for ours
 
 
-def _nothing() -> None:
-    pass
+def do_nothing() -> None:
+    """What is delivered where there is no answer."""
 
 
 def _settle(settle: Callable[[Any], None], outcome: Any) -> None:

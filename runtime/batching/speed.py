@@ -6,10 +6,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from ..budget import Budget
-from ..request import OutputRows, RaggedBatch
+from ..request import RaggedBatch
+from ..runner import Runner
 
 RUN_S = 0.1
 """A run takes no more tokens than the model computes in this time: a short request waits for the run under way."""
@@ -17,17 +17,6 @@ LEAST_TOKENS, MOST_TOKENS = 256, 1 << 15
 """Tokens of a run: at least, if the model is slow; at most, if it sets no limit."""
 REPEATS = 2
 """Runs of every size; the first may have to allocate memory and load kernels."""
-
-
-class Measurable(Protocol):
-    """What is measured: a Session, or a DevicePool."""
-
-    @property
-    def budget(self) -> Budget:
-        """What one run takes."""
-
-    def run_ragged(self, ragged: RaggedBatch) -> OutputRows:
-        """Runs a checked batch."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +32,7 @@ class Speed:
     run_tokens: int
 
 
-def measure(session: Measurable, sample: Callable[[int], RaggedBatch], *, beside: int, devices: int = 1) -> Speed:
+def measure(session: Runner, sample: Callable[[int], RaggedBatch], *, beside: int, devices: int = 1) -> Speed:
     """Runs samples of growing size until one takes RUN_S, or is the largest that the model takes.
 
     Args:
@@ -75,7 +64,7 @@ def run_budget(budget: Budget, speed: Speed) -> Budget:
     return Budget(tokens, budget.max_sequences, budget.counts_padding)
 
 
-def _seconds(session: Measurable, batch: RaggedBatch) -> float:
+def _seconds(session: Runner, batch: RaggedBatch) -> float:
     start = time.perf_counter()
     session.run_ragged(batch)
     return time.perf_counter() - start

@@ -8,18 +8,17 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from padfree.contract.metadata import Metadata, OutputInfo
 
 from ..arrays.device_arrays import CallerStream, DeviceArray, contiguous_strides
 from ..backend import widen_bfloat16
+from ..rows import Array
 from .arena import Arena, ArenaPool
 from .buckets import Shape
 from .cuda import Event
 from .engine import Engine, Placement
 from .results import DeviceMemory, HostResults
 
-Array = npt.NDArray[Any]
 Trim = Callable[[OutputInfo, Shape], Shape]
 """The shape of an output without what belongs to filler."""
 

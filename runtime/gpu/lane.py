@@ -8,11 +8,12 @@ from typing import Any
 
 from ..arrays.device_arrays import CallerStream
 from ..backend import RunOptions
+from ..rows import Array
 from .arena import Arena, ArenaPool
 from .buckets import Shape
 from .engine import Engine
 from .graph_runs import GraphRuns, GraphSwitch, Ready
-from .hand_out import Array, HandOut, PendingResults, whole
+from .hand_out import HandOut, PendingResults, whole
 from .results import HostResults
 from .staging import DeviceFeeds, device_inputs, in_place, wait_for_inputs
 

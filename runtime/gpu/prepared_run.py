@@ -8,8 +8,8 @@ from typing import Any
 from padfree.contract.closing import Closing
 
 from ..errors import SessionError
+from ..rows import Array
 from .cuda import Graph, current_device
-from .hand_out import Array
 from .lane import Lane
 from .staging import DeviceFeeds
 

@@ -4,17 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..arrays.device_arrays import LEGACY_STREAM, CallerStream, DeviceInput
+from ..rows import Array
 from .arena import Arena
 from .cuda import is_idle
 from .engine import Allocation, Placement
 
-Array = npt.NDArray[Any]
 DeviceFeeds = Mapping[str, Array | DeviceInput]
 DeviceInputs = Mapping[str, DeviceInput]
 

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy.typing as npt
 from padfree.contract.closing import Closing
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import ONNX_SUFFIX, PREFIX
@@ -28,8 +27,6 @@ from ..session import Session
 from .choice import check_devices, machine_devices
 from .division import divide
 from .members import DeviceStats, Members, PoolSession
-
-Array = npt.NDArray[Any]
 
 
 class DevicePool(Closing):

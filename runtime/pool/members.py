@@ -11,28 +11,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from padfree.contract.metadata import Metadata
-
 from ..backend import Backend
-from ..budget import Budget
 from ..errors import SessionError
-from ..request import OutputRows, RaggedBatch
+from ..request import RaggedBatch
+from ..runner import Runner
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
 
-class PoolSession(Protocol):
+class PoolSession(Runner, Protocol):
     """What a pool asks of a Session."""
-
-    @property
-    def metadata(self) -> Metadata:
-        """What the file says about itself."""
-
-    @property
-    def budget(self) -> Budget:
-        """What one run takes."""
 
     @property
     def backend(self) -> Backend:
@@ -40,9 +30,6 @@ class PoolSession(Protocol):
 
     def feeds(self, ragged: RaggedBatch) -> dict[str, Any]:
         """The model's input arrays for a checked batch."""
-
-    def run_ragged(self, ragged: RaggedBatch) -> OutputRows:
-        """Runs a checked batch."""
 
     def close(self) -> None:
         """Waits for runs and frees everything."""

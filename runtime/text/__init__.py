@@ -5,9 +5,9 @@
 texts, and `inputs` names the model's inputs that these fill.
 """
 
-from .apart import TextError, count_characters
+from .apart import Text, TextError, count_characters
 from .checks import largest_id
-from .encoder import EncodedTexts, Text, TextEncoder
+from .encoder import EncodedTexts, TextEncoder
 from .inputs import TextInputs, as_columns, column_count, of_columns
 from .pairs import SPELLINGS_TEXT, add_prompt, pair_names, prompt_advice
 from .source import text_source, tokenizer_path

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer
 
 from .families.components import ALL, NAMES
-
-if TYPE_CHECKING:
-    from tokenizers import AddedToken, Tokenizer
 
 EXTRA = ("extra_special_tokens", "additional_special_tokens")
 """Settings with special tokens that have no name, of newer and older versions."""
@@ -60,8 +59,6 @@ class AddedTokens:
 
     def _added_again(self) -> Iterator[AddedToken]:
         """Special tokens whose spaces beside them are not what other files say."""
-        from tokenizers import AddedToken
-
         contents = {self._settings.get(name) for name in NAMES if isinstance(self._settings.get(name), str)}
         for value in self._special() if self._plain else ():
             token = _token(value)
@@ -71,8 +68,6 @@ class AddedTokens:
                 yield token
 
     def _tokens(self) -> Iterator[AddedToken]:
-        from tokenizers import AddedToken
-
         by_id = sorted(dict(self._decoder()).items())
         yield from (token for _, token in by_id)
         contents, pairs = {token.content for _, token in by_id}, set[tuple[str, bool]]()
@@ -133,8 +128,6 @@ class AddedTokens:
 
 def _token(value: Any, *, special: bool = True) -> AddedToken | None:
     """A token as JSON files write it."""
-    from tokenizers import AddedToken
-
     if isinstance(value, str) and value:
         return AddedToken(value, special=special)
     if not isinstance(value, dict) or not isinstance(value.get("content"), str) or not value["content"]:

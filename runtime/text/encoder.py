@@ -12,17 +12,16 @@ import numpy as np
 import numpy.typing as npt
 from padfree.contract.texts import RIGHT
 
+from ..rows import Int32Array
 from ..word_pieces import WordPieces
 from ..word_table import LookUpResult
-from .apart import Apart, TextError
+from .apart import Apart, Text, TextError
 from .templates import TemplateEncoder
 
 if TYPE_CHECKING:
     from padfree.contract.templates import Template
     from tokenizers import Encoding, Tokenizer
 
-Text = str | tuple[str, str]
-Int32Array = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
 

@@ -12,10 +12,8 @@ from padfree.contract.metadata import InputInfo, Metadata
 from padfree.contract.text_inputs import PROMPT_LENGTH
 
 from ..errors import SessionError
-from ..rows import ranges
+from ..rows import Array, ranges
 from .encoder import EncodedTexts
-
-Array = npt.NDArray[Any]
 
 ROUND = 32
 """Tables of positions with more rows, two more than a power of two, are those of RoBERTa and its like."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from .encoder import Text
+from .apart import Text
 
 SPELLINGS = (
     ("text", "text_pair"), ("query", "document"), ("query", "text"), ("query", "passage"), ("question", "answer"),

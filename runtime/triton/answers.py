@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from ..batching.costs import CostTable
 from ..batching.partition import check_alike, partition
@@ -16,11 +15,10 @@ from ..budget import Budget, cut
 from ..errors import SessionError
 from ..feeds import split_outputs
 from ..request import RaggedBatch
+from ..rows import Array
 from ..session import Session
 from ..shared_values import groups_of_shared
 from .items import Item, join, read_item, stack
-
-Array = npt.NDArray[Any]
 
 
 def never() -> bool:

@@ -13,15 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from padfree.contract.metadata import Metadata, OutputInfo
 
 from ..errors import SessionError
 from ..request import ZERO_WHEN_MISSING, RaggedBatch, check_names, check_sequence_lengths, check_values
-from ..rows import as_int32
+from ..rows import Array, as_int32
 from ..sequence_values import read_values
-
-Array = npt.NDArray[Any]
 
 SEQ_LENS = "seq_lens"
 

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from padfree.contract.metadata import Metadata
 
 from ..batching import MOST_GROUPS, Batcher, FairShare, QueueFullError, group_budget
@@ -27,8 +26,6 @@ from ..request import OutputRows, RaggedBatch, read_packed
 from ..session import Session
 from .answers import CANCELLED, Failure, OnRun, Reply, TritonRequest, attempt, never
 from .items import Item, read_item, stack
-
-Array = npt.NDArray[Any]
 
 RUNS = 2
 """Runs under way at once: one is prepared, and another's answers are sent, while the model runs."""

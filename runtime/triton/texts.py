@@ -6,17 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from padfree.contract.fields import Fields, decode
 from padfree.contract.templates import Template, parse_template
 
 from ..errors import SessionError
-from ..text.apart import TextError
+from ..rows import Array
+from ..text.apart import Text, TextError
 from ..text.checks import largest_id
-from ..text.encoder import EncodedTexts, Text
+from ..text.encoder import EncodedTexts
 from ..text.inputs import positions_of
 from ..text.json_files import read_bytes
 from ..text.pairs import add_prompt
@@ -25,7 +24,6 @@ from .answers import Failure, Reply, TritonRequest, attempt
 from .items import SEQ_LENS
 from .parameters import PREFIX, TokenizerParameters
 
-Array = npt.NDArray[Any]
 TEXT = "text"
 TEXT_PAIR = "text_pair"
 TRUNCATE = "truncate"

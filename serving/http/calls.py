@@ -16,6 +16,7 @@ import orjson
 from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, TAG, ServedModel, Text, count_characters
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from ..errors import TOO_SLOW, VALIDATION, WRONG_KEY, ApiError, backend_error, busy_error
@@ -105,9 +106,9 @@ class Calls:
         self.row_bytes = 0  # bytes of rows from which answers are still being made, as callers read them
         self.unread_bytes = 0  # bytes of answers not yet taken by callers; the process counts them now and then
 
-    def endpoint(self, work: Work, style: Style) -> Endpoint:
-        """An endpoint that answers a JSON body with what `work` returns, in JSON."""
-        return Endpoint(self, work, style)
+    def routes(self, works: Mapping[str, Work], style: Style) -> list[Route]:
+        """By paths, endpoints that answer a JSON body with what a work returns, in JSON."""
+        return [Route(path, Endpoint(self, work, style), methods=["POST"]) for path, work in works.items()]
 
     async def serve(self, request: Request, connection: Connection, work: Work, style: Style, send: Send) -> None:
         """Answers a request, which counts as under way until its answer is read."""

@@ -30,10 +30,7 @@ class Cohere:
 
     def routes(self) -> list[Route]:
         """Paths and endpoints."""
-        return [
-            Route(f"/v{version}/rerank", self._calls.endpoint(self._reranker(version), error_body), methods=["POST"])
-            for version in (1, 2)
-        ]
+        return self._calls.routes({f"/v{version}/rerank": self._reranker(version) for version in (1, 2)}, error_body)
 
     def _reranker(self, version: int) -> Any:
         async def rerank(call: Call) -> Any:

@@ -8,16 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-import numpy.typing as npt
-from padfree.runtime import Budget
+from padfree.runtime import Array, Budget
 
 from .. import wire
 from ..errors import DOWN, UNHEALTHY, ApiError, backend_error, busy_error, tokenizer_error
-
-Array = npt.NDArray[Any]
 
 CONNECTIONS = 1 << 62
 """Clients from here on are connections, of which every front-end has its own numbers; those below are API keys."""

@@ -6,8 +6,9 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any
 
-from padfree.runtime.answers import normalize_vectors
-from padfree.runtime.text import EMBED, prompt_advice
+from padfree.runtime.answers import Floats, normalize_vectors
+from padfree.runtime.text import EMBED
+from padfree.runtime.texts import unknown_prompt
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -16,7 +17,7 @@ from ..errors import ApiError, validation_error
 from .body import Body, read_inputs
 from .calls import Call, Calls
 from .texts import Ids
-from .vectors import Floats, floats, shorten
+from .vectors import floats, shorten
 
 FORMATS = ("float", "base64")
 KINDS = ("query", "search_query", "document", "passage", "search_document")
@@ -36,11 +37,10 @@ class OpenAI:
 
     def routes(self) -> list[Route]:
         """Paths and endpoints."""
-        embeddings = self._calls.endpoint(self._embeddings, error_body)
+        embeddings = dict.fromkeys(("/v1/embeddings", "/embeddings"), self._embeddings)
         models = self._calls.with_key(self._models, error_body)
         return [
-            Route("/v1/embeddings", embeddings, methods=["POST"]),
-            Route("/embeddings", embeddings, methods=["POST"]),
+            *self._calls.routes(embeddings, error_body),
             Route("/v1/models", models),
             Route("/v1/models/{name:path}", models),
         ]
@@ -106,4 +106,5 @@ def prompt_text(calls: Calls, body: Body) -> str:
     try:
         return served_model.prompt(name)
     except KeyError as error:
-        raise validation_error(f"'prompt_name' is {name!r}: {prompt_advice(served_model.prompts)}") from error
+        assert name is not None  # the default is one of them
+        raise validation_error(f"'prompt_name': {unknown_prompt(name, served_model.prompts)}") from error

@@ -10,6 +10,7 @@ from typing import Any
 from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, TAG, ServedModel
 
 from ..options import ServeOptions
+from .openai import FORMATS, KINDS
 from .schemas import (
     BOOLEAN,
     ERROR,
@@ -116,7 +117,7 @@ def _openai(texts: Schema, prompts: Mapping[str, Schema]) -> Operation:
         {
             "input": texts,
             "model": {**STRING, "description": "is not looked at: the server has one model"},
-            "encoding_format": choice("float", "base64"),
+            "encoding_format": choice(*FORMATS),
             "dimensions": count(),
             **prompts,
         },
@@ -199,5 +200,4 @@ def _tag(options: ServeOptions, truncate: Mapping[str, Schema]) -> Operation:
 def _prompts(served_model: ServedModel) -> dict[str, Schema]:
     if not served_model.prompts:
         return {}
-    kinds = choice("query", "search_query", "document", "passage", "search_document")
-    return {"prompt_name": choice(*served_model.prompts), "input_type": kinds}
+    return {"prompt_name": choice(*served_model.prompts), "input_type": choice(*KINDS)}

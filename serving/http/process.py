@@ -18,7 +18,6 @@ import uvicorn
 from padfree.contract.child_signals import let_through
 from padfree.runtime import Budget
 from padfree.runtime.text import ServedModel
-from padfree.runtime.texts import parse_tokenizer
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
@@ -101,7 +100,7 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
     os.environ["RAYON_NUM_THREADS"] = str(front_end.threads)
     served_model = front_end.served_model
     try:
-        whole_tokenizer = parse_tokenizer(served_model.tokenizer_json, served_model.tokenizer)
+        whole_tokenizer = served_model.tokenizer_file.tokenizer()
     except Exception as error:  # nobody reads this process's own output
         channel.sendall(wire.pack(wire.LOG, 0, f"front-end {front_end.at} cannot start: {error!r}".encode()))
         raise SystemExit(CANNOT_START) from error

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import numpy as np
-from padfree.runtime.answers import sigmoid
+from padfree.runtime.answers import Floats, sigmoid
 from padfree.runtime.text import RERANK, add_prompt
 
 from .calls import Call, Calls
-from .vectors import Floats, floats
+from .vectors import floats
 
 
 async def rank(

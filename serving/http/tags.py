@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Any
 
 import orjson
-from padfree.runtime.answers import TaggedSpan, join, words_of
+from padfree.runtime.answers import Floats, TaggedSpan, join, words_of
 from padfree.runtime.text import TAG
 from starlette.routing import Route
 
@@ -19,7 +19,7 @@ from .body import Body, read_texts
 from .calls import Call, Calls
 from .tei import error_body, truncates
 from .texts import Texts, in_parts
-from .vectors import Floats, floats
+from .vectors import floats
 
 STRATEGIES = ("simple", "none")
 """Values of Hugging Face's `aggregation_strategy`: words that belong together are joined, or every word is separate."""
@@ -43,7 +43,7 @@ class Tags:
         works = {"/tag": self._tag}
         if self._calls.served_model.task == TAG:
             works["/"] = self._token_classification
-        return [Route(path, self._calls.endpoint(work, error_body), methods=["POST"]) for path, work in works.items()]
+        return self._calls.routes(works, error_body)
 
     async def _tag(self, call: Call) -> Any:
         return await self._answer(call, every_word=call.body.truth("words", False), to_json=asdict)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 from padfree.contract.texts import REGRESSION
-from padfree.runtime.answers import class_scores, label_name, normalize_vectors
+from padfree.runtime.answers import Floats, class_scores, label_name, normalize_vectors
 from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, add_prompt
 from starlette.routing import Route
 from tokenizers import Tokenizer
@@ -20,7 +20,7 @@ from .calls import Call, Calls
 from .openai import read_texts_or_ids
 from .ranks import rank
 from .texts import Texts, in_parts
-from .vectors import Floats, floats, shorten
+from .vectors import floats, shorten
 
 
 def error_body(error: ApiError) -> Any:
@@ -54,7 +54,7 @@ class Tei:
         tasks = {EMBED: self._embed, SPARSE: self._embed_sparse, RERANK: self._rerank, CLASSIFY: self._predict}
         if self._calls.served_model.task in tasks:
             works["/"] = tasks[self._calls.served_model.task]
-        return [Route(path, self._calls.endpoint(work, error_body), methods=["POST"]) for path, work in works.items()]
+        return self._calls.routes(works, error_body)
 
     async def _rows(self, call: Call, task: str) -> Floats:
         texts, ids, prompt = read_texts_or_ids(self._calls, call, "inputs", task)

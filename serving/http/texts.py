@@ -10,11 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import numpy.typing as npt
-from padfree.runtime import Budget, cut
+from padfree.runtime import Array, Budget, cut
 from padfree.runtime.batching.pace import room
 from padfree.runtime.batching.queue import LARGE
 from padfree.runtime.text import EncodedTexts, ServedModel, Text, TextError, as_columns, count_characters
@@ -26,7 +25,6 @@ from .link import Link
 if TYPE_CHECKING:
     from tokenizers import Encoding
 
-Array = npt.NDArray[Any]
 Ids = list[int]
 T = TypeVar("T")
 Aside = Callable[[Callable[[], bytes]], Awaitable[bytes]]

@@ -3,18 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 from padfree.contract.metadata import InputInfo
-from padfree.runtime import SessionError, read_values
+from padfree.runtime import Array, SessionError, read_values
 from padfree.runtime.text import TextInputs
 
 from ..errors import validation_error
 from .body import Body
-
-Array = npt.NDArray[Any]
 
 
 def values_of_texts(body: Body, inputs: TextInputs, texts: int) -> dict[str, Array]:

@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
+from padfree.runtime import Array
+from padfree.runtime.answers import Floats
 
 from ..errors import backend_error, validation_error
 
-Floats = npt.NDArray[np.float32]
 
-
-def floats(values: npt.NDArray[Any]) -> Floats:
+def floats(values: Array) -> Floats:
     """The rows as float32; an ApiError where they hold what is no number."""
     numbers = np.ascontiguousarray(values, np.float32)
     if not np.isfinite(numbers).all():

@@ -248,7 +248,10 @@ def test_kinds_of_values_are_named(embedder: Server) -> None:
             f"'texts' is {kind}, allowed: "
         )
     unknown = post(embedder, "/embed", inputs="a", prompt_name="answer")[1]
-    assert unknown["error"] == "'prompt_name' is 'answer': the model's prompts are query, document; choose one of them"
+    assert (
+        unknown["error"]
+        == "'prompt_name': prompt 'answer': the model's prompts are query, document; choose one of them"
+    )
 
 
 def test_health_asks_the_model_once_a_second(embedder: Server) -> None:

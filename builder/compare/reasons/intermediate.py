@@ -6,21 +6,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from onnx import NodeProto
 from padfree.onnx_tools.analysis import BATCH, SLOTS
-from padfree.runtime import Metadata, packed_feeds
+from padfree.runtime import Array, Metadata, packed_feeds
 from padfree.runtime.request import read_request
 
 from ...errors import BuildError
 from ..batches import ComparedBatch
 from ..insides import Inside, open_marked
 from ..original import Original
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from tokenizers import Regex, normalizers, pre_tokenizers
 
 from .components import (
     ALL,
@@ -20,9 +22,6 @@ from .components import (
     bpe,
     enclose,
 )
-
-if TYPE_CHECKING:
-    from tokenizers import normalizers
 
 _ENDS = ("cls_token", "sep_token")
 _WORDS = {"continuing_subword_prefix": "", "end_of_word_suffix": ""}
@@ -46,8 +45,6 @@ def _plain(
     prefix: bool = False,
     digits: bool = False,
 ) -> Components:
-    from tokenizers import pre_tokenizers
-
     cutter: Any = pre_tokenizers.ByteLevel(add_prefix_space=settings.truth("add_prefix_space", prefix))
     if digits:
         cutter = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), cutter])
@@ -71,20 +68,14 @@ def _blenderbot(settings: Settings, tokenizer_json: TokenizerJson) -> Components
 
 
 def _gpt_neox(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    from tokenizers import normalizers
-
     return _plain(settings, tokenizer_json, NO_FRAME, normalizers.NFC())
 
 
 def _cohere(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    from tokenizers import normalizers
-
     return _plain(settings, tokenizer_json, None, normalizers.NFC(), digits=True)
 
 
 def _qwen(settings: Settings, tokenizer_json: TokenizerJson, pattern: str) -> Components:
-    from tokenizers import Regex, normalizers, pre_tokenizers
-
     prefix = settings.truth("add_prefix_space", False)
     steps: list[Any] = [
         pre_tokenizers.Split(Regex(pattern), behavior="isolated", invert=False),
@@ -102,8 +93,6 @@ def _qwen3_5(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
 
 
 def _clip(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    from tokenizers import Regex, normalizers, pre_tokenizers
-
     unknown = settings.token("unk_token")
     model = bpe(tokenizer_json, unk_token=unknown, continuing_subword_prefix="", end_of_word_suffix="</w>")
     steps: list[Any] = [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
@@ -117,8 +106,6 @@ def _clip(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
 
 def _herbert(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     """Its tokens around texts have the ids 0 and 2, whatever the vocabulary says."""
-    from tokenizers import normalizers, pre_tokenizers
-
     model = bpe(tokenizer_json, unk_token=settings.token("unk_token"), end_of_word_suffix="</w>")
     normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
     begin, end = settings.ends()
@@ -128,8 +115,6 @@ def _herbert(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
 
 
 def _openai_gpt(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    from tokenizers import normalizers, pre_tokenizers
-
     unknown = settings.token("unk_token")
     model = bpe(tokenizer_json, unk_token=unknown, continuing_subword_prefix="", end_of_word_suffix="</w>")
     return Components(model, normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer())
@@ -137,8 +122,6 @@ def _openai_gpt(settings: Settings, tokenizer_json: TokenizerJson) -> Components
 
 def _nougat(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     """Its pattern of marks is read as plain text, which hardly any text holds."""
-    from tokenizers import normalizers, pre_tokenizers
-
     begin, end = settings.ends("bos_token", "eos_token")
     steps: list[Any] = [
         pre_tokenizers.Split("SPL1T-TH1S-Pl3A5E", behavior="removed", invert=False),

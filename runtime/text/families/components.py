@@ -7,10 +7,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 WORD_PIECE, BPE, UNIGRAM = "WordPiece", "BPE", "Unigram"
 """Kinds of vocabularies."""
@@ -122,8 +121,6 @@ class TokenizerJson:
 
     def charsmap(self) -> list[normalizers.Normalizer]:
         """The table of characters that tokenizers of SentencePiece have; nothing where there is none."""
-        from tokenizers import Tokenizer, models
-
         outer = self.content.get("normalizer") or {}
         precompiled = next(
             (step for step in outer.get("normalizers", [outer]) if step.get("type") == "Precompiled"), None
@@ -152,8 +149,6 @@ class Frame:
 
     def processor(self, tokenizer: Tokenizer) -> processors.PostProcessor:
         """The frame, with ids of a tokenizer."""
-        from tokenizers import processors
-
         texts = (FIRST, SECOND)
         names = dict.fromkeys(_content(item) for item in (*self.single, *self.pair) if _content(item) not in texts)
         unknown = None if self.unknown is None else tokenizer.token_to_id(self.unknown)

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from tokenizers import Regex, normalizers, pre_tokenizers
+
 from .components import BPE, FIRST, NAMELESS, SECOND, SPACE, Components, Family, Frame, Settings, TokenizerJson, bpe
 from .languages import OF_NLLB
 
 
 def _llama(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    from tokenizers import pre_tokenizers
-
     prefixed = "always" if settings.truth("legacy", False) else "first"
     scheme = prefixed if settings.truth("add_prefix_space", True) else "never"
     words = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme=scheme, split=False)
@@ -19,16 +19,12 @@ def _llama(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
 
 
 def _gemma(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    from tokenizers import normalizers, pre_tokenizers
-
     model = bpe(tokenizer_json, fuse_unk=True, byte_fallback=True, unk_token=settings.token("unk_token"))
     cutter = pre_tokenizers.Split(" ", behavior="merged_with_previous", invert=False)
     return Components(model, normalizers.Replace(" ", SPACE), cutter)
 
 
 def _siglip2(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    from tokenizers import normalizers
-
     components = _gemma(settings, tokenizer_json)
     steps: list[Any] = [normalizers.Lowercase(), components.normalizer]
     return Components(components.model, normalizers.Sequence(steps), components.pre_tokenizer)
@@ -36,8 +32,6 @@ def _siglip2(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
 
 def _words_of(settings: Settings, tokenizer_json: TokenizerJson, frame: Frame | None = None) -> Components:
     """Whole words, after the table of characters, where there is one."""
-    from tokenizers import Regex, normalizers, pre_tokenizers
-
     model = bpe(tokenizer_json, fuse_unk=True, unk_token=settings.token("unk_token"))
     table: list[Any] = tokenizer_json.charsmap()
     normalizer = normalizers.Sequence([*table, normalizers.Replace(Regex(" {2,}"), " ")]) if table else None
@@ -56,8 +50,6 @@ def _reformer(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
 
 
 def _tips(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    from tokenizers import normalizers, pre_tokenizers
-
     steps: list[Any] = [normalizers.Lowercase()] if settings.truth("do_lower_case", True) else []
     cutters: list[Any] = [
         pre_tokenizers.WhitespaceSplit(),

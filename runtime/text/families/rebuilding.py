@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from tokenizers import Tokenizer
 
 from . import byte_level, merges, weights, word_pieces
 from .components import Family, Frame, Settings, TokenizerJson
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 FAMILIES: Mapping[str, Family] = {
     **word_pieces.FAMILIES,
@@ -31,8 +30,6 @@ def rebuild(family: Family, settings: Settings, tokenizer_json: TokenizerJson) -
         settings: the folder's.
         tokenizer_json: its tokenizer.json.
     """
-    from tokenizers import Tokenizer
-
     components = family.build(settings, tokenizer_json)
     content: dict[str, Any] = {
         **tokenizer_json.content,

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from tokenizers import Regex, normalizers, pre_tokenizers
 
 from .components import (
     FIRST,
@@ -23,36 +25,25 @@ from .components import (
 from .languages import OF_MBART, OF_MBART50
 from .word_pieces import bert_frame
 
-if TYPE_CHECKING:
-    from tokenizers import normalizers, pre_tokenizers
-
 _ENDS = ("cls_token", "sep_token")
 _SPACES = r"\s{2,}|[\n\r\t]"
 _MADE_UP = tuple(f"<madeupword{number}>" for number in range(7))
 
 
 def _words(settings: Settings, *, always: bool = False, otherwise: str = "never") -> pre_tokenizers.PreTokenizer:
-    from tokenizers import pre_tokenizers
-
     scheme = "always" if always or settings.truth("add_prefix_space", True) else otherwise
     return pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme=scheme)
 
 
 def _between_spaces(words: pre_tokenizers.PreTokenizer) -> pre_tokenizers.PreTokenizer:
-    from tokenizers import pre_tokenizers
-
     return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), words])
 
 
 def _replace(pattern: str, by: str = " ") -> normalizers.Normalizer:
-    from tokenizers import Regex, normalizers
-
     return normalizers.Replace(Regex(pattern), by)
 
 
 def _sequence(*steps: Any) -> normalizers.Normalizer:
-    from tokenizers import normalizers
-
     return normalizers.Sequence(list(steps))
 
 
@@ -92,8 +83,6 @@ def _camembert(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
 def _quotes(
     settings: Settings, tokenizer_json: TokenizerJson, *, keeps_accents: bool, lower: bool, spaces: bool = False
 ) -> Any:
-    from tokenizers import normalizers
-
     steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     steps += [_replace(" {2,}")] if spaces else []
     steps += [] if keeps_accents else [normalizers.NFKD(), normalizers.StripAccents()]
@@ -122,8 +111,6 @@ def _xlnet(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
 
 
 def _deberta_v2(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    from tokenizers import normalizers, pre_tokenizers
-
     steps: list[Any] = [normalizers.Lowercase()] if settings.truth("do_lower_case", False) else []
     steps += [_replace(_SPACES), normalizers.NFC(), normalizers.Strip(left=False, right=True)]
     cutters: list[Any] = [pre_tokenizers.Punctuation("isolated")] if settings.truth("split_by_punct", False) else []
@@ -137,15 +124,11 @@ def _deberta_v2(settings: Settings, tokenizer_json: TokenizerJson) -> Components
 
 
 def _barthez(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    from tokenizers import normalizers
-
     steps = [_replace(_SPACES), normalizers.NFC(), normalizers.Strip(left=False, right=True)]
     return Components(unigram(tokenizer_json, 3), _sequence(*steps), _words(settings))
 
 
 def _big_bird(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    from tokenizers import normalizers
-
     steps = [normalizers.Strip(left=False, right=False), _replace(" {2,}", SPACE)]
     model = unigram(tokenizer_json, _position(settings, tokenizer_json, 100, of_weight=0))
     return Components(model, _sequence(*steps), _words(settings), bert_frame(settings))

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tokenizers import normalizers, pre_tokenizers
+
 from .components import FIRST, SECOND, WORD_PIECE, Components, Family, Frame, Settings, TokenizerJson, enclose
 
 _ENDS = ("cls_token", "sep_token")
 
 
 def _components(settings: Settings, tokenizer_json: TokenizerJson, frame: Frame, *, clean: bool = True) -> Components:
-    from tokenizers import normalizers, pre_tokenizers
-
     model = {
         "type": WORD_PIECE, "unk_token": settings.token("unk_token"), "continuing_subword_prefix": "##",
         "max_input_chars_per_word": 100, "vocab": tokenizer_json.model["vocab"],

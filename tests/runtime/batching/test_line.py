@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from padfree.runtime.batching import Budget, CheapestCut, CostTable, Decision, FirstCome, Waiting
-from padfree.runtime.batching.line import SPARE_ENTRIES, IndexedLine, ListedLine
+from padfree.runtime.batching.line import SPARE_ENTRIES, IndexedLine
 from padfree.runtime.batching.policy import LinePolicy
 from padfree.runtime.batching.queue import RequestQueue
 
@@ -58,11 +58,13 @@ def test_a_kept_line_answers_as_a_list_does(seed: int, at: int) -> None:
             assert line.remove(gone)
             assert not line.remove(gone)
             del there[gone]
-        listed = ListedLine(list(there.values()), policy.orders)
-        assert (line.requests, line.sequences, line.tokens) == (len(there), listed.sequences, listed.tokens)
+        sums = (sum(one.sequences for one in there.values()), sum(one.length for one in there.values()))
+        assert (line.requests, line.sequences, line.tokens) == (len(there), *sums)
         names = list(there)
-        for order in (None, *policy.orders):
-            assert [entry for entry, _ in line.in_order(order)] == [names[index] for index, _ in listed.in_order(order)]
+        assert [entry for entry, _ in line.in_order(None)] == names
+        for order, key in policy.orders.items():
+            assert [entry for entry, _ in line.in_order(order)] == sorted(names, key=lambda name: key(there[name]))
+            assert line.least(order) == min(map(key, there.values()), default=math.inf)
         if not there:
             continue
         wanted = policy.decide(list(there.values()), now_s)
