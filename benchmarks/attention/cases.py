@@ -67,7 +67,10 @@ class PositionTerms:
 
 @dataclass(frozen=True)
 class Case:
-    """Sequences for one attention layer: H heads of size D, fp16, and the kernel that is measured as ours."""
+    """Sequences for one attention layer: H heads of size D, fp16, and the kernel that is measured as ours.
+
+    kv_heads: those of K and V; None: H.
+    """
 
     name: str
     heads: int
@@ -76,6 +79,7 @@ class Case:
     targets: tuple[Target, ...]
     kernel: str = "auto"
     positions: PositionTerms = PositionTerms()
+    kv_heads: int | None = None
 
     @property
     def tokens(self) -> int:
@@ -100,7 +104,8 @@ class Case:
     @property
     def bytes_moved(self) -> int:
         """Q, K and V read once and the output written once."""
-        return 4 * self.tokens * self.heads * self.head_size * BYTES_PER_ELEMENT
+        heads = 2 * (self.heads + (self.kv_heads or self.heads))
+        return self.tokens * heads * self.head_size * BYTES_PER_ELEMENT
 
 
 def uniform(batch: int, low: int, high: int, seed: int) -> tuple[int, ...]:

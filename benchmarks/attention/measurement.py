@@ -58,7 +58,8 @@ def make_problem(case: Case, *, warm: bool) -> Problem:
     cache_bytes = torch.cuda.get_device_properties(0).L2_cache_size
     sets = 1 if warm else min(MAX_SETS, max(2, -(-CACHE_MULTIPLE * cache_bytes // case.bytes_moved)))
     generator = torch.Generator(device=DEVICE).manual_seed(0)
-    shape = (case.tokens, 3, case.heads, case.head_size)
+    heads = (3, case.heads) if case.kv_heads is None else (case.heads + 2 * case.kv_heads,)
+    shape = (case.tokens, *heads, case.head_size)
     inputs = tuple(
         torch.randn(shape, generator=generator, device=DEVICE, dtype=torch.float16) for _ in range(int(sets))
     )
@@ -69,6 +70,7 @@ def make_problem(case: Case, *, warm: bool) -> Problem:
 def plain_attention(problem: Problem, dtype: torch.dtype) -> torch.Tensor:
     """softmax(Q K^T * scale) V of the first input set [T, E] in the given type, by sequence and by head."""
     q, k, v = problem.operands(0)
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     output = torch.empty(q.shape, dtype=dtype, device=q.device)
     positions = problem.positions
     start = 0
@@ -181,6 +183,7 @@ def run_case(case: Case, peers: Mapping[str, Prepare], left_out: Mapping[str, st
     record = {
         "case": case.name,
         "heads": case.heads,
+        "kv_heads": case.kv_heads or case.heads,
         "head_size": case.head_size,
         "batch": len(case.lengths),
         "tokens": case.tokens,

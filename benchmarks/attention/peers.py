@@ -25,7 +25,10 @@ def ours(problem: Problem) -> Launch:
     case = problem.case
     width = case.heads * case.head_size
     outputs = [torch.empty(case.tokens, width, dtype=torch.float16, device=DEVICE) for _ in problem.inputs]
-    tasks = make_tasks(problem.cu_seqlens, case.tokens, case.heads)  # made once for all layers of a network
+    is_causal = case.positions.window[1] == 0
+    tasks = make_tasks(
+        problem.cu_seqlens, case.tokens, case.heads, causal=is_causal
+    )  # once for all layers of a network
     positions = problem.positions
 
     def run(index: int) -> torch.Tensor:

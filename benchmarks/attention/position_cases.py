@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .cases import Case, PositionTerms, Target, uniform
+from .cases import Case, PositionTerms, Target, times_fa2, uniform
 
 PLAIN = "padfree, plain"
 """PadfreeAttention on the same sequences without windows and biases, through the same launcher."""
@@ -64,4 +64,17 @@ def position_cases() -> tuple[Case, ...]:
         )
         for name, lengths, reach in (("102 to 512", ragged, 50), ("26 to 128", short, 11))
     ]
-    return (*windows, *disentangled, *biased, *wider)
+    decoders = [
+        Case(
+            f"causal, H {heads} over {kv_heads}, D {size}, B {len(lengths)}, {name}",
+            heads,
+            size,
+            lengths,
+            (times_fa2(1.5),),
+            positions=PositionTerms((-1, 0)),
+            kv_heads=kv_heads,
+        )
+        for heads, kv_heads, size in ((16, 8, 128), (3, 1, 256))
+        for name, lengths in (("length 2048", (2048,) * 8), ("lengths 102 to 512", ragged))
+    ]
+    return (*windows, *disentangled, *biased, *wider, *decoders)

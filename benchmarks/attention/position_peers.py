@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import replace
+from inspect import signature
 from unittest import mock
 
 import torch
@@ -22,15 +23,23 @@ def plain(problem: Problem) -> Launch:
 
 
 def fa2_window(problem: Problem) -> Launch:
-    """PyTorch's varlen attention with a window."""
+    """PyTorch's varlen attention with a window. Older ones take fewer heads of K and V without being told."""
     from torch.nn.attention.varlen import varlen_attn
 
     case, offsets = problem.case, problem.cu_seqlens
+    shares_keys = case.kv_heads is not None and "enable_gqa" in signature(varlen_attn).parameters
+    options = {"enable_gqa": True} if shares_keys else {}
     if case.positions.bias != "none":
         raise UnsupportedError("it knows no biases")
     return Launch(
         lambda index: varlen_attn(
-            *problem.operands(index), offsets, offsets, case.longest, case.longest, window_size=case.positions.window
+            *problem.operands(index),
+            offsets,
+            offsets,
+            case.longest,
+            case.longest,
+            window_size=case.positions.window,
+            **options,
         )
     )
 
@@ -65,7 +74,10 @@ def flex(problem: Problem) -> Launch:
 
     def run(index: int) -> torch.Tensor:
         q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in problem.operands(index))
-        return compiled(q, k, v, score_mod=bias_score, block_mask=mask, scale=problem.scale, kernel_options=options)
+        return compiled(
+            q, k, v, score_mod=bias_score, block_mask=mask, scale=problem.scale, kernel_options=options,
+            enable_gqa=case.kv_heads is not None,
+        )  # fmt: skip
 
     return Launch(run, lambda output: output[0].transpose(0, 1).flatten(1))
 

@@ -23,7 +23,10 @@ class UnsupportedError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """A case on the GPU: input sets qkv [T, 3, H, D] fp16 and cu_seqlens int32 [B+1]."""
+    """A case on the GPU: input sets qkv fp16 and cu_seqlens int32 [B+1].
+
+    An input set is [T, 3, H, D], or [T, H + 2G, D] where K and V have G heads.
+    """
 
     case: Case
     inputs: tuple[torch.Tensor, ...]
@@ -60,8 +63,11 @@ class Problem:
         return Positions(indices.window)
 
     def operands(self, index: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Views of Q, K and V [T, H, D] in one input set."""
-        q, k, v = self.inputs[index].unbind(1)
+        """Views of Q, K and V [T, H, D] in one input set; K and V may have fewer heads."""
+        if self.case.kv_heads is None:
+            q, k, v = self.inputs[index].unbind(1)
+        else:
+            q, k, v = self.inputs[index].split([self.case.heads, self.case.kv_heads, self.case.kv_heads], 1)
         return q, k, v
 
 

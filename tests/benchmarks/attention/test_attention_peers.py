@@ -134,7 +134,7 @@ def test_one_case_end_to_end(problem: Problem, monkeypatch: pytest.MonkeyPatch) 
         raise ModuleNotFoundError("No module named 'flashinfer'")
 
     monkeypatch.setattr(attention_peers, "attention", kernel)
-    monkeypatch.setattr(attention_peers, "make_tasks", lambda *_: None)
+    monkeypatch.setattr(attention_peers, "make_tasks", lambda *_, **__: None)
     monkeypatch.setattr(attention, "capture", lambda work: work)
     monkeypatch.setattr(attention, "mean_ms", lambda work, runs: (work(), 0.5 + 0.001 * runs)[1])
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
@@ -166,7 +166,7 @@ def test_one_case_end_to_end(problem: Problem, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_wrong_result_of_ours_fails_the_case(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_peers, "attention", lambda *arguments, **_: arguments[2].zero_())
-    monkeypatch.setattr(attention_peers, "make_tasks", lambda *_: None)
+    monkeypatch.setattr(attention_peers, "make_tasks", lambda *_, **__: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(L2_cache_size=1))
     record = attention.run_case(problem.case, {}, {}, warm=True, say=lambda _: None)

@@ -41,6 +41,20 @@ def test_every_kind_of_case_is_there_once() -> None:
     assert {case.positions.bias for case in position_cases()} == {"none", "slope", "distance", "disentangled"}
 
 
+@pytest.mark.parametrize("places", EVERY[:2], ids=str)
+def test_flex_attention_gives_the_truth_of_heads_that_share_keys(
+    places: PositionTerms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    case = Case("small", 4, 16, LENGTHS, (), positions=places, kv_heads=2)
+    inputs = (torch.randn(case.tokens, 8, 16, generator=torch.Generator().manual_seed(0)).half(),)
+    result = Problem(case, inputs, torch.tensor([0, *LENGTHS]).cumsum(0).to(torch.int32))
+    launch = position_peers.flex(result)
+    truth = measurement.plain_attention(result, torch.float64)
+    assert case.bytes_moved == case.tokens * 12 * 16 * 2
+    assert measurement.max_error(launch.pack(launch.run(0)), truth) < 3e-3
+
+
 @pytest.mark.parametrize("places", EVERY[:4], ids=str)
 def test_flex_attention_gives_the_truth(places: PositionTerms, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
