@@ -122,10 +122,11 @@ endfunction()
 # it has not built them before, and no core is left with a long file at the end.
 function(padfree_longest_first variable)
   set(sorted "")
-  foreach(pattern "/linear/sm90/e4m3/(chunks|in_place)_"
-                  "/linear/(sm90/half/(pairs|(any_)?chunks|heads|in_place)_|mma/(half|e4m3))" "/linear/sm90/e4m3/rare_"
-                  "/attention/sm90/(short|ring)_" "/linear/sm90/(e4m3/|resident/e4m3)" "/linear/sm90/half/"
-                  "/attention/(mma|sm90/(wide|prefix))_|/(embedding|index|layer_norm)/" "/linear/(sm90/resident|mma)/" "")
+  foreach(pattern "/attention/sm90/short_" "/linear/(sm90/half/(pairs|chunks|in_place)|mma/(half|e4m3))_"
+                  "/attention/sm90/ring_" "/linear/sm90/e4m3/(pairs|in_place)_"
+                  "/linear/sm90/(half/any_chunks|resident/e4m3)_"
+                  "/(linear/sm90/half/rare|attention/sm90/(wide|prefix))_" "/linear/sm90/e4m3/"
+                  "/(linear/sm90/(half|resident)|attention/mma)" "/(embedding|index|layer_norm)/" "/linear/mma/" "")
     set(matches "${${variable}}")
     list(FILTER matches INCLUDE REGEX "(${pattern}).*\\.cu$")
     list(APPEND sorted ${matches})

@@ -66,8 +66,7 @@ bool hasResidualAndMoments(const LinearParams& p, bool shares_tile) {
 // The kind for GEMMs in e4m3 to which nothing is added, with one type of results.
 EpilogueKind epilogueKindOfE4m3(const LinearParams& p) {
   if (!p.y_e4m3) return p.activation == Activation::kNone ? EpilogueKind::kChunks : EpilogueKind::kActivated;
-  const bool is_gelu = p.activation == Activation::kGelu || p.activation == Activation::kGeluTanh;
-  return p.x_moments && is_gelu ? EpilogueKind::kChunks : EpilogueKind::kAnyChunks;
+  return p.x_moments && p.activation == Activation::kGelu ? EpilogueKind::kChunks : EpilogueKind::kAnyChunks;
 }
 
 // Whether blocks may share the tiles of a GEMM.

@@ -223,7 +223,7 @@ KINDS = {
 }
 """All kinds of epilogues, by what they do."""
 LAYER = ["qkv", "up", "down"]
-OTHER_KERNELS = ["first out", "last down", "gate", "silu gate", "up with tanh"]
+OTHER_KERNELS = ["first out", "last down", "gate", "silu gate"]
 """Kinds of epilogues that have kernels of their own."""
 
 

@@ -43,8 +43,8 @@ def result_lines(cmake: CMake, folder: Path, files: list[str], *functions: str, 
 
 def test_files_of_many_kernels_come_first_and_the_hosts_last(cmake: CMake, tmp_path: Path) -> None:
     assert result_lines(cmake, tmp_path, FILES, "padfree_longest_first") == [
-        "plugins/linear/sm90/half/chunks_fp16.cu",
         "plugins/attention/sm90/short_fp16.cu",
+        "plugins/linear/sm90/half/chunks_fp16.cu",
         "plugins/attention/mma_fp16.cu",
         "plugins/layer_norm/kernel.cu",
         "plugins/linear/sm90/launch.cu",

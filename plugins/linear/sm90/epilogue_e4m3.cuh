@@ -51,7 +51,6 @@ struct AnyBothInPlace : AnyInPlace<Activating, kMayShare> {
 template <bool kMayShare, typename Run>
 auto withE4m3Epilogue(EpilogueKindTag<EpilogueKind::kChunks>, const Work& work, Run run) {
   if (work.activation == Activation::kGelu) return run(TypeTag<InBytes<Activation::kGelu>>());
-  if (work.activation == Activation::kGeluTanh) return run(TypeTag<InBytes<Activation::kGeluTanh>>());
   return work.normed == Normed::kInput ? run(TypeTag<InChunks<Activation::kNone, true, false>>())
                                        : run(TypeTag<AnyInChunks<Activation::kNone, kMayShare>>());
 }
