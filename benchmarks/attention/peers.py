@@ -26,9 +26,8 @@ def ours(problem: Problem) -> Launch:
     width = case.heads * case.head_size
     outputs = [torch.empty(case.tokens, width, dtype=torch.float16, device=DEVICE) for _ in problem.inputs]
     is_causal = case.positions.window[1] == 0
-    tasks = make_tasks(
-        problem.cu_seqlens, case.tokens, case.heads, causal=is_causal
-    )  # once for all layers of a network
+    # Made once for all layers of a network.
+    tasks = make_tasks(problem.cu_seqlens, case.tokens, case.heads, causal=is_causal)
     positions = problem.positions
 
     def run(index: int) -> torch.Tensor:
