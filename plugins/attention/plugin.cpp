@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
-#include <stdexcept>
 
 #include "attention/launch.h"
 #include "attention/prefix.h"
@@ -46,16 +45,15 @@ class Attention final : public Operator {
  public:
   Attention(const OperatorSchema& schema, const Attributes& attributes) : Operator(schema, attributes) {
     if (num_heads_ % num_kv_heads_ != 0) {
-      throw std::invalid_argument(text("num_kv_heads is ", num_kv_heads_,
-                                       "; allowed: divisors of num_heads = ", num_heads_, kAttributeNextStep));
+      throwInvalid("num_kv_heads is ", num_kv_heads_, "; allowed: divisors of num_heads = ", num_heads_,
+                   kAttributeNextStep);
     }
     if (attributes.choice("qkv_layout") == "H3D" && num_kv_heads_ != num_heads_) {
-      throw std::invalid_argument(text("num_kv_heads is ", num_kv_heads_, " with num_heads ", num_heads_,
-                                       " and qkv_layout \"H3D\"; allowed: equal numbers, or another qkv_layout",
-                                       kAttributeNextStep));
+      throwInvalid("num_kv_heads is ", num_kv_heads_, " with num_heads ", num_heads_,
+                   " and qkv_layout \"H3D\"; allowed: equal numbers, or another qkv_layout", kAttributeNextStep);
     }
     if (!(scale_ > 0.f)) {
-      throw std::invalid_argument(text("scale is ", scale_, "; allowed: above 0", kAttributeNextStep));
+      throwInvalid("scale is ", scale_, "; allowed: above 0", kAttributeNextStep);
     }
     checkDisentangled();
   }
@@ -64,16 +62,15 @@ class Attention final : public Operator {
     const int64_t T = sizes.get("T"), B = sizes.get("B");
     if (T < 0 || B < 0) return;
     if (const int64_t blocks = attentionBlocks(T, B, num_heads_); blocks > kMaxGridX) {
-      throw std::invalid_argument(text("T = ", T, ", B = ", B, " and num_heads = ", num_heads_, " take ", blocks,
-                                       " blocks; allowed: up to ", kMaxGridX, "; use smaller batches"));
+      throwInvalid("T = ", T, ", B = ", B, " and num_heads = ", num_heads_, " take ", blocks,
+                   " blocks; allowed: up to ", kMaxGridX, "; use smaller batches");
     }
     checkPrefix(sizes, B);
     if (tasks_ == kAbsent || sizes.get("L") < 0) return;
     const int64_t entries = taskListEntries(T, B, num_heads_);
     if (sizes.get("L") != entries) {
-      throw std::invalid_argument(text("input tasks has ", sizes.get("L"), " entries; allowed: ", entries,
-                                       " for T = ", T, ", B = ", B, " and num_heads = ", num_heads_,
-                                       "; take it from a PadfreeSchedule with this num_heads"));
+      throwInvalid("input tasks has ", sizes.get("L"), " entries; allowed: ", entries, " for T = ", T, ", B = ", B,
+                   " and num_heads = ", num_heads_, "; take it from a PadfreeSchedule with this num_heads");
     }
   }
 
@@ -117,12 +114,12 @@ class Attention final : public Operator {
   void checkDisentangled() const {
     if (bias_kind_ != AttentionBias::kDisentangled) return;
     if (num_kv_heads_ != num_heads_) {
-      throw std::invalid_argument(text("num_kv_heads is ", num_kv_heads_, " with num_heads ", num_heads_,
-                                       " and bias \"disentangled\"; allowed: equal numbers", kAttributeNextStep));
+      throwInvalid("num_kv_heads is ", num_kv_heads_, " with num_heads ", num_heads_,
+                   " and bias \"disentangled\"; allowed: equal numbers", kAttributeNextStep);
     }
     if (head_size_ > kMaxDisentangledHeadSize) {
-      throw std::invalid_argument(text("head_size is ", head_size_, " with bias \"disentangled\"; allowed: up to ",
-                                       kMaxDisentangledHeadSize, kAttributeNextStep));
+      throwInvalid("head_size is ", head_size_, " with bias \"disentangled\"; allowed: up to ",
+                   kMaxDisentangledHeadSize, kAttributeNextStep);
     }
   }
 

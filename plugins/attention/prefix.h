@@ -2,8 +2,6 @@
 // The input `prefix` of operators: a number for every sequence, or a single one where no sequence has a prefix.
 #pragma once
 
-#include <stdexcept>
-
 #include "common/text.h"
 #include "shell/operator.h"
 
@@ -12,8 +10,8 @@ namespace padfree {
 inline void checkPrefix(const Sizes& sizes, int64_t B) {
   const int64_t count = sizes.get("F");
   if (count < 0 || B < 0 || count == 1 || count == B) return;
-  throw std::invalid_argument(text("input prefix has ", count, " numbers; allowed: ", B,
-                                   ", one for every sequence, or 1 where no sequence has a prefix"));
+  throwInvalid("input prefix has ", count, " numbers; allowed: ", B,
+               ", one for every sequence, or 1 where no sequence has a prefix");
 }
 
 // Null where no sequence has one.

@@ -3,6 +3,7 @@
 
 #include <locale>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,12 @@ std::string join(const std::vector<Part>& parts, const char* separator) {
   std::string joined;
   for (const Part& part : parts) joined += text(joined.empty() ? "" : separator, part);
   return joined;
+}
+
+// Throws what callers did wrong: one message of these parts.
+template <class... Parts>
+[[noreturn]] void throwInvalid(const Parts&... parts) {
+  throw std::invalid_argument(text(parts...));
 }
 
 }  // namespace padfree

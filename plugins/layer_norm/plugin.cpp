@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stdexcept>
-
 #include "common/text.h"
 #include "layer_norm/launch.h"
 #include "shell/operator.h"
@@ -18,8 +16,8 @@ class LayerNorm final : public Operator {
     constexpr int64_t kMultiple = 8;
     const int64_t E = sizes.get("E");
     if (pooled_ == kAbsent || E < 0 || E % kMultiple == 0) return;
-    throw std::invalid_argument(text("E is ", E, " with has_pooler 1; allowed: multiples of ", kMultiple,
-                                     "; set has_pooler to 0 and multiply y_first"));
+    throwInvalid("E is ", E, " with has_pooler 1; allowed: multiples of ", kMultiple,
+                 "; set has_pooler to 0 and multiply y_first");
   }
 
   std::vector<int32_t> measure(const ProfiledTensors&) const override {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <stdexcept>
 
 #include "common/text.h"
 #include "linear/measure.h"
@@ -29,7 +28,7 @@ Activation activationOf(const std::string& name) {
 }
 
 void check(cudaError_t status, const char* what) {
-  if (status != cudaSuccess) throw std::invalid_argument(text(what, ": ", reasonOf(status), kNextStep));
+  if (status != cudaSuccess) throwInvalid(what, ": ", reasonOf(status), kNextStep);
 }
 
 enum class OperandType { kHalf, kE4m3, kInt8 };
@@ -49,14 +48,13 @@ std::vector<int32_t> fieldOf(const LinearTable& table) {
 
 LinearTable tableOf(const std::vector<int32_t>& field) {
   if (field.size() % 2 != 0) {
-    throw std::invalid_argument(
-        text("the engine holds ", field.size(), " numbers for its choices; allowed: pairs; build the engine again"));
+    throwInvalid("the engine holds ", field.size(), " numbers for its choices; allowed: pairs; build the engine again");
   }
   LinearTable table;
   for (size_t i = 0; i < field.size(); i += 2) table.push_back({field[i], field[i + 1]});
   if (const LinearRange* const range = findUnknown(table)) {
-    throw std::invalid_argument(text("the engine chooses ", range->choice, " for ", range->tokens,
-                                     " tokens, which this library does not know; build the engine again"));
+    throwInvalid("the engine chooses ", range->choice, " for ", range->tokens,
+                 " tokens, which this library does not know; build the engine again");
   }
   return table;
 }
@@ -73,21 +71,18 @@ class Linear final : public Operator {
     for (const char* letter : {"K", "N"}) {
       const int64_t size = sizes.get(letter);
       if (size < 0 || (size > 0 && size % multiple == 0)) continue;
-      throw std::invalid_argument(
-          text("the weight has ", letter, " = ", size, "; allowed: multiples of ", multiple, kAdvice));
+      throwInvalid("the weight has ", letter, " = ", size, "; allowed: multiples of ", multiple, kAdvice);
     }
     if (constants_.gated && sizes.get("N") % gated_multiple > 0) {
-      throw std::invalid_argument(
-          text("the gated weight has N = ", sizes.get("N"), "; allowed: multiples of ", gated_multiple, kAdvice));
+      throwInvalid("the gated weight has N = ", sizes.get("N"), "; allowed: multiples of ", gated_multiple, kAdvice);
     }
     if (sizes.get("N") >= 0 && constants_.rotary_features > sizes.get("N")) {
-      throw std::invalid_argument(text("rotary_features is ", constants_.rotary_features, " with N = ", sizes.get("N"),
-                                       "; allowed: up to N; rewrite the model again"));
+      throwInvalid("rotary_features is ", constants_.rotary_features, " with N = ", sizes.get("N"),
+                   "; allowed: up to N; rewrite the model again");
     }
     if (head_scale_ != kAbsent && constants_.rotary_features % kNormedHead != 0) {
-      throw std::invalid_argument(text("rotary_features is ", constants_.rotary_features,
-                                       " with norms_heads; allowed: multiples of ", kNormedHead,
-                                       "; rewrite the model again"));
+      throwInvalid("rotary_features is ", constants_.rotary_features, " with norms_heads; allowed: multiples of ",
+                   kNormedHead, "; rewrite the model again");
     }
     if (sizes.get("N") > 0) checkTokens(sizes.get("T"), sizes.get("N"));
     checkGroups(x_moments_, "K", sizes.get("K"), kMaxNormedWidth);
@@ -185,16 +180,15 @@ class Linear final : public Operator {
   static void checkTokens(int64_t T, int64_t N) {
     const int64_t limit = maxLinearTokens(N);
     if (T <= limit) return;
-    throw std::invalid_argument(text("x has T = ", T, "; allowed: up to ", limit, " with N = ", N,
-                                     "; use smaller batches, or build with --linear tensorrt"));
+    throwInvalid("x has T = ", T, "; allowed: up to ", limit, " with N = ", N,
+                 "; use smaller batches, or build with --linear tensorrt");
   }
 
   // Throws unless rows of this width have moments: those of groups of 64 features, up to a width of `limit`.
   static void checkGroups(int moments, const char* letter, int64_t width, int64_t limit) {
     if (moments == kAbsent || width < 0 || (width % kMomentFeatures == 0 && width <= limit)) return;
-    throw std::invalid_argument(text("rows with moments have ", letter, " = ", width, "; allowed: multiples of ",
-                                     kMomentFeatures, " up to ", limit,
-                                     "; rewrite the model again, or with --norms separate"));
+    throwInvalid("rows with moments have ", letter, " = ", width, "; allowed: multiples of ", kMomentFeatures,
+                 " up to ", limit, "; rewrite the model again, or with --norms separate");
   }
 
   const int x_ = input("x"), weight_ = input("weight"), scale_ = input("scale"), bias_ = input("bias"),

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stdexcept>
-
 #include "common/text.h"
 #include "pool/launch.h"
 #include "shell/operator.h"
@@ -25,8 +23,8 @@ class Pool final : public Operator {
   void checkSizes(const Sizes& sizes) const override {
     const int64_t E = sizes.get("E");
     if (gamma_ == kAbsent || E < 0 || (E % kNormedMultiple == 0 && E <= kMaxPooledWidth)) return;
-    throw std::invalid_argument(text("E is ", E, " with has_norm 1; allowed: multiples of ", kNormedMultiple, " up to ",
-                                     kMaxPooledWidth, "; set has_norm to 0 and use PadfreeLayerNorm"));
+    throwInvalid("E is ", E, " with has_norm 1; allowed: multiples of ", kNormedMultiple, " up to ", kMaxPooledWidth,
+                 "; set has_norm to 0 and use PadfreeLayerNorm");
   }
 
   cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const override {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stdexcept>
-
 #include "common/text.h"
 #include "linear/launch.h"
 #include "post_norm/launch.h"
@@ -18,8 +16,8 @@ class PostNorm final : public Operator {
     constexpr int64_t kMaxWidth = kMaxMomentGroups * kMomentFeatures;
     const int64_t N = sizes.get("N");
     if (N < 0 || (N % kMomentFeatures == 0 && N <= kMaxWidth)) return;
-    throw std::invalid_argument(text("N is ", N, "; allowed: multiples of ", kMomentFeatures, " up to ", kMaxWidth,
-                                     "; rewrite the model again, or with --norms separate"));
+    throwInvalid("N is ", N, "; allowed: multiples of ", kMomentFeatures, " up to ", kMaxWidth,
+                 "; rewrite the model again, or with --norms separate");
   }
 
   cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const override {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <limits>
-#include <stdexcept>
 
 #include "common/text.h"
 #include "rotary/launch.h"
@@ -17,9 +16,8 @@ class Rotary final : public Operator {
   void checkSizes(const Sizes& sizes) const override {
     const int64_t width = sizes.get("W"), rotated_columns = int64_t{num_heads_} * head_size_;
     if (width < 0 || rotated_columns <= width) return;
-    throw std::invalid_argument(text("num_heads = ", num_heads_, " and head_size = ", head_size_, " take ",
-                                     rotated_columns, " columns; allowed: up to W = ", width,
-                                     "; rewrite the model again"));
+    throwInvalid("num_heads = ", num_heads_, " and head_size = ", head_size_, " take ", rotated_columns,
+                 " columns; allowed: up to W = ", width, "; rewrite the model again");
   }
 
   cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const override {

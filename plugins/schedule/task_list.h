@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <stdexcept>
 
 #include "attention/task.h"
 #include "common/text.h"
@@ -18,9 +17,8 @@ inline void checkTaskList(const Sizes& sizes, int num_heads) {
   if (T < 0 || B < 0) return;
   const int64_t entries = taskListEntries(T, B, num_heads);
   if (entries > std::numeric_limits<int32_t>::max()) {
-    throw std::invalid_argument(text("the task list may have ", entries, " entries at T = ", T, ", B = ", B,
-                                     " and num_heads = ", num_heads,
-                                     "; allowed: what an int32 can count; use smaller batches"));
+    throwInvalid("the task list may have ", entries, " entries at T = ", T, ", B = ", B, " and num_heads = ", num_heads,
+                 "; allowed: what an int32 can count; use smaller batches");
   }
 }
 

@@ -2,10 +2,8 @@
 #include "shell/fields.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
 #include <cstring>
-#include <stdexcept>
+#include <iomanip>
 
 #include "common/text.h"
 
@@ -42,8 +40,7 @@ std::string allowedValues(const FieldSpec& spec) {
 
 template <class Text>
 [[noreturn]] void refuse(const FieldSpec& spec, const Text& value_text) {
-  throw std::invalid_argument(
-      text("attribute ", spec.name, " is ", value_text, "; allowed: ", allowedValues(spec), kAttributeNextStep));
+  throwInvalid("attribute ", spec.name, " is ", value_text, "; allowed: ", allowedValues(spec), kAttributeNextStep);
 }
 
 std::string allNames(const std::vector<FieldSpec>& specs) {
@@ -95,13 +92,11 @@ Attributes::Attributes(const std::vector<FieldSpec>& specs, const PluginFieldCol
   for (int32_t i = 0; i < fields.nbFields; ++i) {
     const PluginField& field = fields.fields[i];
     const char* name = field.name == nullptr ? "" : field.name;
-    size_t k = 0;
-    while (k < specs.size() && std::strcmp(specs[k].name, name) != 0) ++k;
+    const size_t k = indexOf(name);
     if (k == specs.size()) {
-      throw std::invalid_argument(
-          text("attribute ", name, " is unknown; allowed: ", allNames(specs), kAttributeNextStep));
+      throwInvalid("attribute ", name, " is unknown; allowed: ", allNames(specs), kAttributeNextStep);
     }
-    if (is_given[k]) throw std::invalid_argument(text("attribute ", name, " is given twice; give it once"));
+    if (is_given[k]) throwInvalid("attribute ", name, " is given twice; give it once");
     is_given[k] = true;
     values_[k] = parse(specs[k], field);
   }
@@ -141,8 +136,8 @@ void Attributes::list() {
 
 Attributes::Value Attributes::parse(const FieldSpec& spec, const PluginField& field) {
   if (field.type != spec.type) {
-    throw std::invalid_argument(text("attribute ", spec.name, " has type ", nameOf(field.type),
-                                     "; allowed: ", nameOf(spec.type), kAttributeNextStep));
+    throwInvalid("attribute ", spec.name, " has type ", nameOf(field.type), "; allowed: ", nameOf(spec.type),
+                 kAttributeNextStep);
   }
   if (spec.measured) {
     Value value;
@@ -153,17 +148,16 @@ Attributes::Value Attributes::parse(const FieldSpec& spec, const PluginField& fi
   }
   const bool is_text = spec.type == PluginFieldType::kCHAR;
   if (field.data == nullptr || field.length < 1 || (!is_text && field.length != 1)) {
-    throw std::invalid_argument(text("attribute ", spec.name, " has ", field.data == nullptr ? 0 : field.length,
-                                     " values; allowed: ", is_text ? allowedValues(spec) : "one value",
-                                     kAttributeNextStep));
+    throwInvalid("attribute ", spec.name, " has ", field.data == nullptr ? 0 : field.length,
+                 " values; allowed: ", is_text ? allowedValues(spec) : "one value", kAttributeNextStep);
   }
   Value value;
   if (is_text) {
     const char* data = static_cast<const char*>(field.data);
     value.choice.assign(data, strnlen(data, static_cast<size_t>(field.length)));  // some callers count the final zero
-    bool is_choice = false;
-    for (const std::string& choice : spec.choices) is_choice = is_choice || choice == value.choice;
-    if (!is_choice) refuse(spec, text('"', value.choice, '"'));
+    const auto& choices = spec.choices;
+    if (std::find(choices.begin(), choices.end(), value.choice) == choices.end())
+      refuse(spec, text('"', value.choice, '"'));
   } else if (spec.type == PluginFieldType::kFLOAT32) {
     std::memcpy(&value.real, field.data, sizeof(value.real));  // memcpy: a plan's bytes need not be aligned
     if (!(value.real >= spec.real_minimum && value.real <= spec.real_maximum)) refuse(spec, value.real);
@@ -176,39 +170,16 @@ Attributes::Value Attributes::parse(const FieldSpec& spec, const PluginField& fi
 }
 
 size_t Attributes::indexOf(const char* name) const {
-  for (size_t k = 0; k < specs_.size(); ++k) {
-    if (std::strcmp(specs_[k].name, name) == 0) return k;
-  }
-  throw std::logic_error(text("no attribute ", name));
-}
-
-int Attributes::integer(const char* name) const {
-  return value(name).integer;
-}
-float Attributes::real(const char* name) const {
-  return value(name).real;
-}
-const std::string& Attributes::choice(const char* name) const {
-  return value(name).choice;
-}
-const std::vector<int32_t>& Attributes::measured(const char* name) const {
-  return value(name).measured;
-}
-
-std::string Attributes::describe(const char* name) const {
-  return describe(indexOf(name));
+  size_t k = 0;
+  while (k < specs_.size() && std::strcmp(specs_[k].name, name) != 0) ++k;
+  return k;
 }
 
 std::string Attributes::describe(size_t index) const {
-  const Value& value = values_[index];
-  char number[32];
+  const Value& value = values_.at(index);
   if (specs_[index].type == PluginFieldType::kCHAR) return value.choice;
-  if (specs_[index].type == PluginFieldType::kFLOAT32) {
-    std::snprintf(number, sizeof(number), "%.9g", static_cast<double>(value.real));  // 9 digits tell floats apart
-  } else {
-    std::snprintf(number, sizeof(number), "%d", value.integer);
-  }
-  return number;
+  if (specs_[index].type == PluginFieldType::kINT32) return text(value.integer);
+  return text(std::setprecision(9), value.real);  // 9 digits tell floats apart
 }
 
 std::string Attributes::describe() const {

@@ -52,14 +52,14 @@ class Attributes {
   Attributes& operator=(const Attributes&) = delete;
 
   bool flag(const char* name) const { return integer(name) != 0; }
-  int integer(const char* name) const;
-  float real(const char* name) const;
-  const std::string& choice(const char* name) const;
-  const std::vector<int32_t>& measured(const char* name) const;
+  int integer(const char* name) const { return value(name).integer; }
+  float real(const char* name) const { return value(name).real; }
+  const std::string& choice(const char* name) const { return value(name).choice; }
+  const std::vector<int32_t>& measured(const char* name) const { return value(name).measured; }
 
   const nvinfer1::PluginFieldCollection* serialised() const { return &collection_; }
   // One of them as text: "mean", "1".
-  std::string describe(const char* name) const;
+  std::string describe(const char* name) const { return describe(indexOf(name)); }
   // "mode=mean normalize=1"; exact: equal texts mean equal attributes. Without what was measured.
   std::string describe() const;
 
@@ -72,8 +72,8 @@ class Attributes {
   };
 
   static Value parse(const FieldSpec& spec, const nvinfer1::PluginField& field);
-  size_t indexOf(const char* name) const;
-  const Value& value(const char* name) const { return values_[indexOf(name)]; }
+  size_t indexOf(const char* name) const;  // the number of attributes where there is none with this name
+  const Value& value(const char* name) const { return values_.at(indexOf(name)); }
   std::string describe(size_t index) const;
   void list();  // makes the serialised fields of the values
 

@@ -3,8 +3,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <stdexcept>
-
 #include "common/text.h"
 
 namespace padfree {
@@ -21,14 +19,12 @@ int checkCapability(int minimum, const char* next_step) {
   cudaError_t status = cudaGetDevice(&device);
   if (status == cudaSuccess) status = cudaGetDeviceProperties(&properties, device);
   if (status != cudaSuccess) {
-    throw std::invalid_argument(
-        text("the GPU cannot be asked for its architecture: ", cudaGetErrorString(status), next_step));
+    throwInvalid("the GPU cannot be asked for its architecture: ", cudaGetErrorString(status), next_step);
   }
   const int version = properties.major * 10 + properties.minor;
   if (version >= minimum) return version;
-  throw std::invalid_argument(text("the GPU ", properties.name, " has compute capability ", properties.major, '.',
-                                   properties.minor, "; allowed: ", minimum / 10, '.', minimum % 10, " and newer",
-                                   next_step));
+  throwInvalid("the GPU ", properties.name, " has compute capability ", properties.major, '.', properties.minor,
+               "; allowed: ", minimum / 10, '.', minimum % 10, " and newer", next_step);
 }
 
 }  // namespace padfree

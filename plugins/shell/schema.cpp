@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <map>
 #include <sstream>
-#include <stdexcept>
 
 #include "common/text.h"
 
@@ -58,11 +57,10 @@ bool Condition::holds(const Attributes& attributes) const {
 void OperatorSchema::check(const Attributes& attributes) const {
   for (const auto& [first, second] : requirements) {
     if (!first.holds(attributes) || second.holds(attributes)) continue;
-    throw std::invalid_argument(text(first.attribute, " is ", attributes.describe(first.attribute), " with ",
-                                     second.attribute, ' ', attributes.describe(second.attribute),
-                                     "; allowed: ", second.attribute, ' ',
-                                     second.values.empty() ? "above 0" : join(second.values, ", "),
-                                     "; change one of them, or rewrite the model with 'padfree optimize'"));
+    throwInvalid(first.attribute, " is ", attributes.describe(first.attribute), " with ", second.attribute, ' ',
+                 attributes.describe(second.attribute), "; allowed: ", second.attribute, ' ',
+                 second.values.empty() ? "above 0" : join(second.values, ", "),
+                 "; change one of them, or rewrite the model with 'padfree optimize'");
   }
 }
 

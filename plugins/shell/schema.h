@@ -11,7 +11,7 @@
 
 namespace padfree {
 
-enum class TensorKind {
+enum class TensorKind {  // signature.cpp has a table in this order
   kInt32,
   kFloat,       // fp32, whatever the activations are
   kActivation,  // fp32, fp16 or bf16: the same type for all of a node's tensors of this kind

@@ -56,8 +56,8 @@ std::string describe(const nvinfer1::Dims& dims) {
 
 void Sizes::bind(const char* tensor, const ShapeSpec& spec, const nvinfer1::Dims& dims) {
   const auto refuse = [&](const auto&... why) {
-    throw std::invalid_argument(text("input ", tensor, " has shape ", describe(dims), "; allowed: ", spec.notation(),
-                                     why..., "; check the tensor that the graph feeds here"));
+    throwInvalid("input ", tensor, " has shape ", describe(dims), "; allowed: ", spec.notation(), why...,
+                 "; check the tensor that the graph feeds here");
   };
   std::vector<DimSpec> axes;
   if (!spec.expand(dims.nbDims, axes)) refuse();
@@ -104,8 +104,8 @@ void Sizes::checkProduct(const std::vector<std::string>& symbols) const {
     const int64_t size = get(symbol);
     if (size <= 0) return;  // unknown or empty
     if (product > kMaxSize / size) {
-      throw std::invalid_argument(text(join(symbols, "*"), " is above ", kMaxSize, " at ", symbol, " = ", size,
-                                       "; allowed: what int32 indices can count; use smaller batches"));
+      throwInvalid(join(symbols, "*"), " is above ", kMaxSize, " at ", symbol, " = ", size,
+                   "; allowed: what int32 indices can count; use smaller batches");
     }
     product *= size;
   }
@@ -127,8 +127,8 @@ nvinfer1::DimsExprs SizeExpressions::build(const ShapeSpec& spec, int32_t group_
   int32_t rank = 0;
   for (const DimSpec& dim : spec.dims()) rank += dim.spansAxes() ? group_rank : 1;
   if (rank > nvinfer1::Dims::MAX_DIMS) {
-    throw std::invalid_argument(text("an output ", spec.notation(), " would have ", rank, " axes; allowed: up to ",
-                                     nvinfer1::Dims::MAX_DIMS, "; reshape the tensor in the graph"));
+    throwInvalid("an output ", spec.notation(), " would have ", rank, " axes; allowed: up to ",
+                 nvinfer1::Dims::MAX_DIMS, "; reshape the tensor in the graph");
   }
   std::vector<DimSpec> axes;
   spec.expand(rank, axes);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shell/signature.h"
 
-#include <stdexcept>
+#include <algorithm>
 
 #include "common/text.h"
 
@@ -23,36 +23,32 @@ std::string nameOf(nvinfer1::DataType type) {
   return index < std::size(kNames) ? kNames[index] : text("type ", index);
 }
 
-bool allows(TensorKind kind, nvinfer1::DataType type) {
-  if (type == nvinfer1::DataType::kINT32) return kind == TensorKind::kInt32 || kind == TensorKind::kElement;
-  if (type == nvinfer1::DataType::kFP8) return kind == TensorKind::kE4m3;
-  if (type == nvinfer1::DataType::kINT8) return kind == TensorKind::kInt8;
-  if (kind == TensorKind::kInt32 || kind == TensorKind::kE4m3 || kind == TensorKind::kInt8) return false;
-  if (type == nvinfer1::DataType::kFLOAT) return kind != TensorKind::kHalf;
-  if (kind == TensorKind::kFloat) return false;
-  return type == nvinfer1::DataType::kHALF || type == nvinfer1::DataType::kBF16;
+// The types that tensors of a kind may have.
+const std::vector<nvinfer1::DataType>& typesOf(TensorKind kind) {
+  using Type = nvinfer1::DataType;
+  static const std::vector<Type> kTypes[] = {{Type::kINT32},
+                                             {Type::kFLOAT},
+                                             {Type::kFLOAT, Type::kHALF, Type::kBF16},
+                                             {Type::kHALF, Type::kBF16},
+                                             {Type::kFLOAT, Type::kHALF, Type::kBF16, Type::kINT32},
+                                             {Type::kFP8},
+                                             {Type::kINT8}};
+  return kTypes[static_cast<size_t>(kind)];
 }
 
-const char* allowedTypes(TensorKind kind) {
-  if (kind == TensorKind::kInt32) return "INT32";
-  if (kind == TensorKind::kFloat) return "FP32";
-  if (kind == TensorKind::kE4m3) return "FP8";
-  if (kind == TensorKind::kInt8) return "INT8";
-  if (kind == TensorKind::kHalf) return "FP16, BF16";
-  return kind == TensorKind::kActivation ? "FP32, FP16, BF16" : "FP32, FP16, BF16, INT32";
+bool allows(TensorKind kind, nvinfer1::DataType type) {
+  const auto& types = typesOf(kind);
+  return std::find(types.begin(), types.end(), type) != types.end();
+}
+
+std::string allowedTypes(TensorKind kind) {
+  std::vector<std::string> names;
+  for (const nvinfer1::DataType type : typesOf(kind)) names.push_back(nameOf(type));
+  return join(names, ", ");
 }
 
 bool hasFixedType(TensorKind kind) {
-  return kind == TensorKind::kInt32 || kind == TensorKind::kFloat || kind == TensorKind::kE4m3 ||
-         kind == TensorKind::kInt8;
-}
-
-// The type of an output where activations have this type.
-nvinfer1::DataType typeOf(TensorKind kind, nvinfer1::DataType activations) {
-  if (kind == TensorKind::kInt32) return nvinfer1::DataType::kINT32;
-  if (kind == TensorKind::kFloat) return nvinfer1::DataType::kFLOAT;
-  if (kind == TensorKind::kInt8) return nvinfer1::DataType::kINT8;
-  return kind == TensorKind::kE4m3 ? nvinfer1::DataType::kFP8 : activations;
+  return typesOf(kind).size() == 1;
 }
 
 // The input that decides the type of all activations, kAbsent where there is none.
@@ -68,8 +64,8 @@ int leadingInput(const Operator& op) {
 void checkCounts(const Operator& op, int32_t input_count, int32_t output_count) {
   const auto check = [](const char* what, int32_t count, const std::vector<Port>& ports) {
     if (count == static_cast<int32_t>(ports.size())) return;
-    throw std::invalid_argument(text("the node has ", count, ' ', what, "; allowed with its attributes: ", ports.size(),
-                                     " (", namesOf(ports), "); make the has_... attributes and the list agree"));
+    throwInvalid("the node has ", count, ' ', what, "; allowed with its attributes: ", ports.size(), " (",
+                 namesOf(ports), "); make the has_... attributes and the list agree");
   };
   check("inputs", input_count, op.inputs());
   check("outputs", output_count, op.outputs());
@@ -80,18 +76,19 @@ std::vector<nvinfer1::DataType> outputTypes(const Operator& op, const nvinfer1::
   for (size_t i = 0; i < op.inputs().size(); ++i) {
     const Port& port = op.inputs()[i];
     if (!allows(port.kind, input_types[i])) {
-      throw std::invalid_argument(text("input ", port.name, " has type ", nameOf(input_types[i]),
-                                       "; allowed: ", allowedTypes(port.kind), "; cast it in the graph"));
+      throwInvalid("input ", port.name, " has type ", nameOf(input_types[i]), "; allowed: ", allowedTypes(port.kind),
+                   "; cast it in the graph");
     }
     if (!hasFixedType(port.kind) && input_types[i] != input_types[leading]) {
-      throw std::invalid_argument(text("input ", port.name, " has type ", nameOf(input_types[i]),
-                                       "; allowed: ", nameOf(input_types[leading]), " as input ",
-                                       op.inputs()[leading].name, "; cast it in the graph"));
+      throwInvalid("input ", port.name, " has type ", nameOf(input_types[i]),
+                   "; allowed: ", nameOf(input_types[leading]), " as input ", op.inputs()[leading].name,
+                   "; cast it in the graph");
     }
   }
   std::vector<nvinfer1::DataType> types;
   for (const Port& port : op.outputs()) {
-    types.push_back(typeOf(port.kind, leading == kAbsent ? nvinfer1::DataType::kFLOAT : input_types[leading]));
+    const bool follows = !hasFixedType(port.kind) && leading != kAbsent;
+    types.push_back(follows ? input_types[leading] : typesOf(port.kind).front());
   }
   return types;
 }
@@ -140,8 +137,7 @@ std::vector<nvinfer1::DimsExprs> outputShapes(const Operator& op, const nvinfer1
     // Half full is what TensorRT tunes for: about the mean of real batches, whose lengths spread over [0.2, 1] S.
     const auto* half = builder.operation(DimensionOperation::kCEIL_DIV, bound, *builder.constant(2));
     const auto* size = builder.declareSizeTensor(counted_size->output, *half, bound);
-    if (size == nullptr)
-      throw std::invalid_argument("TensorRT refused the size tensor; check the mask's type and shape");
+    if (size == nullptr) throwInvalid("TensorRT refused the size tensor; check the mask's type and shape");
     expressions.set(counted_size->symbol, *size);
   }
   op.deriveSizes(expressions);

@@ -43,12 +43,18 @@ struct ServedModel {
   std::shared_ptr<TextModel> texts;
 };
 
+// What the server keeps for us with one of its objects; null where it failed to open.
+template <class State, class Handle>
+State* stateOf(TRITONSERVER_Error* (*get)(Handle*, void**), Handle* handle) {
+  void* state = nullptr;
+  check(get(handle, &state));
+  return static_cast<State*>(state);
+}
+
 SharedBackend backendOf(TRITONBACKEND_Model* model) {
   TRITONBACKEND_Backend* backend = nullptr;
-  void* state = nullptr;
   check(TRITONBACKEND_ModelBackend(model, &backend));
-  check(TRITONBACKEND_BackendState(backend, &state));
-  return *static_cast<SharedBackend*>(state);
+  return *stateOf<SharedBackend>(TRITONBACKEND_BackendState, backend);
 }
 
 std::string versionOf(TRITONBACKEND_Model* model) {
@@ -102,10 +108,8 @@ int32_t deviceOf(TRITONBACKEND_ModelInstance* instance) {
 
 std::unique_ptr<ServedInstance> openInstance(TRITONBACKEND_ModelInstance* instance) {
   TRITONBACKEND_Model* model = nullptr;
-  void* state = nullptr;
   check(TRITONBACKEND_ModelInstanceModel(instance, &model));
-  check(TRITONBACKEND_ModelState(model, &state));
-  const auto& served = *static_cast<ServedModel*>(state);
+  const auto& served = *stateOf<ServedModel>(TRITONBACKEND_ModelState, model);
   if (served.texts != nullptr) return std::make_unique<TextInstance>(served.texts, instance);
   return std::make_unique<Instance>(served.plan, instance, deviceOf(instance));
 }
@@ -124,11 +128,8 @@ TRITONSERVER_Error* TRITONBACKEND_Initialize(TRITONBACKEND_Backend* backend) {
 }
 
 TRITONSERVER_Error* TRITONBACKEND_Finalize(TRITONBACKEND_Backend* backend) {
-  return padfree::guarded([&] {
-    void* state = nullptr;
-    padfree::check(TRITONBACKEND_BackendState(backend, &state));
-    delete static_cast<padfree::SharedBackend*>(state);
-  });
+  return padfree::guarded(
+      [&] { delete padfree::stateOf<padfree::SharedBackend>(TRITONBACKEND_BackendState, backend); });
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model* model) {
@@ -140,11 +141,7 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model* model) {
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model* model) {
-  return padfree::guarded([&] {
-    void* state = nullptr;
-    padfree::check(TRITONBACKEND_ModelState(model, &state));
-    delete static_cast<padfree::ServedModel*>(state);
-  });
+  return padfree::guarded([&] { delete padfree::stateOf<padfree::ServedModel>(TRITONBACKEND_ModelState, model); });
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance* instance) {
@@ -156,11 +153,8 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelIns
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_ModelInstance* instance) {
-  return padfree::guarded([&] {
-    void* state = nullptr;
-    padfree::check(TRITONBACKEND_ModelInstanceState(instance, &state));
-    delete static_cast<padfree::ServedInstance*>(state);
-  });
+  return padfree::guarded(
+      [&] { delete padfree::stateOf<padfree::ServedInstance>(TRITONBACKEND_ModelInstanceState, instance); });
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstance* instance,
