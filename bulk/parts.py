@@ -110,9 +110,7 @@ def read_part(output: Location, shard: int, digest: str) -> Part | None:
     part = Part(
         manifest=fields.string("manifest"),
         shard=fields.integer("shard"),
-        texts=fields.integer("texts", most=MOST_INT64),
-        tokens=fields.integer("tokens", most=MOST_INT64),
-        cut=fields.integer("cut", most=MOST_INT64),
+        **{name: fields.integer(name, most=MOST_INT64) for name in ("texts", "tokens", "cut")},
         bad=fields.counts("bad"),
     )
     if part.manifest != digest or part.shard != shard:

@@ -343,13 +343,7 @@ def _parse_mask(fields: Fields) -> MaskInfo:
 
 def _parse_engine(fields: Fields) -> EngineInfo:
     sizes = fields.object("profile")
-    profile = Profile(
-        min_tokens=sizes.integer("min_tokens", least=1),
-        opt_tokens=sizes.integer("opt_tokens", least=1),
-        max_tokens=sizes.integer("max_tokens", least=1),
-        max_batch=sizes.integer("max_batch", least=1),
-        max_seq_len=sizes.integer("max_seq_len", least=1),
-    )
+    profile = Profile(**{name: sizes.integer(name, least=1) for name in Profile.__dataclass_fields__})
     if profile.min_tokens > profile.max_tokens:
         raise sizes.fail("min_tokens", f"at most {profile.max_tokens}, which is max_tokens")
     return EngineInfo(

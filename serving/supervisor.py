@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,7 @@ def serve(
     cuda_graphs: bool = False,
     ends_process: bool = False,
     on_ready: Callable[[str], None],
-    on_summary: Callable[[Mapping[str, str]], None] | None = None,
+    on_summary: Callable[[Mapping[str, str]], object] = lambda _: None,
 ) -> None:
     """Serves a plan or a rewritten .onnx file until SIGTERM or SIGINT comes, and answers what was taken before.
 
@@ -100,7 +99,12 @@ def serve(
             asyncio.set_event_loop(loop)
             supervisor = _Supervisor(engine, served_model, options, numbers, budget)
             summary_lines = summary(served_model, session.metadata, options, budget, speed.tokens_a_second)
-            loop.run_until_complete(supervisor.run(partial(_begin, on_ready, on_summary, summary_lines)))
+
+            def begin(url: str) -> None:
+                on_ready(url)
+                on_summary(summary_lines)
+
+            loop.run_until_complete(supervisor.run(begin))
         finally:
             engine.close()
             asyncio.set_event_loop(None)
@@ -109,27 +113,11 @@ def serve(
                 signal.signal(number, signal.SIG_IGN if ends_process else handler)
 
 
-def _begin(
-    on_ready: Callable[[str], None],
-    on_summary: Callable[[Mapping[str, str]], None] | None,
-    summary_lines: Mapping[str, str],
-    url: str,
-) -> None:
-    """Tells whoever started the server that it serves, and what."""
-    on_ready(url)
-    if on_summary is not None:
-        on_summary(summary_lines)
-
-
 def _open(
     model: Path, devices: Sequence[int] | None, *, allow_other_gpu: bool, contexts: int, cuda_graphs: bool
 ) -> Session | DevicePool:
     """A session of one GPU, or of the CPU; a pool of several GPUs."""
-    options: dict[str, Any] = {
-        "allow_other_gpu": allow_other_gpu,
-        "contexts": contexts,
-        "cuda_graphs": cuda_graphs,
-    }
+    options: dict[str, Any] = {"allow_other_gpu": allow_other_gpu, "contexts": contexts, "cuda_graphs": cuda_graphs}
     numbers = machine_devices() if devices is None else tuple(devices)
     if len(numbers) == 1:
         return Session(model, device=numbers[0], **options)

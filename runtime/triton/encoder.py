@@ -91,13 +91,12 @@ class EncoderModel:
         self._client = parameters.client
         self._sharing: Sharing | None = None
         if parameters.fair_share:
-            count_run, count_answers = self._metrics.count_run, self._metrics.count_call
             self._sharing = Sharing(
                 self._session,
                 budget,
                 parameters.max_waiting_tokens,
-                count_run,
-                lambda answer, seconds: count_answers([answer], seconds),
+                self._metrics.count_run,
+                lambda answer, seconds: self._metrics.count_call([answer], seconds),
             )
         self._metrics.start()
 

@@ -79,12 +79,10 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Hands out answers."""
         for frame in self._frames.feed(data):
-            if frame.kind == wire.DRAIN:
+            if frame.kind in (wire.DRAIN, wire.LEAVE):
                 self.is_leaving = True
-                self._on_drain()
-                continue
-            if frame.kind == wire.LEAVE:
-                self.is_leaving = True
+                if frame.kind == wire.DRAIN:
+                    self._on_drain()
                 continue
             if frame.kind == wire.PING:
                 self._last_ping_s = time.monotonic()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from tokenizers import Regex, normalizers, pre_tokenizers
@@ -59,14 +60,6 @@ def _deberta(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     return _plain(settings, tokenizer_json, enclose(*settings.ends(), SECOND))
 
 
-def _gpt2(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    return _plain(settings, tokenizer_json, None)
-
-
-def _blenderbot(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    return _plain(settings, tokenizer_json, None, prefix=True)
-
-
 def _gpt_neox(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     return _plain(settings, tokenizer_json, NO_FRAME, normalizers.NFC())
 
@@ -82,14 +75,6 @@ def _qwen(settings: Settings, tokenizer_json: TokenizerJson, pattern: str) -> Co
         pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=False),
     ]
     return Components(bpe(tokenizer_json, **_WORDS), normalizers.NFC(), pre_tokenizers.Sequence(steps))
-
-
-def _qwen2(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    return _qwen(settings, tokenizer_json, _QWEN)
-
-
-def _qwen3_5(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    return _qwen(settings, tokenizer_json, _QWEN_WITH_MARKS)
 
 
 def _clip(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
@@ -137,12 +122,12 @@ def _nougat(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
 FAMILIES = {
     "roberta": Family(BPE, _roberta, _ENDS),
     "deberta": Family(BPE, _deberta, _ENDS),
-    "gpt2": Family(BPE, _gpt2),
-    "blenderbot": Family(BPE, _blenderbot),
+    "gpt2": Family(BPE, partial(_plain, frame=None)),
+    "blenderbot": Family(BPE, partial(_plain, frame=None, prefix=True)),
     "gpt_neox": Family(BPE, _gpt_neox),
     "cohere": Family(BPE, _cohere, plain=NAMELESS),
-    "qwen2": Family(BPE, _qwen2, plain=ALL),
-    "qwen3_5": Family(BPE, _qwen3_5),
+    "qwen2": Family(BPE, partial(_qwen, pattern=_QWEN), plain=ALL),
+    "qwen3_5": Family(BPE, partial(_qwen, pattern=_QWEN_WITH_MARKS)),
     "clip": Family(BPE, _clip, ("bos_token", "eos_token", "unk_token")),
     "herbert": Family(BPE, _herbert),
     "openai-gpt": Family(BPE, _openai_gpt, ("unk_token",)),

@@ -45,10 +45,6 @@ def _nllb(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     return _words_of(settings, tokenizer_json, frame)
 
 
-def _reformer(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    return _words_of(settings, tokenizer_json)
-
-
 def _tips(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     steps: list[Any] = [normalizers.Lowercase()] if settings.truth("do_lower_case", True) else []
     cutters: list[Any] = [
@@ -66,7 +62,7 @@ FAMILIES = {
     "gemma": Family(BPE, _gemma, ("unk_token",)),
     "siglip2": Family(BPE, _siglip2, ("unk_token",)),
     "nllb": Family(BPE, _nllb, ("eos_token", "unk_token"), extra=lambda _, tokens: tokens or OF_NLLB),
-    "reformer": Family(BPE, _reformer, ("unk_token",), plain=NAMELESS),
+    "reformer": Family(BPE, _words_of, ("unk_token",), plain=NAMELESS),
     "tipsv2": Family(BPE, _tips),
 }
 """By their names."""
