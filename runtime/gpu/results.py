@@ -15,7 +15,9 @@ import numpy.typing as npt
 from ..arrays.device_arrays import LEGACY_STREAM, CallerStream
 from .arena import ArenaPool
 from .cuda import Event, Stream, current_device, is_idle
-from .cuda_memory import Bytes, PinnedMemory
+from .cuda_memory import PinnedMemory
+
+Bytes = npt.NDArray[np.uint8]
 
 LENT_BYTES = 64 << 20
 """Page-locked memory that callers may hold as results at a time; beyond it, results are copied into ordinary memory."""
