@@ -59,8 +59,7 @@ def main() -> int:
         case, tile = CASES[number // len(TILES)], number % len(TILES)
         read, written = counted_bytes(case, tile)
         record = {
-            "case": "{} x {} x {}".format(*case),
-            "tile": tile,
+            "case": "{} x {} x {}, tile {}".format(*case, tile),
             "read_ratio": round(result["l2_read_bytes"] / read, 3),
             "write_ratio": round(result["l2_write_bytes"] / written, 3),
             **{name: result[name] for name in ("time_us", "registers", "shared_bytes", "warps", "l2_hit_pct")},
