@@ -80,8 +80,8 @@ def _add_lengths(editor: Editor, sums: gs.Tensor, lengths: gs.Tensor) -> None:
     """seq_lens = cu_seqlens[1:] - cu_seqlens[:-1], as the first nodes of the graph."""
     graph, count, stem = editor.graph, len(editor.graph.nodes), f"padfree_{SUMS}"
     new = editor.with_stem(stem)
-    begins = new.op("Slice", sums, new.integers(0), new.integers(-1))
-    ends = new.op("Slice", sums, new.integers(1), new.integers(2**31 - 1))
+    begins = new.op("Slice", sums, [0], [-1])
+    ends = new.op("Slice", sums, [1], [2**31 - 1])
     new.op("Sub", ends, begins, output=lengths)
     graph.nodes = [*graph.nodes[count:], *graph.nodes[:count]]
 

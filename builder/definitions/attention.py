@@ -100,12 +100,12 @@ def attention(graph: EncoderGraph, x: str, layers: Projections, heads: Heads, sc
             scores = graph.op("Add", scores, term) if term else scores
         context = graph.op("MatMul", graph.op("Softmax", scores, axis=-1), v)
         rows = graph.op("Transpose", context, perm=[0, 2, 1, 3])
-        return layers.output.apply(graph, graph.op("Reshape", rows, graph.integers(0, 0, heads.width)))
+        return layers.output.apply(graph, graph.reshape(rows, 0, 0, heads.width))
 
 
 def split_heads(graph: EncoderGraph, x: str, count: int, size: int) -> str:
     """[B, S, H * D] as [B, H, S, D]."""
-    return graph.op("Transpose", graph.op("Reshape", x, graph.integers(0, 0, count, size)), perm=[0, 2, 1, 3])
+    return graph.op("Transpose", graph.reshape(x, 0, 0, count, size), perm=[0, 2, 1, 3])
 
 
 def _repeat(graph: EncoderGraph, x: str, heads: Heads) -> str:
@@ -113,7 +113,7 @@ def _repeat(graph: EncoderGraph, x: str, heads: Heads) -> str:
     group = heads.queries // heads.keys
     if group == 1:
         return x
-    wide = graph.op("Expand", graph.op("Unsqueeze", x, graph.integers(2)), graph.integers(1, 1, group, 1, 1))
+    wide = graph.op("Expand", graph.unsqueeze(x, 2), [1, 1, group, 1, 1])
     return graph.op("Reshape", wide, graph.constant([0, heads.queries, -1, heads.size], np.int64))
 
 
@@ -126,16 +126,16 @@ def mask(graph: EncoderGraph, *, causal: bool = False, before: int | None = None
         before: the furthest key before the query that is seen; None for all.
         after: the furthest after it.
     """
-    seen = graph.op("Cast", graph.op("Unsqueeze", MASK, graph.integers(1, 2)), to=_BOOL)
+    seen = graph.op("Cast", graph.unsqueeze(MASK, 1, 2), to=_BOOL)
     after = 0 if causal else after
     if before is not None or after is not None:
         distance = distances(graph)
         if before is not None:
-            near = graph.op("GreaterOrEqual", distance, graph.constant(-before, np.int64))
+            near = graph.op("GreaterOrEqual", distance, -before)
             seen = graph.op("And", seen, near)
         if after is not None:
-            seen = graph.op("And", seen, graph.op("LessOrEqual", distance, graph.constant(after, np.int64)))
-    return graph.op("Where", seen, graph.constant(0.0), graph.constant(LOWEST))
+            seen = graph.op("And", seen, graph.op("LessOrEqual", distance, after))
+    return graph.op("Where", seen, 0.0, LOWEST)
 
 
 def layer_kinds(keys: Keys, default: Sequence[str]) -> tuple[str, ...]:
@@ -153,5 +153,5 @@ def layer_kinds(keys: Keys, default: Sequence[str]) -> tuple[str, ...]:
 def distances(graph: EncoderGraph) -> str:
     """How far every key is after every query: [S, S], negative before it."""
     positions = graph.positions()
-    keys, queries = (graph.op("Unsqueeze", positions, graph.integers(axis)) for axis in (0, 1))
+    keys, queries = (graph.unsqueeze(positions, axis) for axis in (0, 1))
     return graph.op("Sub", keys, queries)

@@ -43,7 +43,7 @@ def bucket_bias(graph: EncoderGraph, table: Weight, furthest: int) -> str:
         offsets = np.arange(-furthest, furthest + 1)
         buckets = by_distance(graph, two_sided_buckets(-offsets, table.shape[0], furthest), furthest)
         bias = graph.op("Transpose", graph.op("Gather", graph.weight(table), buckets), perm=[2, 0, 1])
-        return graph.op("Unsqueeze", bias, graph.integers(0))
+        return graph.unsqueeze(bias, 0)
 
 
 def log_buckets(distance: Integers, count: int, furthest: int) -> Integers:
@@ -87,4 +87,4 @@ def alibi(graph: EncoderGraph, heads: int) -> str:
     with graph.scope("position_bias"):
         slopes = graph.constant(-alibi_slopes(heads)[None, :, None, None])
         far = graph.op("Cast", graph.op("Abs", distances(graph)), to=1)
-        return graph.op("Mul", graph.op("Unsqueeze", far, graph.integers(0, 1)), slopes)
+        return graph.op("Mul", graph.unsqueeze(far, 0, 1), slopes)

@@ -37,10 +37,10 @@ class Experts:
         """The mixture of x [B, S, E]."""
         with graph.scope("experts"):
             count, inner = self.router.shape[0], self.up.shape[0] // self.router.shape[0]
-            share = graph.op("Unsqueeze", self._shares(graph, x), graph.integers(3))
+            share = graph.unsqueeze(self._shares(graph, x), 3)
             hidden = self.active(graph, graph.op("MatMul", x, graph.weight(self.up.transpose())))
-            each = graph.op("Mul", graph.op("Reshape", hidden, graph.integers(0, 0, count, inner)), share)
-            rows = graph.op("Reshape", each, graph.integers(0, 0, count * inner))
+            each = graph.op("Mul", graph.reshape(hidden, 0, 0, count, inner), share)
+            rows = graph.reshape(each, 0, 0, count * inner)
             return graph.op("Add", graph.op("MatMul", rows, graph.weight(self.down)), graph.weight(self.bias))
 
     def _shares(self, graph: EncoderGraph, x: str) -> str:
@@ -48,8 +48,6 @@ class Experts:
         shares = graph.op("Softmax", graph.op("MatMul", x, graph.weight(self.router.transpose())), axis=-1)
         remaining_shares, least = shares, graph.op("ReduceMax", shares, axes=[-1], keepdims=1)
         for _ in range(self.expert_count - 1):
-            remaining_shares = graph.op(
-                "Where", graph.op("Less", remaining_shares, least), remaining_shares, graph.constant(0.0)
-            )
+            remaining_shares = graph.op("Where", graph.op("Less", remaining_shares, least), remaining_shares, 0.0)
             least = graph.op("ReduceMax", remaining_shares, axes=[-1], keepdims=1)
-        return graph.op("Where", graph.op("Less", shares, least), graph.constant(0.0), shares)
+        return graph.op("Where", graph.op("Less", shares, least), 0.0, shares)

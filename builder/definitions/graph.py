@@ -58,11 +58,11 @@ class EncoderGraph(MessageBuilder):
 
     def length(self) -> str:
         """S as a scalar."""
-        return self.op("Squeeze", self.op("Shape", IDS, start=1, end=2), self.integers(0))
+        return self.op("Squeeze", self.op("Shape", IDS, start=1, end=2), [0])
 
     def positions(self) -> str:
         """0 to S - 1, [S]."""
-        return self.op("Range", self.constant(0, np.int64), self.length(), self.constant(1, np.int64))
+        return self.op("Range", 0, self.length(), 1)
 
     def to_model(self, outputs: Mapping[str, tuple[str, Sequence[int | str]]], storage: Storage) -> Model:
         """The model, with the weights read, or deferred where they are many (deferred_data.py).

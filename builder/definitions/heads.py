@@ -24,7 +24,7 @@ def rows(_writing: Writing, encoded: EncoderRows) -> Outputs:
 
 def first_token(graph: EncoderGraph, x: str) -> str:
     """The first row of every sequence: [B, E] of [B, S, E]."""
-    return graph.op("Gather", x, graph.constant(0, np.int64), axis=1)
+    return graph.op("Gather", x, 0, axis=1)
 
 
 def pooled_classes(pooler: str = "pooler.dense") -> WriteHead:
@@ -72,7 +72,7 @@ def answers(writing: Writing, encoded: EncoderRows) -> Outputs:
     both = Linear.of(writing.tensors, "qa_outputs", 2, encoded.width).apply(writing.graph, encoded.rows)
     outputs = {}
     for index, name in enumerate(("start_logits", "end_logits")):
-        column = writing.graph.op("Gather", both, writing.graph.constant(index, np.int64), axis=2)
+        column = writing.graph.op("Gather", both, index, axis=2)
         outputs[name] = (column, ("sequence",))
     return outputs
 

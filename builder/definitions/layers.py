@@ -82,20 +82,20 @@ class Norm:
 
 
 def _gelu(graph: EncoderGraph, x: str) -> str:
-    risen = graph.op("Erf", graph.op("Div", x, graph.constant(math.sqrt(2))))
-    half = graph.op("Mul", x, graph.constant(0.5))
-    return graph.op("Mul", half, graph.op("Add", risen, graph.constant(1)))
+    risen = graph.op("Erf", graph.op("Div", x, math.sqrt(2)))
+    half = graph.op("Mul", x, 0.5)
+    return graph.op("Mul", half, graph.op("Add", risen, 1.0))
 
 
 def _gelu_by_tanh(graph: EncoderGraph, x: str) -> str:
-    cube = graph.op("Mul", graph.op("Mul", x, graph.op("Mul", x, x)), graph.constant(0.044715))
-    inner = graph.op("Mul", graph.op("Add", x, cube), graph.constant(math.sqrt(2 / math.pi)))
-    half = graph.op("Mul", x, graph.constant(0.5))
-    return graph.op("Mul", half, graph.op("Add", graph.op("Tanh", inner), graph.constant(1)))
+    cube = graph.op("Mul", graph.op("Mul", x, graph.op("Mul", x, x)), 0.044715)
+    inner = graph.op("Mul", graph.op("Add", x, cube), math.sqrt(2 / math.pi))
+    half = graph.op("Mul", x, 0.5)
+    return graph.op("Mul", half, graph.op("Add", graph.op("Tanh", inner), 1.0))
 
 
 def _quick_gelu(graph: EncoderGraph, x: str) -> str:
-    return graph.op("Mul", x, graph.op("Sigmoid", graph.op("Mul", x, graph.constant(1.702))))
+    return graph.op("Mul", x, graph.op("Sigmoid", graph.op("Mul", x, 1.702)))
 
 
 def _silu(graph: EncoderGraph, x: str) -> str:
@@ -176,13 +176,13 @@ def types(graph: EncoderGraph, table: Weight) -> str:
 
 def position_rows(graph: EncoderGraph, table: Weight) -> str:
     """Rows 0 to S - 1 of the table [P, E]: [1, S, E]."""
-    numbers = graph.op("Unsqueeze", graph.positions(), graph.integers(0))
+    numbers = graph.unsqueeze(graph.positions(), 0)
     return graph.op("Gather", graph.weight(table), numbers)
 
 
 def counted_positions(graph: EncoderGraph, table: Weight, padding: int) -> str:
     """Rows of the table [P, E] by position among the ids other than `padding`, from `padding` + 1 on: [B, S, E]."""
-    is_token = graph.op("Not", graph.op("Equal", IDS, graph.constant(padding, np.int64)))
+    is_token = graph.op("Not", graph.op("Equal", IDS, padding))
     ones = graph.op("Cast", is_token, to=7)
-    counts = graph.op("Mul", graph.op("CumSum", ones, graph.constant(1, np.int64)), ones)
-    return graph.op("Gather", graph.weight(table), graph.op("Add", counts, graph.constant(padding, np.int64)))
+    counts = graph.op("Mul", graph.op("CumSum", ones, 1), ones)
+    return graph.op("Gather", graph.weight(table), graph.op("Add", counts, padding))

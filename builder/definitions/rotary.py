@@ -78,7 +78,7 @@ class Rotary:
                 numbers = graph.op("Cast", numbers, to=1)
             else:
                 numbers = graph.op("Gather", graph.constant(np.arange(frequencies.longest)), numbers)
-            positions = graph.op("Unsqueeze", numbers, graph.integers(1))
+            positions = graph.unsqueeze(numbers, 1)
             half = graph.op("Mul", positions, graph.constant(frequencies.numbers[None]))
             angles = graph.op("Concat", half, half, axis=-1)
             cosines, sines = graph.op("Cos", angles), graph.op("Sin", angles)
@@ -89,9 +89,8 @@ class Rotary:
 
     def rotate(self, graph: EncoderGraph, x: str) -> str:
         """Queries or keys [B, H, S, D], rotated."""
-        half, end = self.size // 2, graph.integers(self.size)
-        axis = graph.integers(-1)
-        first = graph.op("Slice", x, graph.integers(0), graph.integers(half), axis)
-        second = graph.op("Slice", x, graph.integers(half), end, axis)
+        half = self.size // 2
+        first = graph.op("Slice", x, [0], [half], [-1])
+        second = graph.op("Slice", x, [half], [self.size], [-1])
         across = graph.op("Concat", graph.op("Neg", second), first, axis=-1)
         return graph.op("Add", graph.op("Mul", x, self.cosines), graph.op("Mul", across, self.sines))

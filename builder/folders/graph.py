@@ -168,8 +168,8 @@ def _pool(nodes: HeadBuilder, mode: str, x: str, weights: str) -> str:
     if mode == "lasttoken":
         return _last(nodes, x, weights)
     if mode == "max":
-        is_token = nodes.op("Greater", weights, nodes.constant(0))
-        return nodes.along("ReduceMax", nodes.op("Where", is_token, x, nodes.constant(_LOWEST)), 1, keepdims=0)
+        is_token = nodes.op("Greater", weights, 0.0)
+        return nodes.along("ReduceMax", nodes.op("Where", is_token, x, _LOWEST), 1, keepdims=0)
     if mode == "weightedmean":
         weights = nodes.op("Mul", weights, nodes.to_float(nodes.unsqueeze(_positions(nodes, x), 0, 2)))
     total = nodes.along("ReduceSum", nodes.op("Mul", x, weights), 1, keepdims=0)
@@ -191,21 +191,15 @@ def _last(nodes: HeadBuilder, x: str, weights: str) -> str:
 
 def _row_at(nodes: HeadBuilder, x: str, slots: str) -> str:
     """The rows of x [B,S,E] at slots [B,1], as [B,E]."""
-    shape = nodes.op("Shape", nodes.op("Slice", x, *_range(nodes, 0, 1), nodes.integers(1)))
+    shape = nodes.op("Shape", nodes.op("Slice", x, [0], [1], [1]))
     wide = nodes.op("Expand", nodes.unsqueeze(slots, 2), shape)
     return nodes.along("Squeeze", nodes.op("GatherElements", x, wide, axis=1), 1)
 
 
 def _positions(nodes: HeadBuilder, x: str) -> str:
     """1 to S for x [B,S,E]."""
-    size = nodes.along("Squeeze", nodes.op("Slice", nodes.op("Shape", x), *_range(nodes, 1, 2)), 0)
-    one = nodes.constant(1, np.int64)
-    return nodes.op("Range", one, nodes.op("Add", size, one), one)
-
-
-def _range(nodes: HeadBuilder, begin: int, end: int) -> tuple[str, str]:
-    """The constants at which a slice begins and ends."""
-    return nodes.integers(begin), nodes.integers(end)
+    size = nodes.along("Squeeze", nodes.op("Slice", nodes.op("Shape", x), [1], [2]), 0)
+    return nodes.op("Range", 1, nodes.op("Add", size, 1), 1)
 
 
 def _splade(nodes: HeadBuilder, splade: Splade, logits: str, weights: str) -> str:
@@ -225,7 +219,7 @@ def _add_step(nodes: HeadBuilder, step: Step, x: str, size: int | str) -> tuple[
     if isinstance(step, VectorNorm):
         return _norm(nodes, step, x), size
     if isinstance(step, Truncate):
-        truncated = nodes.op("Slice", x, *_range(nodes, 0, step.size), nodes.integers(-1))
+        truncated = nodes.op("Slice", x, [0], [step.size], [-1])
         return truncated, min(size, step.size) if isinstance(size, int) else size
     _check_width(step.weight.shape[1], size, "Dense")
     outputs = nodes.op("MatMul", x, nodes.constant(step.weight.T))

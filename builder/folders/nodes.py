@@ -28,12 +28,12 @@ class HeadBuilder(MessageBuilder):
     def gelu(self, x: str) -> str:
         """x * (1 + erf(x / sqrt(2))) / 2."""
         scaled = self.op("Div", x, self.constant(np.sqrt(2)))
-        risen = self.op("Add", self.op("Erf", scaled), self.constant(1))
-        return self.op("Mul", self.op("Mul", x, risen), self.constant(0.5))
+        risen = self.op("Add", self.op("Erf", scaled), 1.0)
+        return self.op("Mul", self.op("Mul", x, risen), 0.5)
 
     def log1p(self, x: str) -> str:
         """log(1 + x)."""
-        return self.op("Log", self.op("Add", x, self.constant(1)))
+        return self.op("Log", self.op("Add", x, 1.0))
 
     def activation(self, name: str, x: str) -> str:
         """One of padfree.builder.folders.head.ACTIVATIONS."""

@@ -27,9 +27,21 @@ class NodeBuilder(ABC, Generic[T]):
 
     opset: int
 
-    def op(self, op: str, *inputs: T, output: T | None = None, stem: str = "", **attributes: Any) -> T:
-        """A node with one result: `output` where it is given, or a new value, whose name begins with `stem`."""
-        return self._add(op, inputs, output, stem, attributes)
+    def op(
+        self, op: str, *inputs: T | float | list[int], output: T | None = None, stem: str = "", **attributes: Any
+    ) -> T:
+        """A node with one result: `output` where it is given, or a new value, whose name begins with `stem`.
+
+        Among the inputs, whole numbers become int64 scalars, other numbers float32 scalars, and lists int64 [N].
+        """
+        return self._add(op, [self._value(item) for item in inputs], output, stem, attributes)
+
+    def _value(self, item: T | float | list[int]) -> T:
+        if isinstance(item, list):
+            return self.integers(*item)
+        if isinstance(item, int | float):
+            return self.scalar(item, np.int64 if isinstance(item, int) else np.float32)
+        return item
 
     def integers(self, *values: int) -> T:
         """int64 [N], as axes and sizes are."""
@@ -43,7 +55,7 @@ class NodeBuilder(ABC, Generic[T]):
         """A node that works along axes, which are an attribute in older opsets."""
         if self.opset < _AXES_ARE_INPUTS.get(op, _OTHER_AXES_ARE_INPUTS):
             return self.op(op, x, axes=list(axes), **attributes)
-        return self.op(op, x, self.integers(*axes), **attributes)
+        return self.op(op, x, [*axes], **attributes)
 
     def unsqueeze(self, x: T, *axes: int, output: T | None = None, stem: str = "") -> T:
         """The value with new axes of size 1."""
@@ -51,19 +63,19 @@ class NodeBuilder(ABC, Generic[T]):
 
     def reshape(self, x: T, *sizes: int, output: T | None = None, stem: str = "") -> T:
         """Another shape; 0 keeps an axis, -1 takes what is left."""
-        return self.in_shape(x, self.integers(*sizes), output, stem)
+        return self.in_shape(x, [*sizes], output, stem)
 
-    def in_shape(self, x: T, shape: T, output: T | None = None, stem: str = "") -> T:
+    def in_shape(self, x: T, shape: T | list[int], output: T | None = None, stem: str = "") -> T:
         """The same elements in a shape that another value holds."""
         return self.op("Reshape", x, shape, output=output, stem=stem)
 
     def count_to(self, limit: T, stem: str = "") -> T:
         """0, 1, 2, ... up to a number int64, without it."""
-        return self.op("Range", self.scalar(0, np.int64), limit, self.scalar(1, np.int64), stem=stem)
+        return self.op("Range", 0, limit, 1, stem=stem)
 
     def slots(self, like: T, axis: int) -> T:
         """0, 1, 2, ... int64, one for each element that a value has along an axis."""
-        return self.count_to(self.op("Gather", self.op("Shape", like), self.scalar(axis, np.int64), axis=0))
+        return self.count_to(self.op("Gather", self.op("Shape", like), axis, axis=0))
 
     @abstractmethod
     def _add(self, op: str, inputs: Sequence[T], output: T | None, stem: str, attributes: Mapping[str, Any]) -> T:

@@ -115,12 +115,12 @@ class _PluginConversion(MessageBuilder):
             raise _error(node, "has var_seqlen 0: it reads padded tensors")
         width, heads = int(fields["hidden_size"]), int(fields["num_heads"])
         split = self.reshape(self._read(node, 0), 0, 0, heads, 3, width // heads)
-        parts = [self.op("Gather", split, self.scalar(part, np.int64), axis=3) for part in range(3)]
+        parts = [self.op("Gather", split, part, axis=3) for part in range(3)]
         q, k, v = (self.op("Transpose", part, perm=[0, 2, 3, 1] if at == 1 else [0, 2, 1, 3])
                    for at, part in enumerate(parts))  # fmt: skip
         scale = self.constant((width // heads) ** -0.5)
         is_token = self.unsqueeze(self.op("Cast", MASK, to=TensorProto.FLOAT), 1, 2)
-        hidden = self.op("Mul", self.op("Sub", self.constant(1), is_token), self.constant(-1e4))
+        hidden = self.op("Mul", self.op("Sub", 1.0, is_token), -1e4)
         scores = self.op("Add", self.op("Mul", self.op("MatMul", q, k), scale), hidden)
         result = self.op("MatMul", self.op("Softmax", scores, axis=-1), v)
         rows = self.op("Transpose", result, perm=[0, 2, 1, 3])
@@ -150,10 +150,10 @@ class _PluginConversion(MessageBuilder):
     def gelu(self, node: NodeProto, fields: Mapping[str, Any]) -> None:
         """Writes the plugin's formula, by tanh, with a bias before it or without."""
         x = self._add_bias(self._read(node, 0), fields)
-        cube = self.op("Mul", self.op("Pow", x, self.constant(3)), self.constant(0.044715))
+        cube = self.op("Mul", self.op("Pow", x, 3.0), 0.044715)
         inner = self.op("Mul", self.op("Add", x, cube), self.constant((2 / np.pi) ** 0.5))
-        gate = self.op("Add", self.op("Tanh", inner), self.constant(1))
-        half = self.op("Mul", x, self.constant(0.5))
+        gate = self.op("Add", self.op("Tanh", inner), 1.0)
+        half = self.op("Mul", x, 0.5)
         self.op("Mul", half, gate, output=node.output[0])
 
     def squeeze(self, node: NodeProto, _: Mapping[str, Any]) -> None:

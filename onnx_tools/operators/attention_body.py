@@ -44,7 +44,7 @@ def attention(b: BodyBuilder) -> None:
     rows = b.reshape_to(b.op("Transpose", context, perm=[0, 3, 1, 2, 4]), b.op("Mul", batch, ragged.smax), width)
 
     flat_mask = b.flat(ragged.mask)
-    live = b.op("Squeeze", b.op("NonZero", flat_mask), b.integers(0))
+    live = b.op("Squeeze", b.op("NonZero", flat_mask), [0])
     missing = b.op("Concat", b.op("Sub", tokens, ragged.total), width, axis=0)
     filler = b.op("ConstantOfShape", missing)
     y = b.op("Concat", b.op("Gather", rows, live, axis=0), filler, axis=0)
@@ -103,17 +103,17 @@ def _query_key_value(
         return b.dim("q", 0), split[0], split[1], split[2]
     qkv = b.load("qkv")
     if b.attributes["qkv_layout"] == "2HD":
-        v = b.op("Slice", qkv, b.op("Mul", firsts, size), b.op("Mul", every, size), b.integers(1))
+        v = b.op("Slice", qkv, b.op("Mul", firsts, size), b.op("Mul", every, size), [1])
         qkv = b.op("Concat", b.load("qk"), v, axis=1)
     if b.attributes["has_qkv_bias"]:
         qkv = b.op("Add", qkv, b.load("qkv_bias"))
     rows = b.gather_rows(qkv, grid)
     if b.attributes["qkv_layout"] == "H3D":
         padded = b.reshape_to(rows, batch, ragged.smax, heads, b.integers(3), size)
-        split = [b.op("Gather", padded, b.const(i), axis=3) for i in range(3)]
+        split = [b.op("Gather", padded, i, axis=3) for i in range(3)]
     else:
         padded = b.reshape_to(rows, batch, ragged.smax, every, size)
-        split = [b.op("Slice", padded, first, end, b.integers(2)) for first, end in bounds]
+        split = [b.op("Slice", padded, first, end, [2]) for first, end in bounds]
     return b.dim("qkv", 0), split[0], split[1], split[2]
 
 
@@ -123,7 +123,7 @@ def _in_window(b: BodyBuilder, distance: str) -> str:
     for name, distance_back in (("window_left", b.op("Neg", distance)), ("window_right", distance)):
         limit = b.attribute(name)
         near = b.op("Not", b.op("Greater", distance_back, limit))
-        sides.append(b.op("Or", near, b.op("Less", limit, b.const(0))))
+        sides.append(b.op("Or", near, b.op("Less", limit, 0)))
     return b.op("And", *sides)
 
 

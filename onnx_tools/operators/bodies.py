@@ -18,7 +18,7 @@ from .ragged_tokens import RaggedTokens, grid_token, is_live, pad_index, prefixe
 def _index(b: BodyBuilder) -> None:
     is_token = b.op("Cast", b.op("Not", b.op("Equal", "mask", b.const(0, np.int32))), to=TensorProto.INT64)
     flat = b.flat(is_token)
-    b.output_index("token_index", b.op("Squeeze", b.op("NonZero", flat), b.integers(0)))
+    b.output_index("token_index", b.op("Squeeze", b.op("NonZero", flat), [0]))
     b.output_index("seq_lens", b.along("ReduceSum", is_token, 1, keepdims=0))
     b.output_index("num_tokens", b.along("ReduceSum", flat, 0, keepdims=0))
 
@@ -33,22 +33,22 @@ def _unpack(b: BodyBuilder) -> None:
     batch, length = b.op("Shape", "seq_lens"), b.dim("extent", -1)
     slots = b.op("Mul", batch, length)
     index = b.load_index("token_index")
-    inside = b.op("And", b.op("GreaterOrEqual", index, b.const(0)), b.op("Less", index, slots))
+    inside = b.op("And", b.op("GreaterOrEqual", index, 0), b.op("Less", index, slots))
     # One extra slot at the end takes tokens that belong in no slot.
-    nowhere = b.fill(b.op("Add", slots, b.integers(1)), -1)
+    nowhere = b.fill(b.op("Add", slots, [1]), -1)
     target = b.op("Where", inside, index, slots)
     source = b.op("ScatterElements", nowhere, target, b.range(b.op("Shape", "token_index")), axis=0)
-    rows = b.gather_rows("packed", b.op("Slice", source, b.integers(0), slots))
+    rows = b.gather_rows("packed", b.op("Slice", source, [0], slots))
     b.output_as_is("x", b.reshape_to(rows, batch, length, b.dims_from("packed", 1)))
 
 
 def _offsets(b: BodyBuilder, tokens: str) -> str:
     """int64 [B+1]: cumulative sums of seq_lens, none above the number of tokens."""
-    lens = b.op("Max", b.load_index("seq_lens"), b.integers(0))
-    sums = b.op("CumSum", lens, b.const(0))
+    lens = b.op("Max", b.load_index("seq_lens"), [0])
+    sums = b.op("CumSum", lens, 0)
     # Not Min: onnxruntime 1.31 picks the wrong operand for int64 beyond 2^31.
     sums = b.op("Where", b.op("Less", sums, tokens), sums, tokens)
-    return b.op("Concat", b.integers(0), sums, axis=0)
+    return b.op("Concat", [0], sums, axis=0)
 
 
 def _no_tasks(b: BodyBuilder) -> None:
@@ -65,7 +65,7 @@ def _schedule(b: BodyBuilder) -> None:
         if b.attributes["has_extent"]:
             length = b.op("Shape", "extent")
             slot = b.op("Add", b.op("Mul", sequence, length), slot_in_sequence)
-            slot = b.op("Where", b.op("Less", slot_in_sequence, length), slot, b.const(-1))
+            slot = b.op("Where", b.op("Less", slot_in_sequence, length), slot, -1)
             b.output_index("token_index", pad_index(b, slot, tokens, -1))
         if b.attributes["has_positions"]:
             position = slot_in_sequence
@@ -78,8 +78,8 @@ def _schedule(b: BodyBuilder) -> None:
 
 def _table_rows(b: BodyBuilder, table: str, ids: str) -> str:
     """float32 [T,E]: rows of a table, zeros for ids out of its range (without a copy of the table)."""
-    last = b.op("Sub", b.dim(table, 0), b.integers(1))
-    near = b.op("Max", b.op("Min", ids, last), b.integers(0))
+    last = b.op("Sub", b.dim(table, 0), [1])
+    near = b.op("Max", b.op("Min", ids, last), [0])
     rows = b.load(b.op("Gather", table, near, axis=0))
     return b.where_or_zero(b.unsqueeze(b.op("Equal", near, ids), 1), rows)
 
@@ -114,8 +114,8 @@ def _embedding(b: BodyBuilder) -> None:
 def _rotary(b: BodyBuilder) -> None:
     heads, size = b.as_vector(b.attribute("num_heads")), b.as_vector(b.attribute("head_size"))
     width, end = b.op("Mul", heads, size), b.integers(np.iinfo(np.int64).max)
-    columns = b.load(b.op("Slice", "x", b.integers(0), width, b.integers(1)))
-    rest = b.load(b.op("Slice", "x", width, end, b.integers(1)))
+    columns = b.load(b.op("Slice", "x", [0], width, [1]))
+    rest = b.load(b.op("Slice", "x", width, end, [1]))
     b.output("y", b.op("Concat", _rotated_heads(b, columns, b.dim("x", 0), heads, size), rest, axis=1))
 
 
@@ -136,7 +136,7 @@ def _qk_norm_rotary(b: BodyBuilder) -> None:
     q, both = counts[0], b.op("Add", *counts)
     normed = []
     for name, first, end, count in (("q_gamma", b.integers(0), q, counts[0]), ("k_gamma", q, both, counts[1])):
-        columns = b.op("Slice", "qkv", b.op("Mul", first, size), b.op("Mul", end, size), b.integers(1))
+        columns = b.op("Slice", "qkv", b.op("Mul", first, size), b.op("Mul", end, size), [1])
         normed.append(b.norm(b.reshape_to(b.load(columns), tokens, count, size), b.load(name), None, rms=True))
     b.output("qk", _rotated_heads(b, b.op("Concat", *normed, axis=1), tokens, both, size))
 
@@ -169,8 +169,8 @@ def _post_norm(b: BodyBuilder) -> None:
 
 def _rows_of_sequences(b: BodyBuilder, x: str, ragged: RaggedTokens, token: str) -> str:
     """[B,E]: a token's row for each sequence, zeros for an empty one."""
-    some = b.op("Greater", ragged.lens, b.const(0))
-    return b.gather_rows(x, b.op("Where", some, token, b.const(-1)))
+    some = b.op("Greater", ragged.lens, 0)
+    return b.gather_rows(x, b.op("Where", some, token, -1))
 
 
 def _pool(b: BodyBuilder) -> None:
@@ -180,25 +180,25 @@ def _pool(b: BodyBuilder) -> None:
         x = _norm(b, x, rms=b.attributes["rms"] == 1)
     mode = b.attributes["mode"]
     if mode == "each":
-        some = b.op("Greater", ragged.lens, b.const(0))
+        some = b.op("Greater", ragged.lens, 0)
         y = b.where_or_zero(b.unsqueeze(some, 1), x)
     elif mode in ("first", "last"):
         token = ragged.starts
         if mode == "last":
-            token = b.op("Sub", b.op("Add", ragged.starts, ragged.lens), b.const(1))
+            token = b.op("Sub", b.op("Add", ragged.starts, ragged.lens), 1)
         y = _rows_of_sequences(b, x, ragged, token)
     else:
         padded = b.gather_rows(x, grid_token(b, ragged))  # [B,Smax,E]
         if mode == "mean":
-            count = b.op("Cast", b.op("Max", ragged.lens, b.const(1)), to=TensorProto.FLOAT)
+            count = b.op("Cast", b.op("Max", ragged.lens, 1), to=TensorProto.FLOAT)
             y = b.op("Div", b.along("ReduceSum", padded, 1, keepdims=0), b.unsqueeze(count, 1))
         else:
             hidden = b.op("Where", b.unsqueeze(ragged.mask, 2), padded, b.const(-np.inf, np.float32))
-            some = b.op("Greater", ragged.lens, b.const(0))
+            some = b.op("Greater", ragged.lens, 0)
             y = b.where_or_zero(b.unsqueeze(some, 1), b.along("ReduceMax", hidden, 1, keepdims=0))
     if b.attributes["normalize"]:
         norm = b.op("Sqrt", b.along("ReduceSum", b.op("Mul", y, y), -1, keepdims=1))
-        y = b.op("Div", y, b.op("Max", norm, b.const(1e-12, np.float32)))
+        y = b.op("Div", y, b.op("Max", norm, 1e-12))
     b.output_results(y)
 
 

@@ -93,7 +93,7 @@ class BodyBuilder(NodeBuilder[str]):
     def output_e4m3(self, name: str, value: str, scale: str) -> None:
         """Makes `value` (float32) times 1 / `scale` (a float32 scalar), saturated, the float8e4m3fn output `name`."""
         self._check_e4m3()
-        scaled = self.op("Mul", value, self.op("Div", self.const(1.0, np.float32), scale))
+        scaled = self.op("Mul", value, self.op("Div", 1.0, scale))
         self.op("Cast", scaled, output=name, to=TensorProto.FLOAT8E4M3FN, saturate=1)
 
     def output_int8(self, name: str, value: str) -> None:
@@ -135,20 +135,20 @@ class BodyBuilder(NodeBuilder[str]):
 
     def dim(self, value: str, axis: int) -> str:
         """One dimension as int64 [1]."""
-        return self.op("Gather", self.op("Shape", value), self.integers(axis))
+        return self.op("Gather", self.op("Shape", value), [axis])
 
     def dims_from(self, value: str, axis: int) -> str:
         """The dimensions from `axis` on as int64 [n]."""
         end = self.integers(np.iinfo(np.int64).max)
-        return self.op("Slice", self.op("Shape", value), self.integers(axis), end)
+        return self.op("Slice", self.op("Shape", value), [axis], end)
 
     def flat(self, value: str) -> str:
         """All elements along one axis."""
-        return self.op("Reshape", value, self.integers(-1))
+        return self.reshape(value, -1)
 
     def as_vector(self, scalar: str) -> str:
         """A scalar as [1]."""
-        return self.op("Reshape", scalar, self.integers(1))
+        return self.reshape(scalar, 1)
 
     def as_scalar(self, vector: str) -> str:
         """[1] as a scalar."""
@@ -161,7 +161,7 @@ class BodyBuilder(NodeBuilder[str]):
 
     def range(self, count: str) -> str:
         """0 .. count-1, count being int64 [1]."""
-        return self.op("Range", self.const(0), self.as_scalar(count), self.const(1))
+        return self.op("Range", 0, self.as_scalar(count), 1)
 
     def fill(self, count: str, value: int) -> str:
         """int64 [count] of one value, count being int64 [1]."""
@@ -169,14 +169,14 @@ class BodyBuilder(NodeBuilder[str]):
 
     def where_or_zero(self, condition: str, value: str) -> str:
         """float32 `value` where the condition holds, else 0: unlike a product it lets no NaN through."""
-        return self.op("Where", condition, value, self.const(0.0, np.float32))
+        return self.op("Where", condition, value, 0.0)
 
     def gather_rows(self, rows: str, index: str) -> str:
         """rows[index] along axis 0, for rows [N,...] of any type; an index below 0 or from N on gives zeros."""
         count = self.dim(rows, 0)
         inside = self.op(
             "And",
-            self.op("GreaterOrEqual", index, self.const(0)),
+            self.op("GreaterOrEqual", index, 0),
             self.op("Less", index, count),
         )
         padded = self.op("Concat", rows, self._zero_row(rows), axis=0)
@@ -185,9 +185,9 @@ class BodyBuilder(NodeBuilder[str]):
     def _zero_row(self, rows: str) -> str:
         """Zeros [1,...] in the type of `rows`. Opset 14 has no CastLike: there they are a sum over no rows."""
         if self.opset < 15:
-            none = self.op("Slice", rows, self.integers(0), self.integers(0), self.integers(0))
+            none = self.op("Slice", rows, [0], [0], [0])
             return self.along("ReduceSum", none, 0, keepdims=1)
-        shape = self.op("Concat", self.integers(1), self.dims_from(rows, 1), axis=0)
+        shape = self.op("Concat", [1], self.dims_from(rows, 1), axis=0)
         return self.op("CastLike", self.op("ConstantOfShape", shape), rows)
 
     def norm(self, value: str, gamma: str, beta: str | None, *, rms: bool) -> str:

@@ -15,7 +15,7 @@ from .spec import AttributeValue
 
 def rotated_pairs(b: BodyBuilder, pairs: str, angle: str, axis: int) -> str:
     """float32 `pairs`, whose members lie along `axis`, rotated by `angle`, which has no such axis."""
-    first, second = (b.op("Gather", pairs, b.const(i), axis=axis) for i in range(2))
+    first, second = (b.op("Gather", pairs, i, axis=axis) for i in range(2))
     cosine, sine = b.op("Cos", angle), b.op("Sin", angle)
     x = b.op("Sub", b.op("Mul", first, cosine), b.op("Mul", second, sine))
     y = b.op("Add", b.op("Mul", second, cosine), b.op("Mul", first, sine))
@@ -70,8 +70,8 @@ def _epilogue(b: BodyBuilder, total: str, bias: str | None) -> str:
         total = _rotated_columns(b, total)
     if b.attributes["gated"]:
         blocks = _blocks(b, total)
-        u, v = (b.op("Gather", blocks, b.const(i), axis=2) for i in range(2))  # [T,N/16,8]
-        half = b.op("Div", b.dim(total, 1), b.integers(2))
+        u, v = (b.op("Gather", blocks, i, axis=2) for i in range(2))  # [T,N/16,8]
+        half = b.op("Div", b.dim(total, 1), [2])
         gate = b.op("Mul", _activate(b, u, b.attributes["activation"]), v)
         return b.reshape_to(gate, b.dim(total, 0), half)
     y = _activate(b, total, b.attributes["activation"])
@@ -88,7 +88,7 @@ def _epilogue(b: BodyBuilder, total: str, bias: str | None) -> str:
 
 def _blocks(b: BodyBuilder, columns: str) -> str:
     """[T,N] as [T,N/16,2,8]: each block of 8 columns with the 8 columns that belong to it."""
-    count = b.op("Div", b.dim(columns, 1), b.integers(16))
+    count = b.op("Div", b.dim(columns, 1), [16])
     return b.reshape_to(columns, b.dim(columns, 0), count, b.integers(2, 8))
 
 
@@ -96,23 +96,23 @@ def _normed_heads(b: BodyBuilder, columns: str) -> str:
     """[T,N] float32 with RMS norms of the heads among the first rotary_features."""
     count, end = b.as_vector(b.attribute("rotary_features")), b.integers(np.iinfo(np.int64).max)
     size = b.integers(NORMED_HEAD)
-    heads = b.op("Slice", columns, b.integers(0), count, b.integers(1))
+    heads = b.op("Slice", columns, [0], count, [1])
     heads = b.reshape_to(heads, b.dim(columns, 0), b.op("Div", count, size), size)
     square = b.along("ReduceMean", b.op("Mul", heads, heads), -1, keepdims=1)
     root = b.op("Sqrt", b.op("Add", square, b.attribute("residual_epsilon")))
     normed = b.reshape_to(b.op("Div", heads, root), b.dim(columns, 0), count)
     scaled = b.op("Mul", normed, b.load("head_scale"))
-    return b.op("Concat", scaled, b.op("Slice", columns, count, end, b.integers(1)), axis=1)
+    return b.op("Concat", scaled, b.op("Slice", columns, count, end, [1]), axis=1)
 
 
 def _rotated_columns(b: BodyBuilder, columns: str) -> str:
     """[T,N] float32 with the pairs among the first rotary_features rotated."""
     count, end = b.as_vector(b.attribute("rotary_features")), b.integers(np.iinfo(np.int64).max)
-    blocks = _blocks(b, b.op("Slice", columns, b.integers(0), count, b.integers(1)))
+    blocks = _blocks(b, b.op("Slice", columns, [0], count, [1]))
     angle = b.op("Mul", b.unsqueeze(b.op("Cast", "positions", to=TensorProto.FLOAT), 1), "frequencies")  # [T,P]
-    angle = b.reshape_to(angle, b.dim(columns, 0), b.op("Div", b.dim(angle, 1), b.integers(8)), b.integers(8))
+    angle = b.reshape_to(angle, b.dim(columns, 0), b.op("Div", b.dim(angle, 1), [8]), b.integers(8))
     rotated = b.reshape_to(rotated_pairs(b, blocks, angle, 2), b.dim(columns, 0), count)
-    return b.op("Concat", rotated, b.op("Slice", columns, count, end, b.integers(1)), axis=1)
+    return b.op("Concat", rotated, b.op("Slice", columns, count, end, [1]), axis=1)
 
 
 def _mean_and_root(b: BodyBuilder, moments: str, epsilon: str) -> tuple[str, str]:
@@ -120,7 +120,7 @@ def _mean_and_root(b: BodyBuilder, moments: str, epsilon: str) -> tuple[str, str
 
     With rms, the mean square takes the place of the variance.
     """
-    means, squares = (b.op("Gather", moments, b.integers(i), axis=2) for i in range(2))  # [G,T,1]
+    means, squares = (b.op("Gather", moments, [i], axis=2) for i in range(2))  # [G,T,1]
     mean = b.along("ReduceMean", means, 0, keepdims=0)
     deviation = means if b.attributes["rms"] else b.op("Sub", means, mean)
     inside = b.op("Div", squares, b.const(MOMENTS_GROUP, np.float32))
@@ -148,11 +148,11 @@ def _activate(b: BodyBuilder, x: str, activation: AttributeValue) -> str:
     if activation == "silu":
         return b.op("Mul", x, b.op("Sigmoid", x))
     if activation == "gelu":
-        gate = b.op("Erf", b.op("Mul", x, b.const(math.sqrt(0.5), np.float32)))
+        gate = b.op("Erf", b.op("Mul", x, math.sqrt(0.5)))
     elif activation == "gelu_tanh":
-        cube = b.op("Mul", b.op("Mul", x, x), b.op("Mul", x, b.const(0.044715, np.float32)))
-        gate = b.op("Tanh", b.op("Mul", b.op("Add", x, cube), b.const(math.sqrt(2 / math.pi), np.float32)))
+        cube = b.op("Mul", b.op("Mul", x, x), b.op("Mul", x, 0.044715))
+        gate = b.op("Tanh", b.op("Mul", b.op("Add", x, cube), math.sqrt(2 / math.pi)))
     else:
         return x
-    half = b.op("Mul", x, b.const(0.5, np.float32))
-    return b.op("Mul", half, b.op("Add", gate, b.const(1.0, np.float32)))
+    half = b.op("Mul", x, 0.5)
+    return b.op("Mul", half, b.op("Add", gate, 1.0))

@@ -25,19 +25,19 @@ class RaggedTokens:
 def ragged_from_cu_seqlens(b: BodyBuilder, cu: str) -> RaggedTokens:
     """The description of the sequences in `cu`, which is cu_seqlens as int64 [B+1]."""
     end = b.integers(np.iinfo(np.int64).max)
-    starts = b.op("Slice", cu, b.integers(0), b.integers(-1))
-    ends = b.op("Slice", cu, b.integers(1), end)
+    starts = b.op("Slice", cu, [0], [-1])
+    ends = b.op("Slice", cu, [1], end)
     lens = b.op("Sub", ends, starts)
-    longest = b.along("ReduceMax", b.op("Concat", lens, b.integers(1), axis=0), 0, keepdims=1)
+    longest = b.along("ReduceMax", b.op("Concat", lens, [1], axis=0), 0, keepdims=1)
     mask = b.op("Less", b.unsqueeze(b.range(longest), 0), b.unsqueeze(lens, 1))
-    return RaggedTokens(starts, lens, b.op("Slice", cu, b.integers(-1), end), longest, mask)
+    return RaggedTokens(starts, lens, b.op("Slice", cu, [-1], end), longest, mask)
 
 
 def grid_token(b: BodyBuilder, ragged: RaggedTokens) -> str:
     """int64 [B,Smax]: the token in each slot of the grid, -1 where there is none."""
     column = b.unsqueeze(b.range(ragged.smax), 0)
     token = b.op("Add", b.unsqueeze(ragged.starts, 1), column)
-    return b.op("Where", ragged.mask, token, b.const(-1))
+    return b.op("Where", ragged.mask, token, -1)
 
 
 def token_slot(b: BodyBuilder, ragged: RaggedTokens) -> tuple[str, str]:
@@ -73,11 +73,11 @@ def prefixes(b: BodyBuilder, ragged: RaggedTokens) -> Prefixes:
     """
     numbers, batch = b.load_index("prefix"), b.op("Shape", ragged.lens)
     is_whole = b.op("Equal", b.op("Shape", numbers), batch)
-    prefix = b.op("Expand", b.op("Where", is_whole, numbers, b.const(-1)), batch)
-    inside = b.op("And", b.op("GreaterOrEqual", prefix, b.const(0)), b.op("Less", prefix, batch))
+    prefix = b.op("Expand", b.op("Where", is_whole, numbers, -1), batch)
+    inside = b.op("And", b.op("GreaterOrEqual", prefix, 0), b.op("Less", prefix, batch))
     has_parent = b.op("And", inside, b.op("Not", b.op("Equal", prefix, b.range(batch))))
-    parents = b.op("Where", has_parent, prefix, b.const(0))
-    return Prefixes(parents, b.op("Where", has_parent, b.op("Gather", ragged.lens, parents, axis=0), b.const(0)))
+    parents = b.op("Where", has_parent, prefix, 0)
+    return Prefixes(parents, b.op("Where", has_parent, b.op("Gather", ragged.lens, parents, axis=0), 0))
 
 
 def bool_to_bias(b: BodyBuilder, mask: str) -> str:

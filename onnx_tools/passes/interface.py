@@ -125,7 +125,7 @@ def _row_input(editor: Editor, tensor: gs.Tensor) -> gs.Tensor:
     value = result
     if is_shared:
         output = tensor if _packed_type(tensor) == dtype else None
-        value = editor.op("Gather", result, editor.scalar(0, np.int64), output=output, stem=tensor.name, axis=0)
+        value = editor.op("Gather", result, 0, output=output, stem=tensor.name, axis=0)
     if value is not tensor:
         editor.cast(value, dtype, output=tensor)
     return result
@@ -396,7 +396,7 @@ def _fill(editor: Editor, tokens: gs.Tensor, number: int) -> gs.Tensor:
     """int32 [T] filled with one number, as long as a tensor [T,...]."""
     shape = editor.op("Shape", tokens, stem="token_count")
     if len(tokens.shape) > 1:
-        shape = editor.op("Gather", shape, editor.integers(0), stem="token_count", axis=0)
+        shape = editor.op("Gather", shape, [0], stem="token_count", axis=0)
     value = gs.Constant("value", np.full(1, number, np.int32))
     result = editor.op("ConstantOfShape", shape, stem="kept_tokens", value=value)
     result.shape = ["T"]

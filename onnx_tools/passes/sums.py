@@ -120,7 +120,7 @@ class _Sums:
             number = {"ReduceSum": both[0], "ReduceL1": abs(both[0])}.get(node.op, both[0] ** 2)
             nodes = self._nodes(x)
             product = nodes.op("Mul", self._lengths(x, len(rest) + 1), nodes.scalar(number, self._dtype(x)))
-            return product if set(rest) <= {1} else nodes.op("Expand", product, nodes.integers(1, *rest))
+            return product if set(rest) <= {1} else nodes.op("Expand", product, [1, *rest])
         if is_standard(node, "ReduceSumSquare", "ReduceL2"):
             parts = self._nodes(x).op("Mul", x, x)
         elif is_standard(node, "ReduceL1"):

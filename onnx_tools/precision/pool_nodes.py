@@ -20,8 +20,8 @@ def add_standard_pool(editor: Editor, node: gs.Node) -> None:
     """Adds nodes that take such rows, zeros for an empty sequence, as a PadfreePool does, and make its output."""
     new, (x, cu_seqlens), mode = editor.with_stem(node_name(node)), node.inputs, node.attrs["mode"]
     zero, one, begin, second = new.scalar(0, np.int32), new.scalar(1, np.int32), new.integers(0), new.integers(1)
-    starts = new.op("Slice", cu_seqlens, begin, new.integers(-1), begin)
-    ends = new.op("Slice", cu_seqlens, second, new.integers(np.iinfo(np.int64).max), begin)
+    starts = new.op("Slice", cu_seqlens, begin, [-1], begin)
+    ends = new.op("Slice", cu_seqlens, second, [np.iinfo(np.int64).max], begin)
     lengths = new.op("Sub", ends, starts)
     rows = x
     if mode != "each":
@@ -31,4 +31,4 @@ def add_standard_pool(editor: Editor, node: gs.Node) -> None:
         indices = new.op("Min", slots, last_token)  # empty sequences may begin after all tokens
         rows = new.op("Gather", x, indices, axis=0)
     some = new.op("Unsqueeze", new.op("Greater", lengths, zero), second)
-    new.op("Where", some, rows, new.scalar(0.0, np.float32), output=node.outputs[0])
+    new.op("Where", some, rows, 0.0, output=node.outputs[0])

@@ -121,7 +121,7 @@ def _embed(writing: Writing, tensors: Tensors, sizes: LayerSizes, vocabulary: in
         if narrow != sizes.width:
             x = Linear.of(tensors, "embeddings.embed_proj", sizes.width, narrow, bias=False).apply(graph, x)
         x = Norm.of(tensors, "embeddings.LayerNorm", sizes.width, sizes.epsilon).apply(graph, x)
-    return graph.op("Mul", x, graph.op("Cast", graph.op("Unsqueeze", MASK, graph.integers(2)), to=1))
+    return graph.op("Mul", x, graph.op("Cast", graph.unsqueeze(MASK, 2), to=1))
 
 
 def furthest_of(keys: Keys) -> int:
@@ -182,7 +182,7 @@ def _terms_by_distance(
 
 def _transpose(graph: EncoderGraph, rows: str, sizes: Heads) -> str:
     """Rows [2 R, H * D] as [1, H, D, 2 R]."""
-    heads_of_rows = split_heads(graph, graph.op("Unsqueeze", rows, graph.integers(0)), sizes.queries, sizes.size)
+    heads_of_rows = split_heads(graph, graph.unsqueeze(rows, 0), sizes.queries, sizes.size)
     return graph.op("Transpose", heads_of_rows, perm=[0, 1, 3, 2])
 
 
@@ -218,10 +218,8 @@ def _convolve(writing: Writing, tensors: Tensors, sizes: LayerSizes, embedded: s
         transposed = graph.op("Transpose", embedded, perm=[0, 2, 1])
         convolved = graph.op("Conv", transposed, graph.weight(weight), graph.weight(bias), pads=[size // 2, size // 2])
         rows = graph.op("Transpose", convolved, perm=[0, 2, 1])
-        is_kept = graph.op("Cast", graph.op("Unsqueeze", MASK, graph.integers(2)), to=9)
-        rows = activation_of(keys.text("conv_act", default="tanh"))(
-            graph, graph.op("Where", is_kept, rows, graph.constant(0.0))
-        )
+        is_kept = graph.op("Cast", graph.unsqueeze(MASK, 2), to=9)
+        rows = activation_of(keys.text("conv_act", default="tanh"))(graph, graph.op("Where", is_kept, rows, 0.0))
         norm = Norm.of(tensors, "encoder.conv.LayerNorm", sizes.width, sizes.epsilon)
         return graph.op("Mul", norm.apply(graph, add(graph, x, rows)), graph.op("Cast", is_kept, to=1))
 

@@ -99,7 +99,7 @@ def embed(writing: Writing, width: int, vocabulary: int, *, is_scaled: bool) -> 
     graph, count = writing.graph, writing.keys.size("vocab_size", default=vocabulary)
     with graph.scope("embeddings"):
         x = words(graph, tensors_of(writing).take(_WORDS, count, width))
-        return graph.op("Mul", x, graph.constant(math.sqrt(width))) if is_scaled else x
+        return graph.op("Mul", x, math.sqrt(width)) if is_scaled else x
 
 
 @dataclass(frozen=True)
@@ -259,11 +259,11 @@ def _classes(writing: Writing, encoded: EncoderRows) -> Outputs:
     """A layer without bias on the last token of a text whose id is not that of padding, as transformers has it."""
     keys, graph = writing.keys, writing.graph
     padding = keys.size("pad_token_id", least=0)
-    is_token = graph.op("Not", graph.op("Equal", IDS, graph.constant(padding, np.int64)))
+    is_token = graph.op("Not", graph.op("Equal", IDS, padding))
     slot_numbers = graph.op("Mul", graph.op("Cast", is_token, to=7), graph.positions())
     last_index = graph.op("ArgMax", graph.op("Cast", slot_numbers, to=1), axis=1, keepdims=1)
-    wide = graph.op("Expand", graph.op("Unsqueeze", last_index, graph.integers(2)), graph.integers(1, 1, encoded.width))
-    row = graph.op("Squeeze", graph.op("GatherElements", encoded.rows, wide, axis=1), graph.integers(1))
+    wide = graph.op("Expand", graph.unsqueeze(last_index, 2), [1, 1, encoded.width])
+    row = graph.op("Squeeze", graph.op("GatherElements", encoded.rows, wide, axis=1), [1])
     last = Linear.of(writing.tensors, "score", writing.labels, encoded.width, bias=False)
     return {LOGITS: (last.apply(graph, row), (writing.labels,))}
 

@@ -112,9 +112,9 @@ def _classes(writing: Writing, encoded: EncoderRows) -> Outputs:
 
 
 def _mean(graph: EncoderGraph, x: str) -> str:
-    is_token = graph.op("Unsqueeze", graph.op("Cast", MASK, to=1), graph.integers(-1))
-    total = graph.op("ReduceSum", graph.op("Mul", x, is_token), graph.integers(1), keepdims=0)
-    return graph.op("Div", total, graph.op("ReduceSum", is_token, graph.integers(1), keepdims=0))
+    is_token = graph.unsqueeze(graph.op("Cast", MASK, to=1), -1)
+    total = graph.op("ReduceSum", graph.op("Mul", x, is_token), [1], keepdims=0)
+    return graph.op("Div", total, graph.op("ReduceSum", is_token, [1], keepdims=0))
 
 
 def _token_classes(writing: Writing, encoded: EncoderRows) -> Outputs:

@@ -25,7 +25,7 @@ def _spell_identity_matrix(graph: gs.Graph, node: gs.Node) -> None:
     shape = new.op("Shape", like)
 
     def indices(axis: int, other: int) -> gs.Tensor:
-        return new.unsqueeze(new.count_to(new.op("Gather", shape, new.scalar(axis, np.int64))), other)
+        return new.unsqueeze(new.count_to(new.op("Gather", shape, axis)), other)
 
     rows = new.op("Add", indices(0, 1), new.scalar(node.attrs.get("k", 0), np.int64))
     same = new.op("Equal", rows, indices(1, 0))

@@ -84,4 +84,4 @@ class _Lengthening:
     def cut(self, tensor: gs.Tensor, ends: Mapping[int, gs.Tensor], result: gs.Tensor) -> None:
         """Adds the node that makes `result`, which ends at `ends`, sizes by axis, of a longer tensor."""
         limits = self._new.integers(*([0] * len(ends))), self._new.op("Concat", *ends.values(), axis=0)
-        self._new.op("Slice", tensor, *limits, self._new.integers(*ends), output=result)
+        self._new.op("Slice", tensor, *limits, [*ends], output=result)

@@ -69,7 +69,7 @@ def _unpack(e: Expansion, tensor: gs.Tensor, count: int) -> list[gs.Tensor]:
     if len(shape) != 5 or sizes[0] is None or sizes[1] != count or sizes[2] is None:
         text = ", ".join(str(size) for size in shape)
         raise NotImportable(f"'{tensor.name}' is [{text}] instead of [batch, sequence, heads, {count}, size]")
-    parts = (e.op("Gather", tensor, e.constant(i, np.int64), axis=3) for i in range(count))
+    parts = (e.op("Gather", tensor, i, axis=3) for i in range(count))
     return [e.reshape(part, 0, 0, sizes[0] * sizes[2]) for part in parts]
 
 
@@ -111,7 +111,7 @@ def _mask(e: Expansion, mask: gs.Tensor, k: gs.Tensor) -> gs.Tensor:
         )
     else:
         raise NotImportable(f"its mask '{mask.name}' has {len(shape)} axes; lengths [B], [B,S] and [B,S,S] are known")
-    bias = e.op("Where", is_token, e.constant(0.0), e.constant(e.number("mask_filter_value", -10000.0)))
+    bias = e.op("Where", is_token, 0.0, e.constant(e.number("mask_filter_value", -10000.0)))
     axes = [1] if len(shape) == 3 else [1, 2]
     return e.unsqueeze(bias, *axes)
 
@@ -125,4 +125,4 @@ def within_lengths(e: Expansion, lengths: gs.Tensor, k: gs.Tensor) -> gs.Tensor:
 def causal(e: Expansion, q: gs.Tensor, k: gs.Tensor) -> gs.Tensor:
     """[S,S]: 0 for keys up to the query, the lowest number for later ones."""
     later = e.op("Greater", e.reshape(e.slots(k, 1), 1, -1), e.reshape(e.slots(q, 1), -1, 1))
-    return e.op("Where", later, e.constant(np.finfo(np.float32).min), e.constant(0.0))
+    return e.op("Where", later, e.constant(np.finfo(np.float32).min), 0.0)

@@ -132,7 +132,7 @@ class Expansion(NodeBuilder[gs.Tensor]):
         """A part of a tensor along an axis; the part of a constant is a constant."""
         if isinstance(x, gs.Constant):
             return self.constant(np.moveaxis(np.moveaxis(x.values, axis, 0)[start:end:step], 0, axis))
-        return self.op("Slice", x, *map(self.integers, (start, end, axis, step)))
+        return self.op("Slice", x, [start], [end], [axis], [step])
 
     def uncast(self, tensor: gs.Tensor) -> gs.Tensor:
         """The integers before casts to other integer types, which fused operators ask for."""

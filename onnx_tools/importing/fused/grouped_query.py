@@ -78,7 +78,7 @@ def _parts(e: Expansion, heads: int, groups: int) -> list[gs.Tensor]:
 def _padding(e: Expansion, like: gs.Tensor) -> gs.Tensor:
     """[B,1,1,S]: 0 for the keys of a sequence, the lowest number after its length."""
     is_token = within_lengths(e, _counts(e, e.input(_LENGTHS, "lengths")), like)
-    return e.unsqueeze(e.op("Where", is_token, e.constant(0.0), e.constant(_LOWEST)), 1, 2)
+    return e.unsqueeze(e.op("Where", is_token, 0.0, e.constant(_LOWEST)), 1, 2)
 
 
 def _counts(e: Expansion, lengths: gs.Tensor) -> gs.Tensor:
@@ -89,4 +89,4 @@ def _counts(e: Expansion, lengths: gs.Tensor) -> gs.Tensor:
         number = int(less.inputs[1].values.reshape(-1)[0])
         if number == (1 if less.op == "Sub" else -1):
             return e.uncast(less.inputs[0])
-    return e.op("Add", e.op("Cast", current, to=TensorProto.INT64), e.constant(1, np.int64))
+    return e.op("Add", e.op("Cast", current, to=TensorProto.INT64), 1)

@@ -145,12 +145,12 @@ def _write_gemm(
     )
     together = rows
     if taps > 1:
-        longer = nodes.op("Pad", rows, nodes.integers(0, pads[0], 0, 0, pads[1], 0))
+        longer = nodes.op("Pad", rows, [0, pads[0], 0, 0, pads[1], 0])
         beside = []
         for tap in range(taps):
             start, after = tap * step, (taps - 1 - tap) * step
             end = -after if after else np.iinfo(np.int64).max
-            beside.append(nodes.op("Slice", longer, nodes.integers(start), nodes.integers(end), nodes.integers(1)))
+            beside.append(nodes.op("Slice", longer, [start], [end], [1]))
         together = nodes.op("Concat", *beside, axis=2)
     if by_channel:
         factors = editor.constant(f"{name}_weight", np.ascontiguousarray(weight[:, 0].T).reshape(-1))  # [taps * C]

@@ -202,7 +202,7 @@ class _Slots:
         if (offset, dtype) not in self._cache:
             editor, shapes = self._editor, self._shapes
             slots = editor.count_to(editor.along("Squeeze", shapes.build([S]), 0, stem="length"), "slots")
-            indices = editor.op("Add", slots, editor.scalar(offset, np.int64), stem="slots") if offset else slots
+            indices = editor.op("Add", slots, offset, stem="slots") if offset else slots
             shape = editor.op("Shape", shapes.source, stem="token_shape")
             spread = editor.op("Expand", indices, shape, stem="slots_of_batch")
             self._cache[offset, dtype] = spread if dtype == "int64" else editor.cast(spread, dtype, "slots_of_batch")

@@ -236,7 +236,7 @@ class Positions:
         """int32 [T]: the index of each token along an axis of [B,S]."""
         editor = self._editor
         shape = editor.op("Shape", self._boundary.mask, stem="slot_shape")
-        length = editor.op("Gather", shape, editor.scalar(axis, np.int64), stem="slot_count", axis=0)
+        length = editor.op("Gather", shape, axis, stem="slot_count", axis=0)
         row = editor.cast(editor.count_to(length, "slots"), np.int32, "slots")
         row = editor.unsqueeze(row, 1, stem="slots") if axis == 0 else row
         slots = editor.op("Expand", row, shape, stem="slots")
