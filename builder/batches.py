@@ -275,17 +275,18 @@ def _read_npz(path: Path, of_sequences: Sequence[str]) -> Request:
             arrays = {name: file[name] for name in file.files}
     except (ValueError, zipfile.BadZipFile, EOFError) as error:
         raise BuildError(f"{path}: not an .npz file of plain arrays ({error}); write it with numpy.savez") from error
+    rows = {name: list(arrays.pop(name)) for name in of_sequences if name in arrays}
     if LENGTHS_NAME in arrays:
-        return _split_packed(path, arrays, of_sequences)
+        return rows | _split_packed(path, arrays)
     if MASK_NAME in arrays:
-        return _split_padded(path, arrays, of_sequences)
+        return rows | _split_padded(path, arrays)
     raise BuildError(
         f"{path}: holds {sorted(arrays)}, neither {LENGTHS_NAME} (for packed tokens [T]) nor {MASK_NAME} (for grids "
         "[B, S]); add one of them"
     )
 
 
-def _split_packed(path: Path, arrays: dict[str, Array], of_sequences: Sequence[str]) -> Request:
+def _split_packed(path: Path, arrays: dict[str, Array]) -> Request:
     lengths = arrays.pop(LENGTHS_NAME)
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 0).any():
         raise BuildError(
@@ -294,7 +295,6 @@ def _split_packed(path: Path, arrays: dict[str, Array], of_sequences: Sequence[s
             "pass the number of tokens of each sequence"
         )
     total = int(lengths.sum())
-    rows = {name: list(arrays.pop(name)) for name in of_sequences if name in arrays}
     for name, array in arrays.items():
         if array.ndim == 0 or len(array) != total:
             raise BuildError(
@@ -302,21 +302,18 @@ def _split_packed(path: Path, arrays: dict[str, Array], of_sequences: Sequence[s
                 "pass one value for every token"
             )
     cuts = np.cumsum(lengths)[:-1]
-    return rows | {name: list(np.split(array, cuts)) if lengths.size else [] for name, array in arrays.items()}
+    return {name: list(np.split(array, cuts)) if lengths.size else [] for name, array in arrays.items()}
 
 
-def _split_padded(path: Path, arrays: dict[str, Array], of_sequences: Sequence[str]) -> Request:
+def _split_padded(path: Path, arrays: dict[str, Array]) -> Request:
     is_token = arrays.pop(MASK_NAME) != 0
-    rows = {name: list(arrays.pop(name)) for name in of_sequences if name in arrays}
     for name, array in arrays.items():
         if is_token.ndim != 2 or array.shape[:2] != is_token.shape:
             raise BuildError(
                 f"{path}: '{name}' has shape {list(array.shape)}, {MASK_NAME} has {list(is_token.shape)}; "
                 "make them alike, [B, S]"
             )
-    return rows | {
-        name: [row[keep] for row, keep in zip(array, is_token, strict=True)] for name, array in arrays.items()
-    }
+    return {name: [row[keep] for row, keep in zip(array, is_token, strict=True)] for name, array in arrays.items()}
 
 
 def _encode(texts: Sequence[Text], path: Path | str, metadata: Metadata, options: TextOptions) -> Request:

@@ -68,7 +68,7 @@ class _Bert(MessageBuilder):
         for layer in range(layers):
             x = self._layer(f"encoder.layer.{layer}", x, batch, length, mask, inner)
         self.graph.node[-1].output[0] = "last_hidden_state"
-        first = self.op("Gather", "last_hidden_state", 0, axis=1)
+        first = self.op("Gather", "last_hidden_state", self.const(0), axis=1)
         weight = self.weight("pooler.dense.weight", (self.width, self.width), self.width**-0.5)
         bias = self.weight("pooler.dense.bias", (self.width,), 0.2)
         self.op("Tanh", self.op("Gemm", first, weight, bias, transB=1), output="pooler_output")
@@ -104,8 +104,8 @@ class _Bert(MessageBuilder):
 
     def _dim(self, value: str, axis: int) -> str:
         """A dimension as [1]."""
-        scalar = self.op("Gather", self.op("Shape", value), axis, axis=0)
-        return self.op("Unsqueeze", scalar, [0])
+        scalar = self.op("Gather", self.op("Shape", value), self.const(axis), axis=0)
+        return self.op("Unsqueeze", scalar, self.const([0]))
 
     def _norm(self, name: str, x: str) -> str:
         gamma = self.weight(f"{name}.weight", (self.width,), 0.2, mean=1.0)
@@ -122,7 +122,7 @@ class _Bert(MessageBuilder):
         position_table = self.weight("embeddings.position_embeddings.weight", (positions, self.width), 0.5)
         types = self.weight("embeddings.token_type_embeddings.weight", (2, self.width), 0.5)
         numbers = self.const(np.arange(positions)[None])
-        numbers = self.op("Slice", numbers, [0], length, [1], [1])
+        numbers = self.op("Slice", numbers, self.const([0]), length, self.const([1]), self.const([1]))
         x = self.op("Add", self.op("Gather", words, "input_ids"), self.op("Gather", types, "token_type_ids"))
         return self._norm("embeddings.LayerNorm", self.op("Add", x, self.op("Gather", position_table, numbers)))
 
@@ -131,22 +131,22 @@ class _Bert(MessageBuilder):
         is_token = self.op("Cast", "attention_mask", to=TensorProto.BOOL)
         ranges = []
         for size, axes in ((batch, ([1], [2], [3])), (length, ([0], [1], [2]))):
-            count = self.op("Squeeze", size, [0])
-            value = self.op("Range", 0, count, 1)
+            count = self.op("Squeeze", size, self.const([0]))
+            value = self.op("Range", self.const(0), count, self.const(1))
             for axis in axes:
-                value = self.op("Unsqueeze", value, axis)
+                value = self.op("Unsqueeze", value, self.const(axis))
             ranges.append(value)
         row = self.op("Mul", ranges[0], self._dim_vector("attention_mask", 1))
         flat = self.op("Flatten", is_token, axis=2)
         rows = self.op("Gather", flat, self.op("Add", ranges[1], row), axis=0)
         shape = self.op("Concat", self.op("Shape", self.op("Add", ranges[1], row)), axis=0)
-        rows = self.op("Reshape", self.op("Reshape", rows, [-1]), shape, allowzero=0)
+        rows = self.op("Reshape", self.op("Reshape", rows, self.const([-1])), shape, allowzero=0)
         both = self.op("And", self._always(), self.op("Cast", rows, to=TensorProto.BOOL))
-        target = self.op("Concat", batch, [-1], length, self._dim("attention_mask", 1), axis=0)
-        target = self.op("Reshape", target, [-1], allowzero=0)
+        target = self.op("Concat", batch, self.const([-1]), length, self._dim("attention_mask", 1), axis=0)
+        target = self.op("Reshape", target, self.const([-1]), allowzero=0)
         one = numpy_helper.from_array(np.array([1], np.int64))
         ones = self.op("ConstantOfShape", self.op("Shape", target), value=one)
-        unknown = self.op("Equal", target, self.op("Mul", ones, -1))
+        unknown = self.op("Equal", target, self.op("Mul", ones, self.const(-1)))
         return self.op("Expand", both, self.op("Where", unknown, ones, target))
 
     def _dim_vector(self, value: str, axis: int) -> str:
@@ -157,7 +157,7 @@ class _Bert(MessageBuilder):
         return self.op("ConstantOfShape", self.const(np.zeros(0)), value=true)
 
     def _heads(self, x: str, batch: str, length: str, perm: list[int]) -> str:
-        shape = self.op("Concat", batch, length, [-1], self.const([self.head_size]), axis=0)
+        shape = self.op("Concat", batch, length, self.const([-1]), self.const([self.head_size]), axis=0)
         return self.op("Transpose", self.op("Reshape", x, shape, allowzero=0), perm=perm)
 
     def _attention(self, name: str, x: str, batch: str, length: str, mask: str) -> str:
@@ -173,7 +173,7 @@ class _Bert(MessageBuilder):
         weights = self.op("Softmax", self.op("Add", scores, self.op("Where", mask, zero, hidden)), axis=-1)
         weights = self.op("Where", self.op("IsNaN", weights), self.const([0.0], np.float32), weights)
         context = self.op("Transpose", self.op("MatMul", weights, v), perm=[0, 2, 1, 3])
-        shape = self.op("Concat", batch, length, [-1], axis=0)
+        shape = self.op("Concat", batch, length, self.const([-1]), axis=0)
         return self.op("Reshape", context, shape, allowzero=0)
 
     def _layer(self, name: str, x: str, batch: str, length: str, mask: str, inner: int) -> str:
@@ -182,7 +182,7 @@ class _Bert(MessageBuilder):
         x = self._norm(f"{name}.attention.output.LayerNorm", self.op("Add", y, x))
         y = self._linear(f"{name}.intermediate.dense", x, self.width, inner)
         erf = self.op("Erf", self.op("Div", y, self.const(np.sqrt(2), np.float32)))
-        y = self.op("Mul", y, self.op("Add", erf, 1.0))
-        y = self.op("Mul", y, 0.5)
+        y = self.op("Mul", y, self.op("Add", erf, self.const(1.0, np.float32)))
+        y = self.op("Mul", y, self.const(0.5, np.float32))
         y = self._linear(f"{name}.output.dense", y, inner, self.width)
         return self._norm(f"{name}.output.LayerNorm", self.op("Add", y, x))

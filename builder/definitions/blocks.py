@@ -82,6 +82,13 @@ def plain_network(parts: Tensors, sizes: LayerSizes, up: str, down: str) -> Feed
     return FeedForward(first, sizes.active, Linear.of(parts, down, sizes.width, sizes.inner))
 
 
+def plain_layer(
+    parts: Tensors, sizes: LayerSizes, attention: Projections, network: tuple[str, str], norms: tuple[str, str]
+) -> PostNormLayer:
+    """A layer with a network of two linear layers and two norms of these names."""
+    return post_norm_layer(parts, sizes, attention, plain_network(parts, sizes, *network), norms)
+
+
 def layers_of(
     tensors: Tensors, stem: str, member: str, count: int, layer: Callable[[Tensors], PostNormLayer]
 ) -> Iterator[PostNormLayer]:

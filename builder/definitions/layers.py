@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-import numpy as np
-
 from .errors import NotDefinedError
 from .graph import IDS, TYPES, EncoderGraph
 from .keys import Keys
@@ -82,16 +80,17 @@ class Norm:
 
 
 def _gelu(graph: EncoderGraph, x: str) -> str:
-    risen = graph.op("Erf", graph.op("Div", x, math.sqrt(2)))
-    half = graph.op("Mul", x, 0.5)
-    return graph.op("Mul", half, graph.op("Add", risen, 1.0))
+    return _half_gated(graph, x, graph.op("Erf", graph.op("Div", x, math.sqrt(2))))
 
 
 def _gelu_by_tanh(graph: EncoderGraph, x: str) -> str:
     cube = graph.op("Mul", graph.op("Mul", x, graph.op("Mul", x, x)), 0.044715)
     inner = graph.op("Mul", graph.op("Add", x, cube), math.sqrt(2 / math.pi))
-    half = graph.op("Mul", x, 0.5)
-    return graph.op("Mul", half, graph.op("Add", graph.op("Tanh", inner), 1.0))
+    return _half_gated(graph, x, graph.op("Tanh", inner))
+
+
+def _half_gated(graph: EncoderGraph, x: str, gate: str) -> str:
+    return graph.op("Mul", graph.op("Mul", x, 0.5), graph.op("Add", gate, 1.0))
 
 
 def _quick_gelu(graph: EncoderGraph, x: str) -> str:

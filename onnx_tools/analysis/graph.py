@@ -295,6 +295,13 @@ def remove_nodes(graph: gs.Graph, nodes: Sequence[gs.Node]) -> None:
         list.clear(node.outputs)
 
 
+def disconnect(*nodes: gs.Node) -> None:
+    """Takes nodes off their tensors; tidying removes them."""
+    for node in nodes:
+        node.inputs.clear()
+        node.outputs.clear()
+
+
 def replace_node(graph: gs.Graph, node: gs.Node, count: int) -> None:
     """Puts the nodes that were added after the first `count` where a node is, which goes unless it is among them."""
     others, new_nodes = graph.nodes[:count], graph.nodes[count:]

@@ -14,7 +14,7 @@ from types import MappingProxyType
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis import B, Editor, S, is_standard, is_token_input
+from ..analysis import B, Editor, S, disconnect, is_standard, is_token_input
 from ..analysis.symbolic import Analysis, Apply, Element, Expr, Index, axis_index
 
 # Comparisons of a position, or of the next one (1), with its sequence's length, and whether they are true at tokens.
@@ -84,8 +84,7 @@ def _comparisons(
 def _put_in_place(editor: Editor, mask: gs.Tensor, node: gs.Node, keeps: bool, rank: int) -> None:
     """Makes the result of a comparison from the mask."""
     result = node.outputs[0]
-    node.inputs.clear()
-    node.outputs.clear()
+    disconnect(node)
     is_token = editor.cast(mask, np.bool_, "kept")
     if rank > 2:
         is_token = editor.unsqueeze(is_token, *range(1, rank - 1), stem="kept")

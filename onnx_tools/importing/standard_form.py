@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import onnx_graphsurgeon as gs
 
-from ..analysis import Editor, inline_constants, node_name, opset
+from ..analysis import Editor, disconnect, inline_constants, node_name, opset
 from ..analysis.symbolic import Facts, constant_of, facts_of_inputs, learn
 from ..errors import RewriteError
 from .control_flow import refusal
@@ -70,8 +70,7 @@ class _StandardWalk:
                 f"the model is not valid ONNX: node '{node_name(node)}' (If) has {len(outputs)} outputs and its branch "
                 f"{len(branch.outputs)}; export it again"
             )
-        node.inputs.clear()
-        node.outputs.clear()
+        disconnect(node)
         inline_constants(branch)
         for tensor in branch.tensors().values():
             if isinstance(tensor, gs.Constant):  # another branch may have one of the same name
@@ -101,9 +100,7 @@ def _subgraphs(node: gs.Node) -> list[gs.Graph]:
 
 def _detach(graph: gs.Graph) -> None:
     """Disconnects the nodes of a branch that is not taken."""
-    for node in _all_nodes(graph):
-        node.inputs.clear()
-        node.outputs.clear()
+    disconnect(*_all_nodes(graph))
 
 
 def _all_nodes(graph: gs.Graph) -> Iterator[gs.Node]:

@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from .attention_body import attention
 from .body_builder import BodyBuilder
-from .linear_body import linear, linear_fp8, linear_int8, moments, rotated_pairs
+from .linear_body import linear, linear_fp8, linear_int8, output_moments, rotated_pairs
 from .ragged_tokens import RaggedTokens, grid_token, is_live, pad_index, prefixes, ragged_from_cu_seqlens, token_slot
 
 
@@ -163,8 +163,7 @@ def _layer_norm(b: BodyBuilder) -> None:
 def _post_norm(b: BodyBuilder) -> None:
     y = b.op("Add", b.load("residual"), b.norm(b.load("x"), b.load("gamma"), None, rms=True))
     b.output("y", y)
-    if b.attributes["has_moments"]:
-        b.output_as_is("moments", moments(b, y))
+    output_moments(b, y)
 
 
 def _rows_of_sequences(b: BodyBuilder, x: str, ragged: RaggedTokens, token: str) -> str:

@@ -27,8 +27,7 @@ def linear(b: BodyBuilder) -> None:
     total = b.op("MatMul", b.load("x"), b.load("weight"))
     y = _epilogue(b, total, "bias" if b.attributes["has_bias"] else None)
     b.output("y", y)
-    if b.attributes["has_moments"]:
-        b.output_as_is("moments", moments(b, y))
+    output_moments(b, y)
 
 
 def linear_fp8(b: BodyBuilder) -> None:
@@ -40,8 +39,7 @@ def linear_fp8(b: BodyBuilder) -> None:
         b.output("y", y)
     if b.attributes["results"] != "act":
         b.output_e4m3("y_e4m3", y, b.attribute("y_scale"))
-    if b.attributes["has_moments"]:
-        b.output_as_is("moments", moments(b, y))
+    output_moments(b, y)
 
 
 def linear_int8(b: BodyBuilder) -> None:
@@ -53,8 +51,7 @@ def linear_int8(b: BodyBuilder) -> None:
         b.output("y", y)
     if b.attributes["results"] != "act":
         b.output_int8("y_int8", b.op("Mul", y, "y_factors"))
-    if b.attributes["has_moments"]:
-        b.output_as_is("moments", moments(b, y))
+    output_moments(b, y)
 
 
 def _epilogue(b: BodyBuilder, total: str, bias: str | None) -> str:
@@ -94,25 +91,30 @@ def _blocks(b: BodyBuilder, columns: str) -> str:
 
 def _normed_heads(b: BodyBuilder, columns: str) -> str:
     """[T,N] float32 with RMS norms of the heads among the first rotary_features."""
-    count, end = b.as_vector(b.attribute("rotary_features")), b.integers(np.iinfo(np.int64).max)
+    first, count, rest = _first_columns(b, columns)
     size = b.integers(NORMED_HEAD)
-    heads = b.op("Slice", columns, [0], count, [1])
-    heads = b.reshape_to(heads, b.dim(columns, 0), b.op("Div", count, size), size)
+    heads = b.reshape_to(first, b.dim(columns, 0), b.op("Div", count, size), size)
     square = b.along("ReduceMean", b.op("Mul", heads, heads), -1, keepdims=1)
     root = b.op("Sqrt", b.op("Add", square, b.attribute("residual_epsilon")))
     normed = b.reshape_to(b.op("Div", heads, root), b.dim(columns, 0), count)
     scaled = b.op("Mul", normed, b.load("head_scale"))
-    return b.op("Concat", scaled, b.op("Slice", columns, count, end, [1]), axis=1)
+    return b.op("Concat", scaled, rest, axis=1)
 
 
 def _rotated_columns(b: BodyBuilder, columns: str) -> str:
     """[T,N] float32 with the pairs among the first rotary_features rotated."""
-    count, end = b.as_vector(b.attribute("rotary_features")), b.integers(np.iinfo(np.int64).max)
-    blocks = _blocks(b, b.op("Slice", columns, [0], count, [1]))
+    first, count, rest = _first_columns(b, columns)
     angle = b.op("Mul", b.unsqueeze(b.op("Cast", "positions", to=TensorProto.FLOAT), 1), "frequencies")  # [T,P]
     angle = b.reshape_to(angle, b.dim(columns, 0), b.op("Div", b.dim(angle, 1), [8]), b.integers(8))
-    rotated = b.reshape_to(rotated_pairs(b, blocks, angle, 2), b.dim(columns, 0), count)
-    return b.op("Concat", rotated, b.op("Slice", columns, count, end, [1]), axis=1)
+    rotated = b.reshape_to(rotated_pairs(b, _blocks(b, first), angle, 2), b.dim(columns, 0), count)
+    return b.op("Concat", rotated, rest, axis=1)
+
+
+def _first_columns(b: BodyBuilder, columns: str) -> tuple[str, str, str]:
+    """The first rotary_features columns of [T,N], their number, and the other columns."""
+    count = b.as_vector(b.attribute("rotary_features"))
+    rest = b.op("Slice", columns, count, [np.iinfo(np.int64).max], [1])
+    return b.op("Slice", columns, [0], count, [1]), count, rest
 
 
 def _mean_and_root(b: BodyBuilder, moments: str, epsilon: str) -> tuple[str, str]:
@@ -126,6 +128,12 @@ def _mean_and_root(b: BodyBuilder, moments: str, epsilon: str) -> tuple[str, str
     inside = b.op("Div", squares, b.const(MOMENTS_GROUP, np.float32))
     variance = b.along("ReduceMean", b.op("Add", inside, b.op("Mul", deviation, deviation)), 0, keepdims=0)
     return mean, b.op("Sqrt", b.op("Add", variance, b.attribute(epsilon)))
+
+
+def output_moments(b: BodyBuilder, y: str) -> None:
+    """Makes the moments of y an output, if the node has it."""
+    if b.attributes["has_moments"]:
+        b.output_as_is("moments", moments(b, y))
 
 
 def moments(b: BodyBuilder, y: str) -> str:

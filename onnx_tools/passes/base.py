@@ -34,21 +34,21 @@ class PassResult:
     contiguous: tuple[str, ...] = ()
 
 
-def replace_each(name: str, nodes: Iterable[gs.Node], replace: Callable[[gs.Node], bool]) -> PassResult:
-    """What a pass does that looks at one node after the other: `replace` says whether it replaced a node.
+def replace_each(name: str, nodes: Iterable[gs.Node], replace: Callable[[gs.Node], int]) -> PassResult:
+    """What a pass does that looks at one node after the other: `replace` says how many it replaced, or whether.
 
     Its NoMatch says why a node stays that is nearly one of those.
     """
     misses = list[Miss]()
 
-    def is_replaced(node: gs.Node) -> bool:
+    def count_replaced(node: gs.Node) -> int:
         try:
             return replace(node)
         except NoMatch as reason:
             misses.append(Miss(node_name(node), str(reason)))
-            return False
+            return 0
 
-    replaced_count = sum(is_replaced(node) for node in list(nodes))
+    replaced_count = sum(count_replaced(node) for node in list(nodes))
     return PassResult(name, replaced_count, tuple(misses))
 
 

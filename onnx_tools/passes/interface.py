@@ -15,6 +15,7 @@ from ..analysis import (
     Editor,
     S,
     dims_of_shape,
+    disconnect,
     find_padfree,
     is_padfree,
     is_shared_input,
@@ -24,6 +25,7 @@ from ..analysis import (
     made_by,
     nodes_before,
     producer,
+    remove_nodes,
     rows_before,
     tidy,
 )
@@ -270,10 +272,7 @@ def _schedule(
     for node in list(boundary.mask.outputs):
         if is_padfree(node, "PadfreeUnpack"):
             node.inputs[3] = extent
-    for node in before:
-        node.inputs.clear()
-        node.outputs.clear()
-        graph.nodes.remove(node)
+    remove_nodes(graph, before)
     add_schedule(editor, [seq_lens, tokens, extent], [boundary.cu_seqlens, token_index], positions)
 
 
@@ -303,8 +302,7 @@ def _count_positions(editor: Editor, analysis: Analysis, seq_lens: gs.Tensor, to
         if offset is None:
             continue
         result = node.outputs[0]
-        node.inputs.clear()
-        node.outputs.clear()
+        disconnect(node)
         indices = positions if offsets[0] is not None else _sequences(editor, seq_lens, tokens)
         if offset:
             shift = editor.scalar(offset, np.int32)
@@ -417,9 +415,7 @@ def _drop_extent(graph: gs.Graph, editor: Editor) -> None:
     if others or schedule.outputs[1].outputs:
         return
     cu_seqlens, positions = schedule.outputs[0], schedule.outputs[2] if schedule.attrs["has_positions"] else None
-    schedule.inputs.clear()
-    schedule.outputs.clear()
-    graph.nodes.remove(schedule)
+    remove_nodes(graph, [schedule])
     if cu_seqlens.outputs or positions is not None:
         add_schedule(editor, [seq_lens, tokens], [cu_seqlens], positions)
     graph.inputs = [tensor for tensor in graph.inputs if tensor is not extent]

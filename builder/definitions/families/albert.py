@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ..attention import Projections
-from ..blocks import LayerSizes, PostNormLayer, plain_network, post_norm_layer
+from ..blocks import LayerSizes, PostNormLayer, plain_layer
 from ..heads import heads, pooled_classes
 from ..layers import Linear, position_rows
 from ..model import Definition, EncoderRows, Writing, of_type
@@ -41,8 +41,7 @@ def _encode(writing: Writing) -> EncoderRows:
 def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
     names = ("query", "key", "value", "dense")
     attention = Projections.of(parts, (f"attention.{name}" for name in names), sizes.width)
-    network = plain_network(parts, sizes, "ffn", "ffn_output")
-    return post_norm_layer(parts, sizes, attention, network, ("attention.LayerNorm", "full_layer_layer_norm"))
+    return plain_layer(parts, sizes, attention, ("ffn", "ffn_output"), ("attention.LayerNorm", "full_layer_layer_norm"))
 
 
 _MASK_HEAD = bert.word_head(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..attention import Projections, Scoring, mask
-from ..blocks import LayerSizes, PostNormLayer, apply_layers, even_heads, layers_of, plain_network, post_norm_layer
+from ..blocks import LayerSizes, PostNormLayer, apply_layers, even_heads, layers_of, plain_layer
 from ..graph import EncoderGraph
 from ..heads import LOGITS, heads, own_or_tied, pooled_classes
 from ..keys import Keys
@@ -134,8 +134,13 @@ def layers(keys: Keys, tensors: Tensors, sizes: LayerSizes) -> Iterator[PostNorm
 
 def layer(parts: Tensors, sizes: LayerSizes, attention: Projections) -> PostNormLayer:
     """A layer with this attention."""
-    network = plain_network(parts, sizes, "intermediate.dense", "output.dense")
-    return post_norm_layer(parts, sizes, attention, network, ("attention.output.LayerNorm", "output.LayerNorm"))
+    return plain_layer(
+        parts,
+        sizes,
+        attention,
+        ("intermediate.dense", "output.dense"),
+        ("attention.output.LayerNorm", "output.LayerNorm"),
+    )
 
 
 def projections(parts: Tensors, width: int) -> Projections:

@@ -40,12 +40,17 @@ class Distances:
     scale: float
 
     @staticmethod
-    def of(graph: EncoderGraph, rows: str, buckets: Integers, span: int, scale: float) -> Distances:
-        """The embeddings of distances from -N to N, whose buckets are given; the table has 2 * `span` rows."""
+    def of(
+        graph: EncoderGraph, rows: str, buckets: Integers, span: int, size: int, terms: tuple[str, ...]
+    ) -> Distances:
+        """The embeddings of distances from -N to N, whose buckets are given; the table has 2 * `span` rows.
+
+        Scores have these terms, of heads of this size.
+        """
         after, ahead = (
             by_distance(graph, np.clip(sign * buckets + span, 0, 2 * span - 1), len(buckets) // 2) for sign in (1, -1)
         )
-        return Distances(rows, after, ahead, scale)
+        return Distances(rows, after, ahead, (size * (1 + len(terms))) ** -0.5)
 
 
 @dataclass(frozen=True)
@@ -152,7 +157,7 @@ def _distances(writing: Writing, tensors: Tensors, sizes: LayerSizes, terms: tup
         reach = 2 * max(furthest, span)
         offsets = np.arange(-reach, reach + 1)
         bucket = log_buckets(offsets, span, furthest) if has_buckets else offsets
-        return Distances.of(graph, table, bucket, span, (sizes.heads.size * (1 + len(terms))) ** -0.5)
+        return Distances.of(graph, table, bucket, span, sizes.heads.size, terms)
 
 
 def _projections(keys: Keys, parts: Tensors, sizes: LayerSizes, terms: tuple[str, ...]) -> dict[str, Linear]:

@@ -36,7 +36,7 @@ def _distances(writing: Writing, tensors: Tensors, sizes: LayerSizes, terms: tup
     with graph.scope("distances"):
         table = graph.weight(tensors.take("encoder.rel_embeddings.weight", 2 * furthest, sizes.width))
         offsets = np.arange(-furthest, furthest + 1)
-        return Distances.of(graph, table, offsets, furthest, (sizes.heads.size * (1 + len(terms))) ** -0.5)
+        return Distances.of(graph, table, offsets, furthest, sizes.heads.size, terms)
 
 
 def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ..attention import Projections
-from ..blocks import LayerSizes, PostNormLayer, even_heads, layers_of, plain_network, post_norm_layer
+from ..blocks import LayerSizes, PostNormLayer, even_heads, layers_of, plain_layer
 from ..heads import dense_classes, heads
 from ..keys import Keys
 from ..layers import activation, activation_of, position_rows
@@ -42,8 +42,7 @@ def _sizes(keys: Keys) -> LayerSizes:
 
 def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
     attention = Projections.of(parts, (f"attention.{name}_lin" for name in ("q", "k", "v", "out")), sizes.width)
-    network = plain_network(parts, sizes, "ffn.lin1", "ffn.lin2")
-    return post_norm_layer(parts, sizes, attention, network, ("sa_layer_norm", "output_layer_norm"))
+    return plain_layer(parts, sizes, attention, ("ffn.lin1", "ffn.lin2"), ("sa_layer_norm", "output_layer_norm"))
 
 
 _MASK_HEAD = bert.word_head(

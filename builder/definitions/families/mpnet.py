@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ..attention import Projections, Scoring, mask
-from ..blocks import LayerSizes, PostNormLayer, layers_of, plain_network, post_norm_layer
+from ..blocks import LayerSizes, PostNormLayer, layers_of, plain_layer
 from ..distances import bucket_bias
 from ..heads import heads
 from ..model import Definition, EncoderRows, Writing, of_type
@@ -32,8 +32,9 @@ def _encode(writing: Writing) -> EncoderRows:
 
 def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
     attention = Projections.of(parts, (f"attention.attn.{name}" for name in "qkvo"), sizes.width)
-    network = plain_network(parts, sizes, "intermediate.dense", "output.dense")
-    return post_norm_layer(parts, sizes, attention, network, ("attention.LayerNorm", "output.LayerNorm"))
+    return plain_layer(
+        parts, sizes, attention, ("intermediate.dense", "output.dense"), ("attention.LayerNorm", "output.LayerNorm")
+    )
 
 
 MPNET = Definition(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis import Editor, argument, is_output, made_by, node_name
+from ...analysis import Editor, argument, disconnect, is_output, made_by, node_name
 from ...analysis.symbolic import Facts, Shape, learn
 from ...files import NodeBuilder
 
@@ -114,8 +114,7 @@ class Expansion(NodeBuilder[gs.Tensor]):
             for position, tensor in enumerate(results)
             if tensor is not None and self.is_read(position)
         ]
-        self.node.inputs.clear()
-        self.node.outputs.clear()
+        disconnect(self.node)
         for tensor, output in input_names:
             self.op("Identity", tensor, output=output)
 

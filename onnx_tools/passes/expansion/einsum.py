@@ -9,7 +9,7 @@ from string import ascii_letters
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis import Editor, find_standard
+from ...analysis import Editor, find_standard, remove_nodes
 from ...analysis.symbolic import Analysis
 from ...match import NoMatch
 
@@ -32,9 +32,7 @@ def expand_einsums(graph: gs.Graph, analysis: Analysis) -> bool:
             labels = remaining
         tensor = expansion.arrange(expansion.sum_over(tensor, labels, result), _without(labels, result), result)
         editor.redirect(node.outputs[0], tensor)
-        node.inputs.clear()
-        node.outputs.clear()
-        graph.nodes.remove(node)
+        remove_nodes(graph, [node])
         changed = True
     return changed
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis import Editor, is_output, is_standard, node_name, used_once
+from ...analysis import Editor, disconnect, is_output, is_standard, node_name, used_once
 from ...analysis.symbolic import Analysis, axis_of, slice_arguments, split_sizes
 from ...match import Miss, NoMatch
 from ...match.chains import find_activation
@@ -148,9 +148,7 @@ class _Gates:
         bias = None
         if u.bias is not None or v.bias is not None:
             bias = self._pairs("gated_bias", (u.bias, u.bias_columns), (v.bias, v.bias_columns))
-        for old_node in (u.matmul, v.matmul, *u.nodes, *v.nodes, gate, *((cast,) if cast is not None else ())):
-            old_node.inputs.clear()
-            old_node.outputs.clear()
+        disconnect(u.matmul, v.matmul, *u.nodes, *v.nodes, gate, *((cast,) if cast is not None else ()))
         padfree_linear(self._editor, name, [x, weight, bias, None], result, activation=u.activation, gated=True)
 
     def _pairs(self, stem: str, *sources: tuple[gs.Constant | None, Indices]) -> gs.Constant:

@@ -10,12 +10,11 @@ import onnx_graphsurgeon as gs
 
 from ...analysis import (
     Editor,
+    disconnect,
     find_padfree,
     is_output,
-    is_padfree,
     node_name,
     padfree_inputs,
-    producer,
     set_padfree_inputs,
     used_once,
 )
@@ -23,7 +22,7 @@ from ...match import NoMatch
 from ...operators import NORMED_HEAD
 from ..base import PassResult, replace_each
 from .columns import ColumnPart, Columns
-from .rotations import order_of_pairs
+from .rotations import gemm_of, inputs_in_pairs, order_of_pairs, take_result
 
 NAME = "head norms"
 
@@ -61,13 +60,10 @@ def head_norms(graph: gs.Graph, precision: str) -> PassResult:
 def _match(graph: gs.Graph, node: gs.Node) -> _HeadNorms:
     """Raises NoMatch where the GEMM cannot norm the heads."""
     name, inputs, (qk,) = node_name(node), padfree_inputs(node), node.outputs
-    qkv, gemm = inputs["qkv"], producer(inputs["qkv"])
+    qkv = inputs["qkv"]
     if node.attrs["head_size"] != NORMED_HEAD:
         raise NoMatch(f"'{name}' norms heads of {node.attrs['head_size']} columns; GEMMs norm those of {NORMED_HEAD}")
-    if gemm is None or not is_padfree(gemm, "PadfreeLinear"):
-        raise NoMatch(f"'{name}' norms '{qkv.name}', which no PadfreeLinear makes")
-    if gemm.attrs["activation"] != "none" or gemm.attrs["has_residual"] or gemm.attrs["gated"]:
-        raise NoMatch(f"'{name}' norms what '{node_name(gemm)}' makes by an activation, a gate or a residual")
+    gemm = gemm_of(qkv, f"'{name}' norms")
     attention = qk.outputs[0] if used_once(graph, qk) else None
     readers = [reader for reader in qkv.outputs if reader is not node]
     if attention is None or readers != [attention] or is_output(graph, qkv):
@@ -79,14 +75,9 @@ def _match(graph: gs.Graph, node: gs.Node) -> _HeadNorms:
 
 def _replace(editor: Editor, columns: Columns, match: _HeadNorms) -> None:
     gemm, node = match.gemm, padfree_inputs(match.node)
-    inputs, count = padfree_inputs(gemm), sum(match.heads)
+    count = sum(match.heads)
     head = order_of_pairs(NORMED_HEAD, str(match.node.attrs["pairing"]))
-    order = np.arange(int(inputs["weight"].shape[-1]))
-    order[: count * NORMED_HEAD] = (np.arange(count)[:, np.newaxis] * NORMED_HEAD + head).reshape(-1)
-    for name in ("weight", "bias"):
-        if name in inputs:
-            constant = inputs[name]
-            inputs[name] = columns.put([ColumnPart(constant, order, np.arange(order.size))], f"{constant.name}_pairs")
+    inputs = inputs_in_pairs(columns, gemm, count, head)
     end = match.heads[0] * NORMED_HEAD
     every = np.arange(count * NORMED_HEAD)
     inputs["head_scale"] = columns.put(
@@ -98,13 +89,10 @@ def _replace(editor: Editor, columns: Columns, match: _HeadNorms) -> None:
     )
     inputs["positions"] = node["positions"]
     inputs["frequencies"] = columns.of_heads(node["frequencies"], count)
-    output = editor.take_over(node["qkv"])
-    output.name = editor.fresh(f"{output.name}_pairs")
-    gemm.outputs = [output]
+    output = take_result(editor, gemm, node["qkv"])
     numbers = {"rotary_features": every.size, "residual_epsilon": match.node.attrs["epsilon"], "norms_heads": 1}
     set_padfree_inputs(gemm, inputs, **numbers)
     rest = {name: tensor for name, tensor in padfree_inputs(match.attention).items() if name not in ("qk", "qkv")}
-    match.node.inputs.clear()
-    match.node.outputs.clear()
+    disconnect(match.node)
     match.attention.attrs["qkv_layout"] = "3HD"
     set_padfree_inputs(match.attention, {**rest, "qkv": output})

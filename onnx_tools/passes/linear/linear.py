@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from ...analysis import Editor, is_padfree, node_name, used_once
+from ...analysis import Editor, disconnect, is_padfree, node_name, used_once
 from ...analysis.symbolic import Analysis
 from ...match import Miss, NoMatch
 from ...match.chains import find_activation
@@ -56,9 +56,7 @@ def _replace(editor: Editor, analysis: Analysis, node: gs.Node) -> str | None:
         reason = str(refused)
     residual = _residual(graph, analysis, activated.output)
     output = residual.output
-    for old_node in (node, *bias.nodes, *activated.nodes, *residual.nodes):
-        old_node.inputs.clear()
-        old_node.outputs.clear()
+    disconnect(node, *bias.nodes, *activated.nodes, *residual.nodes)
     padfree_linear(editor, name, [x, weight, bias.addend, residual.addend], output, activation=kind)
     if bias.addend is not None and not bias.nodes:
         output.name = editor.fresh(f"{output.name}_biased")  # the old name is another value's in the original

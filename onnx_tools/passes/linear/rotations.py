@@ -8,9 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis import Editor, is_padfree, node_name, padfree_inputs, producer, set_padfree_inputs, used_once
-from ...match import Miss, NoMatch
-from ..base import PassResult
+from ...analysis import (
+    Editor,
+    disconnect,
+    find_padfree,
+    is_padfree,
+    node_name,
+    padfree_inputs,
+    producer,
+    set_padfree_inputs,
+    used_once,
+)
+from ...match import NoMatch
+from ..base import PassResult, replace_each
 from .columns import PAIR_BLOCK, ColumnPart, Columns, Indices, indices_of_pairs
 
 NAME = "rotations"
@@ -41,19 +51,14 @@ def rotations(graph: gs.Graph, precision: str) -> PassResult:
     """
     editor = Editor(graph)
     columns = Columns(editor, precision)
-    replaced_count, misses = 0, list[Miss]()
-    for node in list(graph.nodes):
-        if not is_padfree(node, "PadfreeAttention"):
-            continue
-        try:
-            matches = _match(graph, node)
-        except NoMatch as reason:
-            misses.append(Miss(node_name(node), str(reason)))
-            continue
+
+    def replace(attention: gs.Node) -> int:
+        matches = _match(graph, attention)
         for rotation in matches:
             _replace(editor, columns, rotation)
-        replaced_count += len(matches)
-    return PassResult(NAME, replaced_count, tuple(misses))
+        return len(matches)
+
+    return replace_each(NAME, find_padfree(graph, "PadfreeAttention"), replace)
 
 
 def _match(graph: gs.Graph, attention: gs.Node) -> list[_GemmRotation]:
@@ -89,13 +94,9 @@ def _rotary(tensor: gs.Tensor) -> gs.Node | None:
 def _rotation(graph: gs.Graph, node: gs.Node) -> _GemmRotation:
     """A PadfreeRotary with its GEMM. Raises NoMatch where the GEMM cannot rotate its columns."""
     name, x = node_name(node), node.inputs[0]
-    gemm = producer(x)
-    if gemm is None or not is_padfree(gemm, "PadfreeLinear"):
-        raise NoMatch(f"'{name}' rotates '{x.name}', which no PadfreeLinear makes")
+    gemm = gemm_of(x, f"'{name}' rotates")
     if any(not used_once(graph, tensor) for tensor in (x, node.outputs[0])):
         raise NoMatch(f"'{name}' rotates what more than one attention reads; other readers would see permuted columns")
-    if gemm.attrs["activation"] != "none" or gemm.attrs["has_residual"] or gemm.attrs["gated"]:
-        raise NoMatch(f"'{name}' rotates what '{node_name(gemm)}' makes by an activation, a gate or a residual")
     if int(node.attrs["head_size"]) % PAIR_BLOCK:
         raise NoMatch(
             f"'{name}' rotates heads of {node.attrs['head_size']} columns, which are no multiple of {PAIR_BLOCK}"
@@ -108,28 +109,42 @@ def _rotation(graph: gs.Graph, node: gs.Node) -> _GemmRotation:
 def _replace(editor: Editor, columns: Columns, rotation: _GemmRotation) -> None:
     """Lets the GEMM rotate its columns, which are then permuted."""
     gemm, (_, positions, frequencies) = rotation.gemm, rotation.node.inputs
-    inputs = padfree_inputs(gemm)
-    order = _order(rotation, int(inputs["weight"].shape[-1]))
-    for name in ("weight", "bias"):
-        if name in inputs:
-            constant = inputs[name]
-            inputs[name] = columns.put([ColumnPart(constant, order, np.arange(order.size))], f"{constant.name}_pairs")
+    head = order_of_pairs(rotation.head_size, str(rotation.node.attrs["pairing"]))
+    inputs = inputs_in_pairs(columns, gemm, rotation.heads, head)
     inputs["positions"] = positions
     inputs["frequencies"] = columns.of_heads(frequencies, rotation.heads)
-    features = rotation.heads * rotation.head_size
-    output = editor.take_over(rotation.node.outputs[0])
+    take_result(editor, gemm, rotation.node.outputs[0])
+    disconnect(rotation.node)
+    set_padfree_inputs(gemm, inputs, rotary_features=rotation.heads * rotation.head_size)
+
+
+def gemm_of(tensor: gs.Tensor, use: str) -> gs.Node:
+    """The PadfreeLinear that makes a tensor. Raises NoMatch where it has none, or none whose epilogue has room."""
+    gemm = producer(tensor)
+    if gemm is None or not is_padfree(gemm, "PadfreeLinear"):
+        raise NoMatch(f"{use} '{tensor.name}', which no PadfreeLinear makes")
+    if gemm.attrs["activation"] != "none" or gemm.attrs["has_residual"] or gemm.attrs["gated"]:
+        raise NoMatch(f"{use} what '{node_name(gemm)}' makes by an activation, a gate or a residual")
+    return gemm
+
+
+def inputs_in_pairs(columns: Columns, gemm: gs.Node, heads: int, head: Indices) -> dict[str, gs.Tensor]:
+    """A GEMM's inputs, with the columns of its first heads in this order each, the others as they are."""
+    inputs = padfree_inputs(gemm)
+    rotated = (np.arange(heads)[:, np.newaxis] * head.size + head).reshape(-1)
+    every = np.arange(int(inputs["weight"].shape[-1]))
+    order = np.concatenate([rotated, every[rotated.size :]])
+    for name in [item for item in ("weight", "bias") if item in inputs]:
+        inputs[name] = columns.put([ColumnPart(inputs[name], order, every)], f"{inputs[name].name}_pairs")
+    return inputs
+
+
+def take_result(editor: Editor, gemm: gs.Node, output: gs.Tensor) -> gs.Tensor:
+    """Makes a tensor the GEMM's only result, under a new name, as its columns have another order."""
+    output = editor.take_over(output)
     output.name = editor.fresh(f"{output.name}_pairs")
-    rotation.node.inputs.clear()
-    rotation.node.outputs.clear()
     gemm.outputs = [output]
-    set_padfree_inputs(gemm, inputs, rotary_features=features)
-
-
-def _order(rotation: _GemmRotation, width: int) -> Indices:
-    """The order of `width` columns: those of rotated heads in pairs, the others as they are."""
-    head = order_of_pairs(rotation.head_size, str(rotation.node.attrs["pairing"]))
-    rotated = (np.arange(rotation.heads)[:, np.newaxis] * rotation.head_size + head).reshape(-1)
-    return np.concatenate([rotated, np.arange(rotated.size, width)])
+    return output
 
 
 def order_of_pairs(head_size: int, pairing: str) -> Indices:

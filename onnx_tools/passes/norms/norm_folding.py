@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 
 from ...analysis import (
     Editor,
+    disconnect,
     is_output,
     is_padfree,
     node_name,
@@ -108,8 +109,7 @@ class _NormFolding:
         for norm in self._norms.values():
             if norm.output.name in self._after:
                 self._norm_taken_rows(norm)
-                norm.node.inputs.clear()
-                norm.node.outputs.clear()
+                disconnect(norm.node)
             elif norm.adds and self._taken_over(norm.gemm):
                 inputs = norm.inputs | {"x": norm.z}
                 set_padfree_inputs(norm.node, inputs, has_bias=0, has_residual=0, has_sum=0)
