@@ -19,7 +19,7 @@ from .poly import Poly
 Lookup = Callable[[gs.Tensor], Facts]
 
 
-def gather_nd(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> list[Facts]:
+def gather_nd(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> Facts:
     """GatherND by indices that a Concat joined, with one column per axis."""
     concat = made_by(node.inputs[1], "Concat")
     shape, batch = input_facts[1].shape, int(node.attrs.get("batch_dims", 0))
@@ -28,7 +28,7 @@ def gather_nd(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> list[Fa
     if shape is not None and depth is not None and input_facts[0].shape is not None:
         result = (*shape[:-1], *input_facts[0].shape[batch + depth :])
     constant = input_facts[0].constant and input_facts[1].constant
-    unknown = [Facts(result, input_facts[0].dtype, input_facts[0].uniform(), constant=constant)]
+    unknown = Facts(result, input_facts[0].dtype, input_facts[0].uniform(), constant=constant)
     if batch or shape is None or concat is None:
         return unknown
     last = len(shape) - 1
@@ -38,10 +38,10 @@ def gather_nd(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> list[Fa
         return unknown
     if len(columns) != count or any(item.shape != shape[:-1] for item in columns):
         return unknown
-    return [movement.gather_nd(input_facts[0], columns, shape[:-1])]
+    return movement.gather_nd(input_facts[0], columns, shape[:-1])
 
 
-def trilu(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
+def trilu(node: gs.Node, input_facts: InputFacts) -> Facts:
     """Trilu: zeros on one side of a diagonal."""
     x, diagonal = (
         input_facts[0],
@@ -49,10 +49,10 @@ def trilu(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
     )
     facts = Facts(x.shape, x.dtype, constant=all(item.constant for item in input_facts))
     if x.expr is None or not x.shape or x.dtype is None or diagonal is None or size_of(x.expr) > MAX_EXPRESSION:
-        return [facts]
+        return facts
     row, column = Index(axis_index(len(x.shape) - 2) + diagonal[0]), Index(axis_index(len(x.shape) - 1))
     is_inside = apply("GreaterOrEqual" if int(node.attrs.get("upper", 1)) else "LessOrEqual", (column, row), "bool")
-    return [replace(facts, expr=apply("Where", (is_inside, x.expr, number(np.zeros(1, x.dtype)[0], x.dtype)), x.dtype))]
+    return replace(facts, expr=apply("Where", (is_inside, x.expr, number(np.zeros(1, x.dtype)[0], x.dtype)), x.dtype))
 
 
 def scatter_nd(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> list[Facts]:

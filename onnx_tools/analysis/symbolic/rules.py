@@ -24,7 +24,8 @@ from .own import padfree
 from .poly import Poly
 from .sizes import sizes
 
-Results = list[Facts] | None
+Results = Facts | list[Facts] | None
+"""What a rule tells: of the only output, of all, or nothing."""
 
 
 def looks_further(node: gs.Node) -> bool:
@@ -32,8 +33,13 @@ def looks_further(node: gs.Node) -> bool:
     return node.op in ("GatherND", "ScatterND")
 
 
-def infer(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> Results:
+def infer(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> list[Facts] | None:
     """Facts about the outputs, or None where no rule knows the operator."""
+    results = _results(node, input_facts, lookup)
+    return [results] if isinstance(results, Facts) else results
+
+
+def _results(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> Results:
     if node.domain == DOMAIN:
         return padfree(node, input_facts)
     if node.domain not in STANDARD_DOMAINS or not input_facts:
@@ -48,14 +54,14 @@ def infer(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> Results:
         return _layer_norm(node, input_facts)
     record = OPERATORS.get(node.op)
     if record is not None and record.shape is ShapeRule.FIRST:
-        return [Facts(input_facts[0].shape, input_facts[0].dtype, constant=all(item.constant for item in input_facts))]
+        return Facts(input_facts[0].shape, input_facts[0].dtype, constant=all(item.constant for item in input_facts))
     if node.op in ELEMENTWISE:
-        return [_elementwise(node, input_facts)]
+        return _elementwise(node, input_facts)
     if record is not None and record.shape is ShapeRule.BROADCAST:
         shape = broadcast_shape([item.shape for item in input_facts])
-        return [Facts(shape, input_facts[0].dtype, constant=all(item.constant for item in input_facts))]
+        return Facts(shape, input_facts[0].dtype, constant=all(item.constant for item in input_facts))
     if record is not None and record.work is Work.REDUCTION:
-        return [_reduce(node, input_facts)]
+        return _reduce(node, input_facts)
     rule = _RULES.get(node.op)
     return sizes(node, input_facts) if rule is None else rule(node, input_facts)
 
@@ -79,35 +85,23 @@ def _layer_norm(node: gs.Node, input_facts: InputFacts) -> Results:
     return [Facts(x.shape, x.dtype), Facts(statistics, "float32"), Facts(statistics, "float32")]
 
 
-def _cast(node: gs.Node, input_facts: InputFacts) -> Results:
-    return [elementwise("Cast", input_facts[:1], dtype_name(int(node.attrs["to"])))]
+def _is_nan(_: gs.Node, input_facts: InputFacts) -> Facts:
+    return Facts(input_facts[0].shape, "bool", constant=input_facts[0].constant)
 
 
-def _cast_like(_: gs.Node, input_facts: InputFacts) -> Results:
-    return [elementwise("Cast", input_facts[:1], input_facts[1].dtype)]
-
-
-def _same(_: gs.Node, input_facts: InputFacts) -> Results:
-    return [input_facts[0]]
-
-
-def _is_nan(_: gs.Node, input_facts: InputFacts) -> Results:
-    return [Facts(input_facts[0].shape, "bool", constant=input_facts[0].constant)]
-
-
-def _shape(node: gs.Node, input_facts: InputFacts) -> Results:
+def _shape(node: gs.Node, input_facts: InputFacts) -> Facts:
     shape = input_facts[0].shape
     if shape is None:
-        return [Facts(dtype="int64")]
+        return Facts(dtype="int64")
     part = shape[slice(node.attrs.get("start", 0), node.attrs.get("end"))]
-    return [from_elements(_indices(part), "int64")]
+    return from_elements(_indices(part), "int64")
 
 
-def _size(_: gs.Node, input_facts: InputFacts) -> Results:
+def _size(_: gs.Node, input_facts: InputFacts) -> Facts:
     shape = input_facts[0].shape
     if shape is None:
-        return [Facts((), "int64")]
-    return [from_elements(_indices([movement.volume(shape)]).reshape(()), "int64")]
+        return Facts((), "int64")
+    return from_elements(_indices([movement.volume(shape)]).reshape(()), "int64")
 
 
 def _indices(values: Sequence[Poly]) -> np.ndarray:
@@ -117,59 +111,35 @@ def _indices(values: Sequence[Poly]) -> np.ndarray:
     return elements
 
 
-def _unsqueeze(node: gs.Node, input_facts: InputFacts) -> Results:
-    return [movement.unsqueeze(input_facts[0], axes_of_node(node, input_facts))]
-
-
-def _squeeze(node: gs.Node, input_facts: InputFacts) -> Results:
+def _squeeze(node: gs.Node, input_facts: InputFacts) -> Facts:
     axes = axes_of_node(node, input_facts)
     if axes is None and len(input_facts) > 1 and not node.inputs[1].is_empty():
-        return [Facts(dtype=input_facts[0].dtype)]
-    return [movement.squeeze(input_facts[0], axes)]
+        return Facts(dtype=input_facts[0].dtype)
+    return movement.squeeze(input_facts[0], axes)
 
 
-def _reshape(node: gs.Node, input_facts: InputFacts) -> Results:
-    return [movement.reshape(input_facts[0], input_facts[1].integers(), bool(node.attrs.get("allowzero", 0)))]
-
-
-def _flatten(node: gs.Node, input_facts: InputFacts) -> Results:
+def _flatten(node: gs.Node, input_facts: InputFacts) -> Facts:
     if input_facts[0].shape is None:
-        return [Facts(dtype=input_facts[0].dtype)]
+        return Facts(dtype=input_facts[0].dtype)
     axis = int(node.attrs.get("axis", 1))
     axis = axis + len(input_facts[0].shape) if axis < 0 else axis
     target = [movement.volume(input_facts[0].shape[:axis]), movement.volume(input_facts[0].shape[axis:])]
-    return [movement.reshape(input_facts[0], target, True)]
+    return movement.reshape(input_facts[0], target, True)
 
 
-def _transpose(node: gs.Node, input_facts: InputFacts) -> Results:
-    return [movement.transpose(input_facts[0], permutation(node, input_facts[0].rank or 0))]
-
-
-def _expand(_: gs.Node, input_facts: InputFacts) -> Results:
-    return [movement.expand(input_facts[0], input_facts[1].integers())]
-
-
-def _slice(node: gs.Node, input_facts: InputFacts) -> Results:
+def _slice(node: gs.Node, input_facts: InputFacts) -> Facts:
     x = input_facts[0]
     limits = slice_arguments(node, input_facts)
     if limits is None:
-        return [x.without_shape()]
-    return [movement.slice_(x, *limits)]
+        return x.without_shape()
+    return movement.slice_(x, *limits)
 
 
-def _gather(node: gs.Node, input_facts: InputFacts) -> Results:
-    return [movement.gather(input_facts[0], input_facts[1], axis_of(node, input_facts[0].rank))]
-
-
-def _gather_elements(node: gs.Node, input_facts: InputFacts) -> Results:
-    return [movement.gather_elements(input_facts[0], input_facts[1], axis_of(node, input_facts[0].rank))]
-
-
-def _concat(node: gs.Node, input_facts: InputFacts) -> Results:
+def _concat(node: gs.Node, input_facts: InputFacts) -> Facts:
     dtype, constant = input_facts[0].dtype, all(item.constant for item in input_facts)
     shapes = [item.shape for item in input_facts]
     if any(not shape for shape in shapes):
-        return [Facts(dtype=dtype, constant=constant)]
+        return Facts(dtype=dtype, constant=constant)
     shape = list(shapes[0] or ())
     axis = axis_of(node, len(shape))
     total = Poly()
@@ -179,8 +149,8 @@ def _concat(node: gs.Node, input_facts: InputFacts) -> Results:
     arrays = [item.elements for item in input_facts]
     if all(array is not None for array in arrays):
         concatenated = np.concatenate([array for array in arrays if array is not None], axis=axis)
-        return [replace(from_elements(concatenated, dtype or "int64"), constant=constant)]
-    return [Facts(tuple(shape), dtype, constant=constant)]
+        return replace(from_elements(concatenated, dtype or "int64"), constant=constant)
+    return Facts(tuple(shape), dtype, constant=constant)
 
 
 def _split(node: gs.Node, input_facts: InputFacts) -> Results:
@@ -198,17 +168,17 @@ def _split(node: gs.Node, input_facts: InputFacts) -> Results:
     return [Facts(shape, x.dtype, constant=x.constant) for shape in shapes]
 
 
-def _range(_: gs.Node, input_facts: InputFacts) -> Results:
+def _range(_: gs.Node, input_facts: InputFacts) -> Facts:
     dtype = input_facts[0].dtype or "int64"
     limits = [_whole_number(item) for item in input_facts]
     start, limit, step = limits
     if start is None or limit is None or step is None or step.constant() not in (1, -1):
-        return [Facts(dtype=dtype)]
+        return Facts(dtype=dtype)
     downwards = step.constant() == -1
     size, value = (start - limit, start - axis_index(0)) if downwards else (limit - start, start + axis_index(0))
     if dtype.startswith("int"):
-        return [Facts((size,), dtype, Index(value, dtype))]
-    return [Facts((size,), dtype, apply("Cast", (Index(value, "int64"),), dtype))]
+        return Facts((size,), dtype, Index(value, dtype))
+    return Facts((size,), dtype, apply("Cast", (Index(value, "int64"),), dtype))
 
 
 def _whole_number(facts: Facts) -> Poly | None:
@@ -224,35 +194,35 @@ def _whole_number(facts: Facts) -> Poly | None:
     return value.poly if isinstance(value, Index) else None
 
 
-def _tile(_: gs.Node, input_facts: InputFacts) -> Results:
+def _tile(_: gs.Node, input_facts: InputFacts) -> Facts:
     """The axes' sizes times the repeats; if only axes of size 1 are repeated, it is an Expand."""
     shape, repeats = input_facts[0].shape, input_facts[1].integers()
     if shape is None or repeats is None or len(repeats) != len(shape):
-        return [Facts(dtype=input_facts[0].dtype)]
+        return Facts(dtype=input_facts[0].dtype)
     sizes = tuple(size * count for size, count in zip(shape, repeats, strict=True))
     plain, elements = input_facts[1].plain_integers(), input_facts[0].elements
     if elements is not None and plain is not None and elements.size * math.prod(plain) <= MAX_ELEMENTS:
         tiles = from_elements(np.tile(elements, plain), input_facts[0].dtype or "int64")
-        return [replace(tiles, constant=input_facts[0].constant and input_facts[1].constant)]
+        return replace(tiles, constant=input_facts[0].constant and input_facts[1].constant)
     if all(1 in (size.constant(), count.constant()) for size, count in zip(shape, repeats, strict=True)):
-        return [movement.expand(input_facts[0], list(sizes))]
+        return movement.expand(input_facts[0], list(sizes))
     constant = input_facts[0].constant and input_facts[1].constant
-    return [replace(input_facts[0], shape=sizes, elements=None, expr=input_facts[0].uniform(), constant=constant)]
+    return replace(input_facts[0], shape=sizes, elements=None, expr=input_facts[0].uniform(), constant=constant)
 
 
-def _cum_sum(node: gs.Node, input_facts: InputFacts) -> Results:
+def _cum_sum(node: gs.Node, input_facts: InputFacts) -> Facts:
     """Sums of one number up to each position; Keras counts positions this way."""
     x, axis = input_facts[0], input_facts[1].plain_integers()
     facts = Facts(x.shape, x.dtype, constant=all(item.constant for item in input_facts))
     step = x.uniform()
     number_ = step.poly.constant() if isinstance(step, Index) else None
     if number_ is None or not x.shape or axis is None or len(axis) != 1 or node.attrs.get("reverse", 0):
-        return [facts]
+        return facts
     ahead = axis_index(axis[0] % len(x.shape)) + (0 if node.attrs.get("exclusive", 0) else 1)
-    return [replace(facts, expr=Index(ahead * number_, x.dtype or "int64"))]
+    return replace(facts, expr=Index(ahead * number_, x.dtype or "int64"))
 
 
-def _constant_of_shape(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> Results:
+def _constant_of_shape(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> Facts:
     value = node.attrs.get("value")
     array = np.zeros(1, np.float32) if value is None else np.asarray(value.values)
     dtype = array.dtype.name
@@ -260,12 +230,12 @@ def _constant_of_shape(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -
     sizes = _sizes_of_parts(node, lookup) if sizes is None else sizes
     expr = number(array.reshape(-1)[0], dtype)
     if sizes is None:
-        return [Facts(None, dtype, expr)]
+        return Facts(None, dtype, expr)
     plain = [size.constant() for size in sizes]
     elements = None
     if all(size is not None for size in plain) and 0 <= math.prod(size or 0 for size in plain) <= MAX_ELEMENTS:
         elements = np.full([size or 0 for size in plain], expr, dtype=object)
-    return [Facts(tuple(sizes), dtype, expr, elements, input_facts[0].constant)]
+    return Facts(tuple(sizes), dtype, expr, elements, input_facts[0].constant)
 
 
 def _sizes_of_parts(node: gs.Node, lookup: Lookup) -> list[Poly] | None:
@@ -316,32 +286,36 @@ def _row_sum(x: Facts) -> RowSum | None:
 _RULES: Mapping[str, Callable[[gs.Node, InputFacts], Results]] = MappingProxyType(
     {
         "Attention": attention,
-        "Cast": _cast,
-        "CastLike": _cast_like,
+        "Cast": lambda node, facts: elementwise("Cast", facts[:1], dtype_name(int(node.attrs["to"]))),
+        "CastLike": lambda _, facts: elementwise("Cast", facts[:1], facts[1].dtype),
         "Concat": _concat,
         "Conv": conv,
         "CumSum": _cum_sum,
-        "Dropout": _same,
-        "EyeLike": lambda node, facts: [eye_like(node, facts[0])],
-        "Expand": _expand,
+        "Dropout": lambda _, facts: facts[0],
+        "EyeLike": lambda node, facts: eye_like(node, facts[0]),
+        "Expand": lambda _, facts: movement.expand(facts[0], facts[1].integers()),
         "Flatten": _flatten,
-        "Gather": _gather,
-        "GatherElements": _gather_elements,
+        "Gather": lambda node, facts: movement.gather(facts[0], facts[1], axis_of(node, facts[0].rank)),
+        "GatherElements": lambda node, facts: movement.gather_elements(
+            facts[0], facts[1], axis_of(node, facts[0].rank)
+        ),
         "Gemm": gemm,
-        "Identity": _same,
+        "Identity": lambda _, facts: facts[0],
         "IsInf": _is_nan,
         "IsNaN": _is_nan,
         "MatMul": matmul,
         "Range": _range,
-        "Reshape": _reshape,
+        "Reshape": lambda node, facts: movement.reshape(
+            facts[0], facts[1].integers(), bool(node.attrs.get("allowzero", 0))
+        ),
         "Shape": _shape,
         "Size": _size,
         "Slice": _slice,
         "Split": _split,
         "Squeeze": _squeeze,
         "Tile": _tile,
-        "Transpose": _transpose,
+        "Transpose": lambda node, facts: movement.transpose(facts[0], permutation(node, facts[0].rank or 0)),
         "Trilu": trilu,
-        "Unsqueeze": _unsqueeze,
+        "Unsqueeze": lambda node, facts: movement.unsqueeze(facts[0], axes_of_node(node, facts)),
     }
 )

@@ -26,21 +26,23 @@ def sizes(node: gs.Node, input_facts: InputFacts) -> list[Facts] | None:
     rule = _RULES.get(node.op)
     if rule is None:
         return None
-    return [Facts(item.shape, item.dtype, constant=constant) for item in rule(node, input_facts)]
+    results = rule(node, input_facts)
+    results = [results] if isinstance(results, Facts) else results
+    return [Facts(item.shape, item.dtype, constant=constant) for item in results]
 
 
 def _has_input(node: gs.Node, input_facts: InputFacts, position: int) -> Facts | None:
     return input_facts[position] if position < len(input_facts) and not node.inputs[position].is_empty() else None
 
 
-def _einsum(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
+def _einsum(node: gs.Node, input_facts: InputFacts) -> Facts:
     """Every letter has one size; `...` stands for axes that are broadcast."""
     dtype = input_facts[0].dtype
     equation = str(node.attrs["equation"]).replace(" ", "")
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
     if len(terms) != len(input_facts) or any(item.shape is None for item in input_facts):
-        return [Facts(dtype=dtype)]
+        return Facts(dtype=dtype)
     letters: dict[str, Poly] = {}
     wide: list[Shape] = []
     for term, item in zip(terms, input_facts, strict=True):
@@ -48,7 +50,7 @@ def _einsum(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
         shape = item.shape or ()
         rest = len(shape) - len(before) - len(after)
         if rest < 0 or (rest and not dots):
-            return [Facts(dtype=dtype)]
+            return Facts(dtype=dtype)
         if dots:
             wide.append(shape[len(before) : len(before) + rest])
         labels = [*zip(before, shape, strict=False), *zip(after, shape[len(shape) - len(after) :], strict=True)]
@@ -57,25 +59,25 @@ def _einsum(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
                 letters[letter] = size
     middle = broadcast_shape(wide)
     if middle is None:
-        return [Facts(dtype=dtype)]
+        return Facts(dtype=dtype)
     if not arrow:
         once = sorted(letter for letter in letters if left.count(letter) == 1)
         right = ("..." if "..." in left else "") + "".join(once)
     before, dots, after = right.partition("...")
     shape = (*(letters[letter] for letter in before), *(middle if dots else ()), *(letters[letter] for letter in after))
-    return [Facts(shape, dtype)]
+    return Facts(shape, dtype)
 
 
-def _pad(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
+def _pad(node: gs.Node, input_facts: InputFacts) -> Facts:
     """Pads that are added to the sizes; negative ones crop."""
     x, pads, axes = input_facts[0], input_facts[1].integers(), _has_input(node, input_facts, 3)
     padded_axes = list(range(x.rank or 0)) if axes is None else axes.plain_integers()
     if x.shape is None or pads is None or padded_axes is None or len(pads) != 2 * len(padded_axes):
-        return [Facts(dtype=x.dtype)]
+        return Facts(dtype=x.dtype)
     shape = list(x.shape)
     for number, axis in enumerate(padded_axes):
         shape[axis] = shape[axis] + pads[number] + pads[number + len(padded_axes)]
-    return [Facts(tuple(shape), x.dtype)]
+    return Facts(tuple(shape), x.dtype)
 
 
 def _top_k(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
@@ -87,40 +89,24 @@ def _top_k(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
     return [Facts(shape, x.dtype), Facts(shape, "int64")]
 
 
-def _one_hot(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
+def _one_hot(node: gs.Node, input_facts: InputFacts) -> Facts:
     shape, depth = input_facts[0].shape, input_facts[1].integers()
     if shape is None or depth is None:
-        return [Facts(dtype=input_facts[2].dtype)]
+        return Facts(dtype=input_facts[2].dtype)
     axis = axis_of(node, len(shape) + 1)
-    return [Facts((*shape[:axis], depth[0], *shape[axis:]), input_facts[2].dtype)]
+    return Facts((*shape[:axis], depth[0], *shape[axis:]), input_facts[2].dtype)
 
 
-def _quantize(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
+def _quantize(node: gs.Node, input_facts: InputFacts) -> Facts:
     zero = _has_input(node, input_facts, 2)
     kind = node.attrs.get("output_dtype", 0)
-    return [Facts(input_facts[0].shape, (zero.dtype if zero else None) or (dtype_name(kind) if kind else "uint8"))]
+    return Facts(input_facts[0].shape, (zero.dtype if zero else None) or (dtype_name(kind) if kind else "uint8"))
 
 
-def _dequantize(_: gs.Node, input_facts: InputFacts) -> list[Facts]:
-    return [Facts(input_facts[0].shape, input_facts[1].dtype)]
-
-
-def _dynamic_quantize(_: gs.Node, input_facts: InputFacts) -> list[Facts]:
-    return [Facts(input_facts[0].shape, "uint8"), Facts((), "float32"), Facts((), "uint8")]
-
-
-def _matmul_integer(_: gs.Node, input_facts: InputFacts) -> list[Facts]:
-    return [Facts(matmul_shape(input_facts[0].shape, input_facts[1].shape), "int32")]
-
-
-def _qlinear_matmul(_: gs.Node, input_facts: InputFacts) -> list[Facts]:
-    return [Facts(matmul_shape(input_facts[0].shape, input_facts[3].shape), input_facts[7].dtype)]
-
-
-def _global_pool(_: gs.Node, input_facts: InputFacts) -> list[Facts]:
+def _global_pool(_: gs.Node, input_facts: InputFacts) -> Facts:
     x = input_facts[0]
     shape = None if x.shape is None else (*x.shape[:2], *(Poly.of(1) for _ in x.shape[2:]))
-    return [Facts(shape, x.dtype)]
+    return Facts(shape, x.dtype)
 
 
 def _recurrent(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
@@ -138,19 +124,23 @@ def _recurrent(node: gs.Node, input_facts: InputFacts) -> list[Facts]:
     return [Facts(whole, x.dtype), *[Facts(last, x.dtype)] * (len(node.outputs) - 1)]
 
 
-_RULES: Mapping[str, Callable[[gs.Node, InputFacts], list[Facts]]] = MappingProxyType(
+_RULES: Mapping[str, Callable[[gs.Node, InputFacts], Facts | list[Facts]]] = MappingProxyType(
     {
-        "DequantizeLinear": _dequantize,
-        "DynamicQuantizeLinear": _dynamic_quantize,
+        "DequantizeLinear": lambda _, facts: Facts(facts[0].shape, facts[1].dtype),
+        "DynamicQuantizeLinear": lambda _, facts: [
+            Facts(facts[0].shape, "uint8"),
+            Facts((), "float32"),
+            Facts((), "uint8"),
+        ],
         "Einsum": _einsum,
         "GRU": _recurrent,
         "GlobalAveragePool": _global_pool,
         "GlobalMaxPool": _global_pool,
         "LSTM": _recurrent,
-        "MatMulInteger": _matmul_integer,
+        "MatMulInteger": lambda _, facts: Facts(matmul_shape(facts[0].shape, facts[1].shape), "int32"),
         "OneHot": _one_hot,
         "Pad": _pad,
-        "QLinearMatMul": _qlinear_matmul,
+        "QLinearMatMul": lambda _, facts: Facts(matmul_shape(facts[0].shape, facts[3].shape), facts[7].dtype),
         "QuantizeLinear": _quantize,
         "RNN": _recurrent,
         "TopK": _top_k,

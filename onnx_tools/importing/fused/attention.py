@@ -14,7 +14,7 @@ from ...analysis.symbolic import Poly
 from .expansion import Expansion, NotImportable
 
 
-def attention(e: Expansion) -> Sequence[gs.Tensor]:
+def attention(e: Expansion) -> gs.Tensor:
     """Attention: x [B,S,E] is projected to Q, K and V by one weight."""
     e.refuse_inputs(past=4, past_sequence_length=6)
     e.refuse_outputs(present=1)
@@ -28,10 +28,10 @@ def attention(e: Expansion) -> Sequence[gs.Tensor]:
     qkv = e.sum(e.op("MatMul", e.input(0, "tensor"), weight), e.optional_input(2))
     ends = np.cumsum(sizes)
     q, k, v = (e.columns(qkv, int(end) - size, int(end)) for size, end in zip(sizes, ends, strict=True))
-    return [_attend(e, q, k, v, mask=e.optional_input(3), bias=e.optional_input(5))]
+    return _attend(e, q, k, v, mask=e.optional_input(3), bias=e.optional_input(5))
 
 
-def multi_head_attention(e: Expansion) -> Sequence[gs.Tensor]:
+def multi_head_attention(e: Expansion) -> gs.Tensor:
     """MultiHeadAttention: Q, K and V [B,S,E] apart, K and V as one [B,S,H,2,D], or all three as one [B,S,H,3,D]."""
     e.refuse_inputs(past_key=6, past_value=7, past_sequence_length=8, cache_indirection=9)
     e.refuse_outputs(present_key=1, present_value=2, scores=3)
@@ -46,7 +46,7 @@ def multi_head_attention(e: Expansion) -> Sequence[gs.Tensor]:
             e.op("Add", part, e.columns(bias, int(start), int(end)))
             for part, start, end in zip(parts, starts, ends, strict=True)
         ]
-    return [_attend(e, *parts, mask=e.optional_input(4), bias=e.optional_input(5))]
+    return _attend(e, *parts, mask=e.optional_input(4), bias=e.optional_input(5))
 
 
 def _parts(e: Expansion) -> list[gs.Tensor]:

@@ -6,7 +6,6 @@ onnxruntime's operators for them multiply, or look up, these floats: only the st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ _BYTE = 8
 Array = npt.NDArray[Any]
 
 
-def matmul_nbits(e: Expansion) -> Sequence[gs.Tensor]:
+def matmul_nbits(e: Expansion) -> gs.Tensor:
     """MatMulNBits: x [..., K] times the transpose of W [N, K], each row of which is in blocks."""
     if e.integer("accuracy_level") == _INT8_ACTIVATIONS:
         raise NotImportable("it rounds its activations to int8 (accuracy_level=4), by scales of every row")
@@ -40,10 +39,10 @@ def matmul_nbits(e: Expansion) -> Sequence[gs.Tensor]:
         whole = zero_points.reshape(rows, -1)
         zero = _bits_of(whole, bits)[:, :blocks] if zero_points.dtype == np.uint8 else whole[:, :blocks]
     weight = _scale(codes, zero, _values(e, 2, "scales").reshape(rows, blocks))[:, :width]
-    return [e.sum(e.op("MatMul", e.input(0, "A"), e.constant(np.ascontiguousarray(weight.T))), e.optional_input(5))]
+    return e.sum(e.op("MatMul", e.input(0, "A"), e.constant(np.ascontiguousarray(weight.T))), e.optional_input(5))
 
 
-def gather_blocks(e: Expansion) -> Sequence[gs.Tensor]:
+def gather_blocks(e: Expansion) -> gs.Tensor:
     """GatherBlockQuantized: rows of a table [N, K], each of which is in blocks."""
     data, scales = _values(e, 0, "table"), _values(e, 2, "scales")
     axes = e.integer("gather_axis"), e.integer("quantize_axis", 1) % 2
@@ -60,7 +59,7 @@ def gather_blocks(e: Expansion) -> Sequence[gs.Tensor]:
         zero = _bits_of(zero_points, bits)[:, :blocks] if is_packed else zero_points.astype(np.float32)
     codes = np.pad(whole, ((0, 0), (0, blocks * block - width))).reshape(rows, blocks, block)
     table = e.constant(np.ascontiguousarray(_scale(codes, zero, scales)[:, :width]))
-    return [e.op("Gather", table, e.input(1, "indices"), axis=0)]
+    return e.op("Gather", table, e.input(1, "indices"), axis=0)
 
 
 def _values(e: Expansion, position: int, what: str) -> Array:

@@ -18,7 +18,7 @@ from .expansion import Expansion, NotImportable
 DOMAIN = "com.microsoft"
 _FIRST_LAYER_NORM = 17  # opset; in older ones, LayerNormalization is onnxruntime's
 
-IMPORTERS: Mapping[str, Callable[[Expansion], Sequence[gs.Tensor | None]]] = MappingProxyType(
+IMPORTERS: Mapping[str, Callable[[Expansion], gs.Tensor | Sequence[gs.Tensor | None]]] = MappingProxyType(
     {
         "Attention": attention.attention,
         "BiasAdd": activations.bias_add,

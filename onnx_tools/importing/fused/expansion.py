@@ -107,8 +107,9 @@ class Expansion(NodeBuilder[gs.Tensor]):
         learn(self._facts, self._editor.graph.nodes[-1])
         return result
 
-    def finish(self, results: Sequence[gs.Tensor | None]) -> None:
+    def finish(self, results: gs.Tensor | Sequence[gs.Tensor | None]) -> None:
         """Makes the results the node's outputs, in their order."""
+        results = [results] if isinstance(results, gs.Tensor) else results
         input_names = [
             (tensor, self.node.outputs[position])
             for position, tensor in enumerate(results)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -12,12 +12,12 @@ import onnx_graphsurgeon as gs
 from .expansion import Expansion, NotImportable
 
 
-def fused_matmul(e: Expansion) -> Sequence[gs.Tensor]:
+def fused_matmul(e: Expansion) -> gs.Tensor:
     """alpha * A B. transA/B swap the last two axes, transBatchA/B move the first axis after the batch's."""
     a = _operand(e, e.input(0, "A"), "A")
     b = _operand(e, e.input(1, "B"), "B")
     matmul, alpha = e.op("MatMul", a, b), e.number("alpha", 1.0)
-    return [matmul if alpha == 1.0 else e.op("Mul", matmul, e.constant(alpha))]
+    return matmul if alpha == 1.0 else e.op("Mul", matmul, e.constant(alpha))
 
 
 def _operand(e: Expansion, tensor: gs.Tensor, which: str) -> gs.Tensor:
@@ -49,7 +49,7 @@ _ACTIVATIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 
-def fused_gemm(e: Expansion) -> Sequence[gs.Tensor]:
+def fused_gemm(e: Expansion) -> gs.Tensor:
     """Gemm, then an activation."""
     activation = str(e.node.attrs.get("activation", ""))
     names = _ACTIVATIONS.get(activation)
@@ -60,4 +60,4 @@ def fused_gemm(e: Expansion) -> Sequence[gs.Tensor]:
     gemm = e.op("Gemm", *inputs, **own)
     keys = {name: f"activation_{name}" for name in names if f"activation_{name}" in e.node.attrs}
     factors: dict[str, Any] = {name: e.number(key, 0.0) for name, key in keys.items()}
-    return [e.op(activation, gemm, **factors)]
+    return e.op(activation, gemm, **factors)

@@ -8,7 +8,6 @@ inputs, the node is that of a decoder, which generates token by token.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -25,7 +24,7 @@ _KEYS, _VALUES = 3, 4  # of the past
 _LENGTHS, _COSINES, _SINES, _POSITIONS, _BIAS = 5, 7, 8, 9, 10
 
 
-def group_query_attention(e: Expansion) -> Sequence[gs.Tensor]:
+def group_query_attention(e: Expansion) -> gs.Tensor:
     """Q [B,S,H*D] with K and V [B,S,G*D] of fewer heads, or all of them in one tensor."""
     _check(e)
     heads, groups = e.integer("num_heads"), e.integer("kv_num_heads")
@@ -41,7 +40,7 @@ def group_query_attention(e: Expansion) -> Sequence[gs.Tensor]:
     k, v = (e.op("Gather", e.reshape(part, 0, 0, groups, size), group_of_head, axis=2) for part in (k, v))
     parts = [e.reshape(q, 0, 0, heads, size), k, v]
     scale = e.number("scale", 0.0) or 1.0 / math.sqrt(size)
-    return [attend(e, parts, scale, heads * size, e.optional_input(_BIAS), _padding(e, k), causal(e, k, k))]
+    return attend(e, parts, scale, heads * size, e.optional_input(_BIAS), _padding(e, k), causal(e, k, k))
 
 
 def _check(e: Expansion) -> None:

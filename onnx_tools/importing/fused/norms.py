@@ -25,14 +25,14 @@ def normalize(e: Expansion, x: gs.Tensor, gamma: gs.Tensor, beta: gs.Tensor | No
     return result if beta is None else e.op("Add", result, beta)
 
 
-def norm(e: Expansion) -> Sequence[gs.Tensor]:
+def norm(e: Expansion) -> gs.Tensor:
     """LayerNormalization (before opset 17) and SimplifiedLayerNormalization, which onnxruntime has in ONNX's domain."""
     e.refuse_outputs(mean=1, deviation=2)
     x, rms = e.input(0, "tensor"), e.node.op == "SimplifiedLayerNormalization"
     axis = e.integer("axis", -1)
     if axis != -1 and axis != len(e.shape(x, "tensor")) - 1:
         raise NotImportable(f"it is not over the last axis alone (axis {axis})")
-    return [normalize(e, x, e.input(1, "scale"), None if rms else e.optional_input(2), rms=rms)]
+    return normalize(e, x, e.input(1, "scale"), None if rms else e.optional_input(2), rms=rms)
 
 
 def skip_norm(e: Expansion) -> Sequence[gs.Tensor | None]:

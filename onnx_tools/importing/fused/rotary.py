@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import onnx_graphsurgeon as gs
 
 from ...analysis import STANDARD_DOMAINS
 from .expansion import Expansion, NotImportable
 
 
-def rotary_embedding(e: Expansion) -> Sequence[gs.Tensor]:
+def rotary_embedding(e: Expansion) -> gs.Tensor:
     """onnxruntime's RotaryEmbedding or the standard's; x is [B,S,H*D] or [B,H,S,D].
 
     Positions are [B,S], or one number, the first token's. The standard's may be left out: its tables hold a row for
@@ -31,7 +29,7 @@ def rotary_embedding(e: Expansion) -> Sequence[gs.Tensor]:
     heads = x if split else e.reshape(x, 0, 0, width // size, size)
     cosine, sine = (_angles(e, table, positions, x, 2 if split else 1) for table in tables)
     result = _rotated_heads(e, heads, size, (cosine, sine), half, interleaved=bool(e.integer("interleaved")))
-    return [result if split else e.reshape(result, 0, 0, width)]
+    return result if split else e.reshape(result, 0, 0, width)
 
 
 def rotate(
