@@ -5,17 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from padfree.onnx_tools.analysis import BATCH, SLOTS, Dims, token_elements
 from padfree.onnx_tools.verification import Scale
+from padfree.runtime import Array
 
 from .batches import ComparedBatch
 from .tolerances import Tolerance
 
-Array = npt.NDArray[Any]
 Float64s = npt.NDArray[np.float64]
 
 CLASS_ENDS = (1, 16, 64, 128, 256, 512)  # tokens; sequences longer than the last are a class of their own

@@ -7,10 +7,9 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy.typing as npt
 from padfree.onnx_tools.verification import Scale, measure
+from padfree.runtime import Array
 from polygraphy.comparator import Comparator, IterationResult, RunResults
 from polygraphy.logger import G_LOGGER
 
@@ -21,8 +20,6 @@ from .original import Original
 from .runners import ValidTokenRunner
 from .subject import Subject
 from .tolerances import Tolerance
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

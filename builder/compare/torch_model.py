@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy.typing as npt
 from padfree.contract.installation import install_command
+from padfree.runtime import Array
 from polygraphy import mod
 from polygraphy.backend.base import BaseRunner
 from polygraphy.common import TensorMetadata
@@ -18,8 +18,6 @@ from polygraphy.common import TensorMetadata
 from ..errors import BuildError
 from .original import Original
 from .runners import PaddedRunner
-
-Array = npt.NDArray[Any]
 
 LOADER_FUNCTION = "load_model"
 

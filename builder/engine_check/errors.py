@@ -10,15 +10,13 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from padfree.contract.metadata import Metadata
 from padfree.onnx_tools.analysis import Dims, dims_of, fits, packed_rows, padded_dims, token_numbers
 from padfree.onnx_tools.verification import Scale, measure, typical_row_error
+from padfree.runtime import Array
 
 from ..compare.metrics import output_errors
 from .batches import MIXED, CheckedBatch
-
-Array = npt.NDArray[Any]
 
 MANY_COLUMNS = 16
 """The fewest numbers per row for which a sequence's cosine means something: of a single number it is the sign."""

@@ -9,18 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy.typing as npt
 import onnxruntime as ort
 from onnx import ModelProto
 from padfree.contract.metadata import Metadata, Profile
-from padfree.onnx_tools.files import Model, open_session
+from padfree.onnx_tools.files import Array, Model, open_session
 from padfree.onnx_tools.operators import with_functions, without_functions
 from padfree.onnx_tools.precision import widen, with_rounding
 
 from ..errors import BuildError
 from .batches import CheckedBatch, make_batches
-
-Array = npt.NDArray[Any]
 
 MOST_MULTIPLICATIONS = 1 << 37
 """Weights times tokens of a batch: BERT-base's 85 million by 1600, which take 16 cores a third of a second."""

@@ -12,11 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from onnx import ModelProto, NodeProto, helper, numpy_helper
-from padfree.onnx_tools.files import LARGE_BYTES, Model
-
-Array = npt.NDArray[Any]
+from padfree.onnx_tools.files import LARGE_BYTES, Array, Model
 
 
 class UnknownInputError(ValueError):

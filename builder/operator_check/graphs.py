@@ -11,7 +11,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import NodeProto, TensorProto, helper
 from padfree.contract.names import EIGHT_BITS, FORMAT
@@ -24,8 +23,8 @@ from padfree.onnx_tools.operators import (
     TensorSpec,
     make_node,
 )
+from padfree.runtime import Array
 
-Array = npt.NDArray[Any]
 Attributes = Mapping[str, AttributeValue]
 
 OPSET = 19

@@ -7,20 +7,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import helper
 from padfree.contract.names import EIGHT_BITS, FP8, INT8
-from padfree.onnx_tools.files import Model, open_session
+from padfree.onnx_tools.files import Array, Model, open_session
 from padfree.onnx_tools.operators import OPERATORS, node_attributes, padfree_nodes, with_functions
 from padfree.onnx_tools.precision import widen, with_rounding
 
 from .graphs import CaseGraph
-
-Array = npt.NDArray[Any]
 
 # Inputs are the same numbers on both sides, and sums are float32 on both: what differs is the order of sums, weights of
 # attention that are rounded before they multiply, and the rounding of results to 11 and 8 bits (half a unit: 5e-4 and

@@ -6,13 +6,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from padfree.onnx_tools.verification import largest_column_error
+from padfree.runtime import Array
 
-Array = npt.NDArray[Any]
 Answers = Mapping[str, list[Array]]
 Way = Callable[[int], list[float]]
 """Runs the batch some times and returns every run's time in ms."""

@@ -5,21 +5,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnx_graphsurgeon as gs
 import onnxruntime as ort
 from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
 from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 
-from ..files import Model, open_session
+from ..files import Array, Model, open_session
 from .graph import STANDARD_DOMAINS, dtype_name, is_standard
 from .symbolic import Analysis, Index, Poly
-
-Array = npt.NDArray[Any]
 
 
 class NotComputedError(Exception):

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
+from ..files import Array
 from .collected_tokens import collects, numbered_tokens
 from .graph import is_standard
 from .onnx_operators import Movement, moving
 
-Array = npt.NDArray[Any]
 MaskArray = npt.NDArray[np.bool_]
 
 PADDING_IDS = (0, 1)

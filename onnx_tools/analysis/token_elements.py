@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..files import Array
 from .layout import Layout
 from .symbolic.facts import Shape
 
-Array = npt.NDArray[Any]
 MaskArray = npt.NDArray[np.bool_]
 Dims = tuple[int | str, ...]
 """Sizes of a tensor's axes: numbers, or texts such as "B", "S" and "B*S". Trailing axes left out are numbers."""

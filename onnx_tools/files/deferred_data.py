@@ -8,12 +8,11 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from .weights import Array
 
 LARGE_MODEL_BYTES = 1 << 30
 """Models whose weights take more than this in float32 are not held in float32: their weights are deferred."""

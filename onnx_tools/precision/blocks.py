@@ -5,17 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from padfree.contract.machine import cores
 
+from ..files import Array
+
 _ELEMENTS = 1 << 16
 _PIECE = 1 << 18  # elements that are worth a thread
 _MOST_THREADS = 16  # memory is no faster for more
 
-Array = npt.NDArray[Any]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

@@ -6,20 +6,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto
 
-from ..files import Model, open_session
+from ..files import Array, Model, open_session
 from ..operators import with_functions
 from .blocks import blocks, finite_of, largest_of
 from .element_types import infer_element_types
 from .halves import to_float, to_half
 
-Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
 
 LARGEST: Mapping[str, float] = MappingProxyType({"fp16": 65504.0, "bf16": 3.3895314e38})

@@ -8,12 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ..files import Model
+from ..files import Array, Model
 from .calibration import Feeds, fetch
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from ..files import Array
+
 Float64s = npt.NDArray[np.float64]
 
 # A column that is nearly always zero or small (after a GELU), or happens to be so in the few rows there are, has errors

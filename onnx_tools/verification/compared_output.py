@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..analysis import BATCH, BOTH, SLOTS, Layout, TokenRows, fits, packed_rows, padded_dims, token_numbers
 from ..errors import VerificationError
+from ..files import Array
 from .agreement import Scale, measure, row_blocks
 from .sample_batches import Batch
 from .token_numbers import RELATIVE_TOLERANCE
-
-Array = npt.NDArray[Any]
 
 
 class DifferError(VerificationError):

@@ -13,9 +13,8 @@ from onnx import ModelProto, helper
 from padfree.contract.names import PER_SEQUENCE, PREFIX
 
 from ..analysis import IdRule, with_rules
+from ..files import Array
 from ..importing import sequence_inputs_of, shared_inputs_of
-
-Array = npt.NDArray[Any]
 
 LONGEST, RAGGED = "longest", "ragged"  # names of batches
 _LONGEST = 512  # tokens of the longest sequence, where the model allows more: verification stays a matter of seconds

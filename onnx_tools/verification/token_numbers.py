@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..analysis import BATCH, BOTH, SLOTS, Dims, fits, token_numbers
+from ..files import Array
 from .agreement import measure
 from .sample_batches import Batch
-
-Array = npt.NDArray[Any]
 
 # Allowed difference relative to a column's root mean square. Both models compute in float32, with sums of up to a few
 # thousand terms in different orders: 6e-6 was measured after the 12 layers of BERT-base, and deeper models may have

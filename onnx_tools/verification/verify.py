@@ -11,12 +11,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import onnxruntime as ort
 
 from ..analysis import BATCH, BOTH, SLOTS, IdRule, SpecialIds, padded_dims, rules_for
 from ..errors import VerificationError
-from ..files import Model, open_session, parts_of
+from ..files import Array, Model, open_session, parts_of
 from ..importing import sequence_inputs_of, shared_inputs_of, token_inputs_of
 from ..importing.fixed_axes import fixed_sizes
 from .compared_output import ComparedOutput, DifferError
@@ -37,7 +36,6 @@ from .token_numbers import agree, rows_of_tokens, same_rows
 
 logger = logging.getLogger(__name__)
 
-Array = npt.NDArray[Any]
 Result = TypeVar("Result")
 Progress = Callable[[int, int], object]
 """Called with the number of batches of a comparison that have run, and the number of all."""

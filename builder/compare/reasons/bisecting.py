@@ -10,11 +10,11 @@ from itertools import pairwise
 import numpy as np
 from onnx import GraphProto
 from padfree.onnx_tools.analysis import BATCH, SLOTS
-from padfree.runtime import Metadata
+from padfree.runtime import Array, Metadata
 
 from ..batches import ComparedBatch
 from ..insides import Inside
-from ..metrics import Array, Errors, output_errors
+from ..metrics import Errors, output_errors
 from ..original import Original
 from ..outcomes import scale_of
 from ..tolerances import Tolerance

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from padfree.runtime import Array
 from polygraphy.logger import G_LOGGER
 
 from ..batches import PREFIX, ComparedBatch, with_mask
@@ -17,7 +16,6 @@ from ..outcomes import Outcome, is_compared, scale_of
 from ..runners import ValidTokenRunner
 from ..subject import Subject
 
-Array = npt.NDArray[Any]
 OutputArrays = Mapping[str, Array]
 
 TRIED_SEQUENCES = 3

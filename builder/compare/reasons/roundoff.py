@@ -13,9 +13,9 @@ from padfree.contract.quantization import QuantizationInfo
 from padfree.onnx_tools import load_model, save_model
 from padfree.onnx_tools.files import Model
 from padfree.onnx_tools.precision import widen, with_rounding
+from padfree.runtime import Array
 from polygraphy.logger import G_LOGGER
 
-from ..metrics import Array
 from ..original import Original
 from ..outcomes import Outcome, errors_of, is_compared
 from ..runners import SessionRunner

@@ -5,16 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from onnx import ModelProto
 
 from ...analysis import BATCH, BOTH, SLOTS, Dims
 from ...errors import RewriteError
-
-Array = npt.NDArray[Any]
+from ...files import Array
 
 EXPORT_AGAIN = (
     "export the model again with dynamic axes: torch.onnx.export(..., dynamic_axes={'input_ids': {0: 'batch', 1: "

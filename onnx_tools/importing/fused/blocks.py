@@ -6,19 +6,15 @@ onnxruntime's operators for them multiply, or look up, these floats: only the st
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
+from ...files import Array
 from .expansion import Expansion, NotImportable
 
 _BITS = (2, 4, 8)
 _INT8_ACTIVATIONS = 4  # of accuracy_level
 _BYTE = 8
-
-Array = npt.NDArray[Any]
 
 
 def matmul_nbits(e: Expansion) -> gs.Tensor:

@@ -10,15 +10,12 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from ...files import Model
+from ...files import Array, Model
 
 _STANDARD = ("", "ai.onnx")
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-
-Array = npt.NDArray[Any]
 
 
 class Constants:

@@ -4,19 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from onnx import NodeProto, TensorProto, helper
 
 from ...errors import RewriteError
-from ...files import Model
+from ...files import Array, Model
 from .constants import Constants
 from .rounding import NAMES, RANGES, Rounding, axis_of
 from .rounding_nodes import of_tensorrt, quantizes
-
-Array = npt.NDArray[Any]
 
 
 class Pairs:

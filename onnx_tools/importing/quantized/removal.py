@@ -15,10 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
-from ...files import LARGE_BYTES, Model, Weights
+from ...files import LARGE_BYTES, Array, Model, Weights
 from ..canonical import in_order
 from ..skeleton import all_nodes
 from .constants import Constants
@@ -29,8 +28,6 @@ from .signs import Signs
 from .smoothing import fold_scales
 
 _DYNAMIC = "DynamicQuantizeLinear"
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from onnx import NodeProto, TensorProto, helper
+
+from ...files import Array
 
 _FLOATS = (TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2)
 RANGES: Mapping[int, tuple[float, float]] = {
@@ -30,8 +30,6 @@ NAMES: Mapping[int, str] = {
     TensorProto.FLOAT8E4M3FN: "e4m3",
     TensorProto.FLOAT8E5M2: "e5m2",
 }
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

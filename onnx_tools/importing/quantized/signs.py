@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from onnx import ModelProto, NodeProto
 
 from ...analysis import OPERATORS, Movement, moving
+from ...files import Array
 from .constants import FLOATS, Constants
 from .rounding_nodes import dequantizes, quantizes
 
@@ -25,8 +24,6 @@ _HAND_ON = moving(*Movement) - {"Cast", "Concat"} | {
 """Operators whose results lie between the smallest and the largest number of their first input."""
 _SIZES = ("Shape", "Size")  # weights have no influence on their results
 _MOST_DEPTH = 64
-
-Array = npt.NDArray[Any]
 
 
 class Signs:
