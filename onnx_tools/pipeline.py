@@ -186,11 +186,7 @@ class _PassRun:
     """A graph on its way through the passes, and their results so far."""
 
     def __init__(self, graph: gs.Graph, options: GraphOptions, names: set[str]) -> None:
-        self._graph = graph
-        self._interface = options.interface
-        self._padding_id = options.padding_id
-        self._shares = options.shares
-        self._on_progress = options.on_progress
+        self._graph, self._options = graph, options
         self._names = names  # the original's
         self._analysis: Analysis = analyse(graph)
         self._unread_inputs = unread_inputs(graph)
@@ -223,7 +219,7 @@ class _PassRun:
                 self._mask = mask_of(self._analysis[boundary_of(self._graph).mask])
             self._results.append(result)
             self._passes_done += 1
-            self._on_progress(self._passes_done, PASSES[self._interface])
+            self._options.on_progress(self._passes_done, PASSES[self._options.interface])
 
     def prepare(self, options: GraphOptions) -> None:
         """Runs the passes before packing, with a look at the original between them."""
@@ -250,11 +246,11 @@ class _PassRun:
             raise PaddingIsReadError("the same nodes stay padded as before")
         self._pack_results.append(self._results[-1])
         self.run(others)
-        rules = self._probe() if self._padding_id is None else self._assume(self._padding_id)
+        rules = self._probe() if self._options.padding_id is None else self._assume(self._options.padding_id)
         dims = tuple(dims_of_shape(self._analysis[tensor].shape) for tensor in self._graph.outputs)
         fillers = {name: rule.padding for name, rule in rules.items()}
-        self.run(interface_passes(self._interface, fillers, self._unread_inputs, shares=self._shares))
-        if self._shares:
+        self.run(interface_passes(self._options.interface, fillers, self._unread_inputs, shares=self._options.shares))
+        if self._options.shares:
             check_prefixes(self._results[-1])
         names = names_in_use(self._graph)
         origins = {name: origin for name, origin in self._origins.items() if name in names}
@@ -269,7 +265,7 @@ class _PassRun:
             original_dims=dims,
             mask=self._mask,
             unread_inputs=self._unread_inputs,
-            assumed={} if self._padding_id is None else rules,
+            assumed={} if self._options.padding_id is None else rules,
             shared_inputs=self._shared_inputs,
         )
 
@@ -284,7 +280,10 @@ class _PassRun:
         """The rules for ids that the nodes that stay padded need."""
         try:
             probed = probe(
-                self._graph, self._analysis, right_padded_only=self._interface == "packed", special=self._traits.special
+                self._graph,
+                self._analysis,
+                right_padded_only=self._options.interface == "packed",
+                special=self._traits.special,
             )
         except PaddingIsReadError as error:
             others = [miss.reason for item in self._results if item.name == "attention" for miss in item.missed[:3]]

@@ -9,12 +9,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
+from padfree.onnx_tools.files import Floats
 
 from .errors import NotDefinedError
 from .keys import Keys
-
-Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
-from padfree.onnx_tools.files import DeferredData, Weights, of_bfloat16
+from padfree.onnx_tools.files import DeferredData, Floats, Weights, of_bfloat16
 
 from ..errors import BuildError
 from ..folders.weights import Entry, read_header
 from .errors import NotDefinedError
-
-Floats = npt.NDArray[np.float32]
 
 _TYPES: Mapping[str, np.dtype[np.generic]] = {
     "F32": np.dtype("<f4"),

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from padfree.onnx_tools.files import Floats
 
 from ..errors import BuildError
-
-Floats = npt.NDArray[np.float32]
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

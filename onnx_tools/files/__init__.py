@@ -14,13 +14,14 @@ from .node_builder import NodeBuilder
 from .ort_session import open_session, parts_of, results_of
 from .scratch_files import write_model
 from .weight_columns import join_columns
-from .weights import LARGE_BYTES, Array, HeldValues, Storage, Weights, array_of, bytes_of_array
+from .weights import LARGE_BYTES, Array, Floats, HeldValues, Storage, Weights, array_of, bytes_of_array
 
 __all__ = [
     "LARGE_BYTES",
     "LARGE_MODEL_BYTES",
     "Array",
     "DeferredData",
+    "Floats",
     "HeldValues",
     "MessageBuilder",
     "Model",

@@ -25,6 +25,7 @@ from ..errors import ModelFileError
 from .deferred_data import DeferredData
 
 Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
 
 LARGE_BYTES = 1 << 16
 """Smaller weights stay in their messages."""

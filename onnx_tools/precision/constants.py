@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
@@ -15,14 +14,12 @@ from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from ..analysis import dtype_name, node_name
 from ..errors import RewriteError
-from ..files import DeferredData, HeldValues, bytes_of_array
+from ..files import DeferredData, Floats, HeldValues, bytes_of_array
 from ..operators import ACT_TYPES
 from .blocks import largest_of, map_pieces, on_all_cores, pieces
 from .halves import to_float
 from .ranges import LARGEST, unfit_reason
 from .rounded_weights import round_values, survives
-
-Floats = npt.NDArray[np.float32]
 
 
 def float_values(constant: gs.Constant) -> Floats:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..files import Floats
 from .blocks import blocks
 
-Floats = npt.NDArray[np.float32]
 Halves = npt.NDArray[np.float16]
 Words = npt.NDArray[np.uint32]
 

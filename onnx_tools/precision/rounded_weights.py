@@ -13,13 +13,11 @@ import numpy.typing as npt
 from onnx import TensorProto
 
 from ..errors import VerificationError
-from ..files import DeferredData, Model, array_of
+from ..files import DeferredData, Floats, Model, array_of
 from ..operators import ACT_TYPES
 from .blocks import blocks, finite_of, largest_of, on_all_cores, pieces
 from .halves import to_float, to_half
 from .ranges import LARGEST
-
-Floats = npt.NDArray[np.float32]
 
 _ROUNDS = 2
 _ROUNDOFF: Mapping[str, float] = MappingProxyType({"fp16": 2.0**-11, "bf16": 2.0**-8})

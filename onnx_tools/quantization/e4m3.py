@@ -13,10 +13,10 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from ..files import Floats
 from ..operators import MAX_SCALE
 from ..precision import moved_to_keep_sums
 
-Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[Any]
 
 E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)

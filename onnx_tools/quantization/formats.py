@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from onnx import TensorProto
 from padfree.contract.names import FP8, INT8
 
+from ..files import Floats
 from . import e4m3, int8
-from .e4m3 import Bytes, Floats
+from .e4m3 import Bytes
 
 _USUAL_COSINE_E4M3 = 0.98
 """Trained models keep 0.997 (docs/guide/fp8.md); random weights with sharp attention went down to 0.96."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .e4m3 import LEAST_SCALE, MOST_SCALE, Bytes, Floats
+from ..files import Floats
+from .e4m3 import LEAST_SCALE, MOST_SCALE, Bytes
 
 LARGEST = 127.0
 _LEAST_WEIGHT_SCALE = np.float32(2.0**-100)

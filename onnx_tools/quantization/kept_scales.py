@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from ..analysis import padfree_inputs
 from ..errors import RewriteError
+from ..files import Floats
 from ..importing.quantized import StoredGemm
 from ..passes.norms.folded_weights import values_of
-from .e4m3 import LEAST_SCALE, MOST_SCALE, Floats
+from .e4m3 import LEAST_SCALE, MOST_SCALE
 from .layers import Layer, Layers
 from .scales import TensorScale
 from .weights import QuantizedWeight, QuantizedWeights

@@ -10,10 +10,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..analysis import padfree_inputs
-from ..files import Model
+from ..files import Floats, Model
 from ..passes.norms.folded_weights import values_of
 from .calibration import Feeds, fetch_each
-from .e4m3 import Floats
 from .formats import Format
 from .layers import Layer
 from .scales import TensorScale

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..errors import RewriteError
-from .e4m3 import Floats
+from ..files import Floats
 
 _POSITIONS = {"PadfreeLinearFp8": 2, "PadfreeLinearInt8": 2, "QuantizeLinear": 1, "DequantizeLinear": 1}
 """The position of the scale among a node's inputs."""

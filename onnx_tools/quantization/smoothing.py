@@ -13,10 +13,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..analysis import padfree_inputs
-from ..files import Model
+from ..files import Floats, Model
 from ..passes.norms.folded_weights import values_of
 from .calibration import Feeds, fetch_each
-from .e4m3 import Floats
 from .int8 import smoothing_factors
 from .layers import Layer
 from .losses import TENSORS_AT_ONCE, loss

@@ -12,11 +12,11 @@ from onnx import TensorProto
 
 from ..analysis import Editor
 from ..errors import RewriteError
-from ..files import HeldValues, bytes_of_array
+from ..files import Floats, HeldValues, bytes_of_array
 from ..operators import ACT_TYPES
 from ..passes.norms.folded_weights import values_of
 from ..precision import round_values
-from .e4m3 import Bytes, Floats
+from .e4m3 import Bytes
 from .formats import E4M3, Format
 from .scales import TensorScale
 

@@ -12,14 +12,12 @@ import numpy.typing as npt
 from onnx import NodeProto, TensorProto
 
 from ...errors import RewriteError
-from ...files import Array, Model
+from ...files import Array, Floats, Model
 from .constants import Constants, attribute_of
 from .pairs import Pairs
 from .removal import holds_quantization, without_quantization
 from .rounding import NAMES, Rounding
 from .rounding_nodes import dequantizes
-
-Floats = npt.NDArray[np.float32]
 
 _GEMMS = ("MatMul", "Gemm")
 _HAND_ON = ("Identity", "Cast")

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections import defaultdict
 
 import numpy as np
-import numpy.typing as npt
 from onnx import ModelProto, NodeProto, numpy_helper
 
-from ...files import LARGE_BYTES, Model
+from ...files import LARGE_BYTES, Floats, Model
 from ..skeleton import Names
 from .constants import Constants
 
@@ -22,8 +21,6 @@ _STANDARD = ("", "ai.onnx")
 _ROOTS = ("Sqrt", "Reciprocal", "Pow", "Div")
 _MOST_AXES = 2
 """The most axes of factors, and the fewest of a GEMM's input: with more, factors would give the GEMM another axis."""
-
-Floats = npt.NDArray[np.float32]
 
 
 def fold_scales(model: Model) -> Model:

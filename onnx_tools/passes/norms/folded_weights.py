@@ -11,12 +11,11 @@ import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
 from ...analysis import Editor
-from ...files import HeldValues, bytes_of_array
+from ...files import Floats, HeldValues, bytes_of_array
 from ...match import NoMatch
 from ...operators import ACT_TYPES
 from ...precision import exact_product, moved_to_keep_sums, round_values, to_float32, unfit_reason
 
-Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
 
