@@ -3,7 +3,7 @@
 
 from .data_files import locations
 from .data_sizes import bytes_of
-from .deferred_data import LARGE_MODEL_BYTES, DeferredData, of_bfloat16
+from .deferred_data import LARGE_MODEL_BYTES, Array, DeferredData, Floats, of_bfloat16
 from .external_data import model_tensors
 from .graph_io import export_model, import_graph
 from .message_builder import MessageBuilder
@@ -14,7 +14,7 @@ from .node_builder import NodeBuilder
 from .ort_session import open_session, parts_of, results_of
 from .scratch_files import write_model
 from .weight_columns import join_columns
-from .weights import LARGE_BYTES, Array, Floats, HeldValues, Storage, Weights, array_of, bytes_of_array
+from .weights import LARGE_BYTES, HeldValues, Storage, Weights, array_of, bytes_of_array
 
 __all__ = [
     "LARGE_BYTES",

@@ -8,11 +8,13 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .weights import Array
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
 
 LARGE_MODEL_BYTES = 1 << 30
 """Models whose weights take more than this in float32 are not held in float32: their weights are deferred."""

@@ -13,19 +13,15 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 from onnx import TensorProto, helper, numpy_helper
 from onnx_graphsurgeon.ir.tensor import LazyValues
 from onnx_graphsurgeon.logger import G_LOGGER
 
 from ..errors import ModelFileError
-from .deferred_data import DeferredData
-
-Array = npt.NDArray[Any]
-Floats = npt.NDArray[np.float32]
+from .deferred_data import Array, DeferredData
 
 LARGE_BYTES = 1 << 16
 """Smaller weights stay in their messages."""
