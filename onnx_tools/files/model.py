@@ -10,7 +10,8 @@ from google.protobuf.message import Message  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, TensorProto
 
 from .data_sizes import raw_bytes
-from .weights import LARGE_BYTES, Array, Weights, array_of
+from .deferred_data import Array
+from .weights import LARGE_BYTES, Weights, array_of
 from .wire import message_head
 
 Piece = bytes | memoryview

@@ -16,12 +16,11 @@ from padfree.contract.machine import cores
 from padfree.contract.names import DOMAIN, ORT_AS_WRITTEN, ORT_WRONG_FUSIONS
 
 from .data_sizes import raw_bytes
-from .deferred_data import DeferredData
+from .deferred_data import Array, DeferredData
 from .external_data import model_tensors
 from .model import Model, without_initializers
 from .model_file import EXTERNAL_DATA_BYTES, save_model
 from .staged_session import StagedSession, can_be_staged
-from .weights import Array
 
 PROVIDERS = ["CPUExecutionProvider"]
 _NAMELESS: Mapping[int, type[np.generic]] = MappingProxyType(

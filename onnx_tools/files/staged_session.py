@@ -18,9 +18,8 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from .deferred_data import DeferredData
+from .deferred_data import Array, DeferredData
 from .model import Model, without_initializers
-from .weights import Array
 
 PART_BYTES = 1 << 27
 """The most bytes of the weights of a part, unless a single one is larger."""
