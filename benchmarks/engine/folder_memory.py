@@ -4,7 +4,7 @@
     python -m benchmarks.engine.folder_memory bge-m3 qwen3-0.6b --json benchmarks/results/local/folder_memory.jsonl
     python -m benchmarks.engine.folder_memory qwen3-4b --layers 8 --verify none
     python -m benchmarks.engine.folder_memory qwen3-0.6b --build     # on a machine with a GPU
-    python -m benchmarks.engine.folder_memory qwen3-8b --layers 4 --prepare     # all of a build but TensorRT
+    python -m benchmarks.engine.folder_memory qwen3-8b --layers 4 --prepare     # a build without TensorRT
     python -m benchmarks.engine.folder_memory qwen3-0.6b --prepare --cores 16   # as many threads as on 16 cores
 
 Folders have random weights at the shapes of known models, in the type that those have. All processes of the command are
@@ -51,16 +51,22 @@ from padfree.builder.engine.options import BuildOptions
 from padfree.builder.engine.preparation_process import preparing
 from padfree.builder.folders.head import HeadOptions
 from padfree.builder.folders.source import opened
+from padfree.runtime.gpu import Device
 folder, pooling, precision, verify = sys.argv[1:]
 options = BuildOptions.of_keywords(precision=precision, verify={"none": False, "usual": True}.get(verify, verify))
 with opened(folder, HeadOptions((pooling,), True), lazily=True) as source:
-    with preparing(source.unmade, options, lambda: None) as wait:
+    with preparing(source.unmade, options, lambda: Device(0, "NVIDIA H200", 9, 0)) as wait:
         prepared = wait()
+        print("handing the model over", file=sys.stderr, flush=True)
+        paths = [] if prepared.file is None else [path for path in prepared.file.parent.iterdir() if path.is_file()]
+        copies = [path.read_bytes() for path in paths] if paths else [bytes(prepared.content)]
         prepared.drop()
+        print("building", file=sys.stderr, flush=True)
         if prepared.reference is not None:
             prepared.reference()
 """
-"""Everything in a build except TensorRT: the other process makes the model and the answers expected of an engine."""
+"""A build without TensorRT, for which a copy of the weights stands: the other process makes the model, as for an H200,
+and the answers expected of an engine."""
 _BLOCK = 1 << 22
 _BYTES = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 

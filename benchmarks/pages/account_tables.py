@@ -103,7 +103,7 @@ def folder_memory(records: Sequence[Record]) -> Table:
         command, _, cores = command.partition(" --cores ")
         shown = f"`{command}`"
         if command.startswith("prepare"):
-            shown = f"`{command.replace('prepare', 'build')}`, all but TensorRT"
+            shown = f"`{command.replace('prepare', 'build')}`, a copy for TensorRT"
         shown += f", threads of {cores} cores" if cores else ""
         sizes = (f"{record[key]:.1f}" for key in ("file_gb", "held_gb", "mapped_gb"))
         rows.append([f"{folder}, {shown}", *sizes, f"{record['seconds']:.0f}"])

@@ -83,10 +83,10 @@ def parse(
     return parser
 
 
-def serialize(model: Model) -> Iterator[Piece] | None:
-    """A model's bytes in pieces; None beyond protobuf's 2 GB."""
+def serialize(model: Model, *, consume: bool = False) -> Iterator[Piece] | None:
+    """A model's bytes in pieces, as bytes_in_pieces gives them; None beyond protobuf's 2 GB."""
     try:
-        size, pieces = bytes_in_pieces(model)
+        size, pieces = bytes_in_pieces(model, consume=consume)
     except (EncodeError, ValueError):  # of one weight, in some versions; others serialise any size
         return None
     return pieces if size <= MAX_PROTOBUF_BYTES else None

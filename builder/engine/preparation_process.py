@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gc
 import json
 import mmap
 import os
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import IO, NoReturn, TypeAlias, TypeGuard
 
 import onnx
+from padfree.contract.machine import trim_heap
 from padfree.contract.phases import IMPORTS, Phases
 from padfree.onnx_tools.files import LARGE_MODEL_BYTES, Model, Storage, open_model, without_initializers
 from padfree.runtime import parse_metadata
@@ -169,7 +171,13 @@ def _start(
     keeps = {} if is_large else _KEEPS_MEMORY
     environment = {**os.environ, **keeps, **_ONE_THREAD, "TMPDIR": scratch}
     return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=answer, env=environment, start_new_session=True, pass_fds=kept_open
+        command,
+        bufsize=0,  # a pipe without a buffer can be closed when its reader has gone
+        stdin=subprocess.PIPE,
+        stdout=answer,
+        env=environment,
+        start_new_session=True,
+        pass_fds=kept_open,
     )
 
 
@@ -184,8 +192,14 @@ def _pipe() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
 def _tell(child: subprocess.Popen[bytes], device: Device | None) -> None:
     """Tells the other process the GPU. It may have ended already: its exit code says why."""
     assert child.stdin is not None
-    with contextlib.suppress(BrokenPipeError), child.stdin as pipe:
-        pipe.write(json.dumps(device and asdict(device)).encode())
+    with contextlib.suppress(BrokenPipeError):
+        child.stdin.write(json.dumps(device and asdict(device)).encode() + b"\n")
+
+
+def _let_go(child: subprocess.Popen[bytes]) -> None:
+    """Tells the other process that nobody reads its model any more, for which its answers wait."""
+    assert child.stdin is not None
+    child.stdin.close()
 
 
 def _shared_file() -> IO[bytes]:
@@ -220,14 +234,16 @@ def _answer(
     message, phases = onnx.load_model_from_string(bytes(graph)), json.loads(bytes(seconds))
     if code == _IN_FILE:
         file = Path(bytes(content).decode())
+        _let_go(child)
         return PreparedModel(message, phases, file=file, drop=partial(remove_model, file))
-    return PreparedModel(message, phases, content, drop=partial(_empty, answer))
+    return PreparedModel(message, phases, content, drop=partial(_empty, answer, child))
 
 
-def _empty(answer: IO[bytes]) -> None:
+def _empty(answer: IO[bytes], child: subprocess.Popen[bytes]) -> None:
     """Frees memory that nobody reads any more."""
     with contextlib.suppress(OSError):
         os.ftruncate(answer.fileno(), 0)
+    _let_go(child)
 
 
 def _split_first(content: memoryview) -> tuple[memoryview, memoryview]:
@@ -239,6 +255,7 @@ def _split_first(content: memoryview) -> tuple[memoryview, memoryview]:
 
 def _read_reference(child: subprocess.Popen[bytes], file: IO[bytes]) -> Reference:
     """The process's answers, which the engine must give. Raises BuildError where there are none."""
+    _let_go(child)
     code = child.wait()
     file.seek(0)
     try:
@@ -269,7 +286,8 @@ def serve(request: str, answer: int) -> NoReturn:
             source = open_source(model_or_folder, Storage.MAP, phases, teller.say)
             preparation = prepare(source, options, _read_device, phases=phases)
             model = preparation.model
-            content = serialize(model)
+            gc.collect()  # the graph's nodes and tensors, which hold the weights, refer to each other
+            content = serialize(model, consume=True)
             if content is None:
                 code, content = _IN_FILE, iter((str(write_aside(model)).encode(),))
             graph = without_initializers(model.proto).SerializeToString()
@@ -285,13 +303,15 @@ def serve(request: str, answer: int) -> NoReturn:
     if code != _FAILURE and preparation.exact is not None:
         teller.end(code)
         exact, metadata = preparation.exact, parse_metadata(metadata_of(preparation.model.proto), "the rewritten model")
-        del preparation, model, content  # frees the weights: TensorRT has its own memory for them now
+        del preparation, model, content
+        trim_heap()  # while TensorRT copies the weights that this process has made
         with contextlib.suppress(OSError):
             os.nice(_NICENESS)
         with os.fdopen(reference, "wb") as file:
             try:
                 profile = choose_profile(metadata, options.profile)
-                outcome: Reference | Exception = compute_reference(exact, metadata, profile)
+                # The pipe ends when TensorRT has its own copy of the weights, and the one in memory is gone.
+                outcome: Reference | Exception = compute_reference(exact, metadata, profile, wait=sys.stdin.read)
             except Exception as error:
                 outcome = error
             pickle.dump(outcome, file)
@@ -299,5 +319,5 @@ def serve(request: str, answer: int) -> NoReturn:
 
 
 def _read_device() -> Device | None:
-    message = json.load(sys.stdin)
+    message = json.loads(sys.stdin.readline())
     return message and Device(**message)

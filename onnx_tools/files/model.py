@@ -66,11 +66,11 @@ def without_initializers(model: ModelProto) -> ModelProto:
     return result
 
 
-def bytes_in_pieces(model: Model) -> tuple[int, Iterator[Piece]]:
+def bytes_in_pieces(model: Model, *, consume: bool = False) -> tuple[int, Iterator[Piece]]:
     """How many bytes a model takes, and these bytes, the weights one by one.
 
     The length of all stands in front of them, so each weight in the message is serialised twice: in this way they are
-    never held all at once.
+    never held all at once. With `consume` the model lets each weight go once the next piece is asked for.
     """
     proto = model.proto
     skeleton = without_initializers(proto)
@@ -86,6 +86,8 @@ def bytes_in_pieces(model: Model) -> tuple[int, Iterator[Piece]]:
         for head, tensor in zip(heads, proto.graph.initializer, strict=True):
             yield head
             yield from _tensor_pieces(tensor, model.weights)
+            if consume:
+                model.weights.release(tensor)
 
     return len(begin) + total, pieces()
 

@@ -144,6 +144,10 @@ class Weights:
         data = self.held_for(tensor)
         return data.data() if isinstance(data, DeferredData) else data
 
+    def release(self, tensor: TensorProto) -> None:
+        """Holds a tensor's data no longer."""
+        self._data.pop(tensor.name, None)
+
     def size_of(self, tensor: TensorProto) -> int | None:
         """The number of bytes of a tensor's data where it is held, read or not. Otherwise None."""
         data = self.held_for(tensor)

@@ -29,6 +29,7 @@ from padfree.builder.engine.network import serialize
 from padfree.builder.engine.options import BuildOptions
 from padfree.builder.engine.preparation_process import preparing
 from padfree.builder.engine.profile import ProfileOptions
+from padfree.builder.folders.head import HeadOptions
 from padfree.builder.folders.source import opened
 from padfree.contract import phases
 from padfree.onnx_tools import RewriteError, rewrite_model
@@ -36,6 +37,8 @@ from padfree.onnx_tools.files.model import Model
 from padfree.onnx_tools.files.model_file import open_model
 from padfree.runtime.gpu.device import Device
 
+from benchmarks.engine.folder_memory import Shape, resident
+from benchmarks.engine.folder_memory import write_folder as write_memory_folder
 from tests.support import tiny_folders
 from tests.support.folders import write_folder
 from tests.support.preparation import prepare_model
@@ -45,6 +48,18 @@ ModelWriter = Callable[..., Path]
 EXPORTED = DEMO_DATA / "bert_tiny.onnx"
 MAX_SEQ_LEN = 16
 OPTIONS = BuildOptions(verify=False, profile=ProfileOptions(max_seq_len=MAX_SEQ_LEN))
+
+DECODER = Shape(
+    {
+        "model_type": "qwen3", "vocab_size": 2000, "hidden_size": 512, "num_attention_heads": 4,
+        "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 1536,
+    },
+    "bf16",
+    "lasttoken",
+)  # fmt: skip
+
+MOST_OWN_BYTES = 200_000_000
+"""Of the process that prepares, once a small model is handed over: 63 MB; 487 MB without trim_heap."""
 
 
 def no_device() -> None:
@@ -117,7 +132,7 @@ def test_a_profile_that_does_not_fit_is_named_by_the_process(children: list[subp
 def test_a_model_too_large_for_a_message_is_handed_on_in_a_file(
     monkeypatch: pytest.MonkeyPatch, children: list[subprocess.Popen[bytes]]
 ) -> None:
-    refusing = "module.serialize = lambda *_: None\nmodule.serve(sys.argv[1], answer)"
+    refusing = "module.serialize = lambda *_, **__: None\nmodule.serve(sys.argv[1], answer)"
     named, imported = "engine.preparation_process import serve", "engine import preparation_process as module"
     child = preparation_process._CHILD.replace(named, imported)
     monkeypatch.setattr(preparation_process, "_CHILD", child.replace("serve(sys.argv[1], answer)", refusing))
@@ -164,6 +179,46 @@ def test_memory_is_given_back_once_a_model_is_parsed() -> None:
         assert max(sizes_of_files_in_memory()) == 0
 
 
+def test_answers_wait_until_the_model_is_parsed(children: list[subprocess.Popen[bytes]]) -> None:
+    """onnxruntime's memory comes after that of the model's bytes."""
+    with preparing(EXPORTED, replace(OPTIONS, verify=True), no_device) as wait:
+        result = wait()
+        assert result.reference is not None
+        with pytest.raises(subprocess.TimeoutExpired):
+            children[0].wait(3)
+        result.drop()
+        assert result.reference().answers
+    assert [child.returncode for child in children] == [0]
+
+
+@pytest.mark.slow
+def test_weights_that_are_handed_over_are_freed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, children: list[subprocess.Popen[bytes]]
+) -> None:
+    """Norms folded into GEMMs give each layer new weights, as gates and rotations do."""
+    defers = "graph.LARGE_MODEL_BYTES = staged_session.KEPT_BYTES = 0; from padfree.builder"
+    imports = "from padfree.builder.definitions import graph; from padfree.onnx_tools.files import staged_session; "
+    child = preparation_process._CHILD.replace("from padfree.builder", imports + defers)
+    monkeypatch.setattr(preparation_process, "_CHILD", child)
+    options = replace(OPTIONS, verify=True, precision="bf16")
+    own_bytes, weights = list[int](), list[int]()
+    for layers in (1, 12):
+        folder = tmp_path / str(layers)
+        folder.mkdir()
+        write_memory_folder(replace(DECODER, config={**DECODER.config, "num_hidden_layers": layers}), folder)
+        with (
+            opened(folder, HeadOptions(("lasttoken",), True), lazily=True) as source,
+            preparing(source.unmade or folder, options, lambda: Device(0, "NVIDIA H200", 9, 0)) as wait,
+        ):
+            content = wait().content
+            assert content is not None
+            time.sleep(3)  # it says that it has written the model before it frees memory
+            own_bytes.append(resident(children[-1].pid)[0])
+            weights.append(content.nbytes)
+    assert own_bytes[1] - own_bytes[0] < (weights[1] - weights[0]) // 3
+    assert own_bytes[0] < MOST_OWN_BYTES
+
+
 def test_bytes_are_those_of_the_model() -> None:
     with preparing(EXPORTED, OPTIONS, no_device) as wait:
         content = wait().content
@@ -179,7 +234,7 @@ def test_bytes_are_those_of_the_model() -> None:
 def test_a_weight_beyond_protobufs_limit_is_none_to_hand_on(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise error("too large")
 
     monkeypatch.setattr(network, "bytes_in_pieces", refuse)

@@ -49,6 +49,21 @@ def names_in_memory(model: Model) -> list[str]:
     return [tensor.name for tensor in model.proto.graph.initializer if tensor in model.weights]
 
 
+def test_weights_are_let_go_as_they_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    save_model(MODEL, path)
+    model = open_model(path)
+    names, left = names_in_memory(model), list[int]()
+    size, pieces = bytes_in_pieces(model, consume=True)
+    content = bytearray()
+    for piece in pieces:
+        content += piece
+        left.append(len(names_in_memory(model)))
+    assert len(content) == size
+    assert onnx.load_model_from_string(bytes(content)) == MODEL
+    assert set(left) == set(range(len(names) + 1))
+
+
 def as_half(model: ModelProto, precision: str) -> ModelProto:
     """The model as a file with that precision holds it."""
     result = ModelProto()
