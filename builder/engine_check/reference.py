@@ -64,9 +64,9 @@ def compute_reference(
     batches = make_batches(metadata, profile, most_tokens=most, most_long=long)
     try:
         session = open_session(_runnable(exact, metadata))
-        opened = time.monotonic()
+        before_wait = time.monotonic()
         wait()
-        start += time.monotonic() - opened
+        start += time.monotonic() - before_wait
         names = [item.name for item in metadata.outputs]
         answers = tuple(dict(zip(names, _run(session, names, batch, metadata), strict=True)) for batch in batches)
     except BuildError:
