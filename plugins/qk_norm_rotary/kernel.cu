@@ -91,12 +91,7 @@ __global__ void __launch_bounds__(kThreads) qkNormRotaryVectorKernel(QkNormRotar
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) value[half][k] *= factor * scale[k];
     }
-#pragma unroll
-    for (int k = 0; k < kWidth; ++k) {
-      float& one = kInterleaved ? value[2 * k / kWidth][2 * k % kWidth] : value[0][k];
-      float& other = kInterleaved ? value[2 * k / kWidth][2 * k % kWidth + 1] : value[1][k];
-      rotatePair(one, other, cosine[k], sine[k]);
-    }
+    rotatePairs<kInterleaved>(value, cosine, sine);
     storeFloats(y + headOf(i) * p.D, value[0]);
     storeFloats(y + headOf(i) * p.D + second, value[1]);
   }

@@ -110,12 +110,7 @@ __global__ void __launch_bounds__(kThreads) rotaryVectorKernel(RotaryParams p, i
         cosine[k] = c.x, cosine[k + 1] = c.y, cosine[k + 2] = c.z, cosine[k + 3] = c.w;
         sine[k] = s.x, sine[k + 1] = s.y, sine[k + 2] = s.z, sine[k + 3] = s.w;
       }
-#pragma unroll
-      for (int k = 0; k < kWidth; ++k) {
-        float& first = kInterleaved ? value[2 * k / kWidth][2 * k % kWidth] : value[0][k];
-        float& second = kInterleaved ? value[2 * k / kWidth][2 * k % kWidth + 1] : value[1][k];
-        rotatePair(first, second, cosine[k], sine[k]);
-      }
+      rotatePairs<kInterleaved>(value, cosine, sine);
       storeFloats(y + item.first, value[0]);
       storeFloats(y + item.second, value[1]);
     }
