@@ -3,12 +3,9 @@
 #pragma once
 
 #include "common/ptx/sine.cuh"
+#include "common/rotation.h"
 
 namespace padfree {
-
-struct Rotation {
-  float cosine, sine;
-};
 
 // Of an angle up to 2^24 either way; farther out the result is finite. Sine and cosine are the special-function unit's,
 // right to 1e-6: a tenth of what rounding the results to fp16 costs at the most.

@@ -2,11 +2,9 @@
 // Rotations of pairs by angles of any size, for kernels that are bound by memory.
 #pragma once
 
-namespace padfree {
+#include "common/rotation.h"
 
-struct Rotation {
-  float cosine, sine;
-};
+namespace padfree {
 
 __device__ inline Rotation rotationOf(int position, float frequency) {
   Rotation rotation;
