@@ -80,7 +80,7 @@ CASES = (
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Reference:
     """What the engines of a case are checked with."""
 
     setup: Setup
@@ -158,22 +158,22 @@ def build_all(cases: Mapping[str, Case], arguments: argparse.Namespace, pool: Th
             pool.submit(run, item)
 
 
-def prepare(case: Case, arguments: argparse.Namespace) -> Prepared:
+def prepare(case: Case, arguments: argparse.Namespace) -> Reference:
     """The model and batch of a case, and the right answers."""
     setup = setup_of(case, arguments)
-    return Prepared(setup, truth_of(setup))
+    return Reference(setup, truth_of(setup))
 
 
-def measure(case: Case, prepared: Prepared, arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(case: Case, reference: Reference, arguments: argparse.Namespace) -> dict[str, Any]:
     """Checks and times the engines of a case that were built."""
-    setup, ready, errors = prepared.setup, dict[str, Contender](), dict[str, float]()
+    setup, ready, errors = reference.setup, dict[str, Contender](), dict[str, float]()
     for variant in case.variants:
         plan = plan_of(case, variant, arguments)
         if variant not in arguments.variants or not plan.exists():
             continue
         feeds = setup.batch.pad(setup.model.original_metadata) if variant == PADDED else None
         ready[variant] = contender_of(setup, plan, feeds)
-        errors[variant] = relative_error(ready[variant].answers, prepared.right)
+        errors[variant] = relative_error(ready[variant].answers, reference.right)
         if not errors[variant] <= MAX_ERRORS[case.precision]:
             raise ValueError(f"{variant}: error {errors[variant]:.1e}, allowed: {MAX_ERRORS[case.precision]:.1e}")
     if OWN not in ready:
@@ -222,11 +222,11 @@ def main() -> int:
             getattr(arguments, name).mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(arguments.workers) as pool:
             build_all(cases, arguments, pool)
-            prepared = {name: attempt(case, partial(prepare, case, arguments)) for name, case in cases.items()}
+            references = {name: attempt(case, partial(prepare, case, arguments)) for name, case in cases.items()}
         failed = 0
         for name, case in cases.items():
-            item = prepared[name]
-            record = None if item is None else attempt(case, partial(measure, case, item, arguments))
+            reference = references[name]
+            record = None if reference is None else attempt(case, partial(measure, case, reference, arguments))
             if record is None:
                 failed += 1
                 continue

@@ -74,7 +74,9 @@ def test_a_case_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pytest
     records = list[object]()
     monkeypatch.setattr(general, "build_all", lambda *_: None)
     monkeypatch.setattr(general, "prepare", prepare)
-    monkeypatch.setattr(general, "measure", lambda case, prepared, _: {"case": prepared, "same": prepared == case.name})
+    monkeypatch.setattr(
+        general, "measure", lambda case, reference, _: {"case": reference, "same": reference == case.name}
+    )
     monkeypatch.setattr(general, "keep", lambda _, record: records.append(record))
     monkeypatch.setattr(sys, "argv", ["general", "--engines", str(tmp_path), "--models", str(tmp_path)])
     assert general.main() == 1
