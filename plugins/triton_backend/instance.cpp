@@ -96,7 +96,7 @@ bool Instance::read(Pending& pending) const {
   });
   if (failure) {
     pending.fail(*failure);
-    answer(pending, {});
+    pending.answer({}, &metrics_);
     return false;
   }
   const auto& flags = pending.data.truncated;
@@ -216,13 +216,8 @@ void Instance::giveResults(Started& started, uint64_t ended) {
       for (size_t i = piece.first; i < piece.last; ++i) token += pending.data.seq_lens[i];
       sequence += static_cast<int64_t>(piece.last - piece.first);
     }
-    if (--pending.pieces_left == 0) answer(pending, {started.run.started_ns, ended});
+    if (--pending.pieces_left == 0) pending.answer({started.run.started_ns, ended}, &metrics_);
   }
-}
-
-void Instance::answer(Pending& pending, const Times& times) const {
-  if (const auto& failure = pending.failure()) metrics_.count(*failure);
-  pending.answer(times);
 }
 
 }  // namespace padfree

@@ -51,7 +51,6 @@ class Instance : public ServedInstance {
   void finish(Started& started);
   void count(const PadfreeSizes& sizes) const;
   void giveResults(Started& started, uint64_t ended);
-  void answer(Pending& pending, const Times& times) const;
 
   const std::shared_ptr<Model> model_;
   TRITONBACKEND_ModelInstance* const handle_;

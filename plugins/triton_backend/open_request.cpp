@@ -47,7 +47,8 @@ void OpenRequest::fail(const Failure& failure) {
   failed_.store(true, std::memory_order_release);
 }
 
-void OpenRequest::answer(const Times& times) {
+void OpenRequest::answer(const Times& times, const InstanceMetrics* metrics) {
+  if (failure_ && metrics != nullptr) metrics->count(*failure_);
   TRITONSERVER_Error* error = failure_ ? failure_->toTriton() : nullptr;
   if (response_ != nullptr || succeeded(TRITONBACKEND_ResponseNew(&response_, request_))) {
     succeeded(TRITONBACKEND_ResponseSend(response_, TRITONSERVER_RESPONSE_COMPLETE_FINAL, error));

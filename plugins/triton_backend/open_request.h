@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "triton_backend/metrics.h"
 #include "triton_backend/triton_abi.h"
 #include "triton_batching/failure.h"
 
@@ -48,9 +49,8 @@ class OpenRequest {
 
   void fail(const Failure& failure);  // only the first failure counts; `answer` sends it
   bool hasFailed() const { return failed_.load(std::memory_order_acquire); }
-  const std::optional<Failure>& failure() const { return failure_; }  // for the answering thread
-  // Sends the outputs, or the failure, and releases the request.
-  void answer(const Times& times);
+  // Sends the outputs, or the failure, which `metrics` count, and releases the request.
+  void answer(const Times& times, const InstanceMetrics* metrics = nullptr);
 
  private:
   TRITONBACKEND_ModelInstance* instance_;

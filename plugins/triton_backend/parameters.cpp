@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "triton_backend/parameters.h"
 
+#include <charconv>
+
 #include "common/text.h"
 #include "triton_batching/failure.h"
 
@@ -17,12 +19,9 @@ void refuseUnknownParameter(const std::string& name, const std::string& allowed)
 
 int64_t readNumber(const std::string& name, const std::string& value, int64_t least, int64_t most) {
   int64_t number = 0;
-  bool is_number = !value.empty() && value.size() < 18;
-  for (const char c : value) {
-    is_number = is_number && c >= '0' && c <= '9';
-    if (is_number) number = 10 * number + (c - '0');
-  }
-  if (!is_number || number < least || number > most) {
+  const char* const last = value.data() + value.size();
+  const auto [end, error] = std::from_chars(value.data(), last, number);
+  if (error != std::errc() || end != last || number < least || number > most) {
     refuseParameter(name, value, text(least, "..", most));
   }
   return number;

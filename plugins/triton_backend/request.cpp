@@ -7,7 +7,6 @@
 
 #include "common/text.h"
 #include "triton_backend/model_settings.h"
-#include "triton_backend/tensors.h"
 #include "triton_backend/values.h"
 #include "triton_batching/failure.h"
 
@@ -20,20 +19,8 @@ void checkType(const Tensor& tensor, PadfreeType type) {
                 (type == kPadfreeFloat32 ? "FP32" : "INT32") + "; convert it before it is sent");
 }
 
-// Where the values are; with `to_host`, they are copied to the host if they are on a device.
-Column locate(const Tensor& tensor, const Engine& engine, bool to_host) {
-  Column column;
-  if (tensor.buffers == 1) {
-    const TensorPiece piece = pieceOf(tensor, 0);
-    if (piece.bytes == tensor.bytes && (!piece.on_device || !to_host)) {
-      column.data = piece.data;
-      column.on_device = piece.on_device;
-      return column;
-    }
-  }
-  column.owned = gather(tensor, [&](char* to, const char* from, int64_t bytes) { engine.read(to, from, bytes); });
-  column.data = column.owned.data();
-  return column;
+DeviceReader readerOf(const Engine& engine) {
+  return [&engine](char* to, const char* from, int64_t bytes) { engine.read(to, from, bytes); };
 }
 
 void readSize(const Tensor& ids, const Metadata& metadata, RequestData& data) {
@@ -71,7 +58,7 @@ void readSeqLens(const Tensor* tensor, const Engine& engine, RequestData& data) 
   }
   checkType(*tensor, kPadfreeInt32);
   checkBytes(*tensor, sizeof(int32_t));
-  const Column column = locate(*tensor, engine, /*to_host=*/true);
+  const Column column = locate(*tensor, /*to_host=*/true, readerOf(engine));
   std::memcpy(data.seq_lens.data(), column.data, tensor->bytes);
   for (const int32_t length : data.seq_lens) {
     if (length < 1 || length > data.width) {
@@ -96,7 +83,7 @@ void readColumns(const std::vector<Tensor>& tensors, const Metadata& metadata, c
     checkType(*tensor, input.type);
     checkShape(*tensor, input, data, counted);
     checkBytes(*tensor, infoOf(input.type).bytes);
-    data.columns[i] = locate(*tensor, engine, /*to_host=*/false);
+    data.columns[i] = locate(*tensor, /*to_host=*/false, readerOf(engine));
     if (!data.columns[i].on_device) checkValues(input, data.columns[i].data, data.seq_lens, data.width);
   }
 }

@@ -6,17 +6,11 @@
 
 #include "engine/engine_abi.h"
 #include "triton_backend/metadata.h"
+#include "triton_backend/tensors.h"
 #include "triton_backend/text_tokenizer.h"
 #include "triton_backend/triton_abi.h"
 
 namespace padfree {
-
-// The values of one input of a request.
-struct Column {
-  const char* data = nullptr;  // null: zeros
-  bool on_device = false;
-  std::vector<char> owned;  // what data points to if it is a copy: of several pieces, or of device memory
-};
 
 // The content of a request: sequences in rows of `width` tokens, of which the first seq_lens[i] count.
 struct RequestData {

@@ -74,7 +74,11 @@ void checkBytes(const Tensor& tensor, int64_t item_bytes) {
   }
 }
 
-std::vector<char> gather(const Tensor& tensor, const DeviceReader& read) {
+Column locate(const Tensor& tensor, bool to_host, const DeviceReader& read) {
+  if (tensor.buffers == 1) {
+    const TensorPiece piece = pieceOf(tensor, 0);
+    if (piece.bytes == tensor.bytes && !(piece.on_device && to_host)) return {piece.data, piece.on_device, {}};
+  }
   std::vector<char> values;
   for (uint32_t i = 0; i < tensor.buffers; ++i) {
     const TensorPiece piece = pieceOf(tensor, i);
@@ -88,7 +92,8 @@ std::vector<char> gather(const Tensor& tensor, const DeviceReader& read) {
     }
   }
   if (values.size() != tensor.bytes) throw Failure("'" + tensor.name + "' has fewer bytes than it says");
-  return values;
+  const char* data = values.data();
+  return {data, false, std::move(values)};
 }
 
 }  // namespace padfree

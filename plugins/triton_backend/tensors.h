@@ -44,7 +44,15 @@ void checkBytes(const Tensor& tensor, int64_t item_bytes);
 // Copies from device memory: to, from, bytes.
 using DeviceReader = std::function<void(char*, const char*, int64_t)>;
 
-// All values of a tensor, copied to one place in host memory.
-std::vector<char> gather(const Tensor& tensor, const DeviceReader& read);
+// The values of one input of a request.
+struct Column {
+  const char* data = nullptr;  // null: zeros
+  bool on_device = false;
+  std::vector<char> owned;  // what data points to if it is a copy: of several pieces, or of device memory
+};
+
+// Where a tensor's values are: the server's buffer, or a copy of its pieces. With `to_host`, they are copied to the
+// host if they are on a device.
+Column locate(const Tensor& tensor, bool to_host, const DeviceReader& read);
 
 }  // namespace padfree

@@ -37,7 +37,7 @@ void TextInstance::execute(TRITONBACKEND_Request** requests, uint32_t count) {
     });
     if (!failure) continue;
     request->fail(*failure);
-    answer(*request, {});
+    request->answer({}, &metrics_);
   }
   // Large ones last, so that the others do not wait for them.
   std::stable_sort(waiting.begin(), waiting.end(),
@@ -59,12 +59,7 @@ void TextInstance::serve(const Waiting& waiting) const {
     if (cut > 0) metrics_.add(Counter::kTruncatedTexts, static_cast<double>(cut));
   });
   if (failure) waiting.request->fail(*failure);
-  answer(*waiting.request, {started, nowNs()});
-}
-
-void TextInstance::answer(OpenRequest& request, const Times& times) const {
-  if (const auto& failure = request.failure()) metrics_.count(*failure);
-  request.answer(times);
+  waiting.request->answer({started, nowNs()}, &metrics_);
 }
 
 }  // namespace padfree

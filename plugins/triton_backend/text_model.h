@@ -42,7 +42,6 @@ class TextInstance : public ServedInstance {
   };
 
   void serve(const Waiting& waiting) const;
-  void answer(OpenRequest& request, const Times& times) const;
 
   const std::shared_ptr<TextModel> model_;
   TRITONBACKEND_ModelInstance* const handle_;

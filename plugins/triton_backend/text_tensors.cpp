@@ -16,29 +16,17 @@ std::string nameText(const std::string& name) {
   return "'" + name + "'";
 }
 
-// A tensor's values in host memory: the server's buffer, or a copy of its pieces.
-struct Values {
-  std::string_view view;
-  std::vector<char> owned;
+// A tensor's values in host memory.
+Column valuesOf(const Tensor& tensor) {
+  return locate(tensor, /*to_host=*/true, [&](char*, const char*, int64_t) {
+    throw Failure(nameText(tensor.name) + " is in GPU memory, allowed: memory of the host; send texts in that");
+  });
+}
 
-  explicit Values(const Tensor& tensor) {
-    if (tensor.buffers == 1) {
-      const TensorPiece piece = pieceOf(tensor, 0);
-      if (!piece.on_device && piece.bytes == tensor.bytes) {
-        view = {piece.data, piece.bytes};
-        return;
-      }
-    }
-    owned = gather(tensor, [&](char*, const char*, int64_t) {
-      throw Failure(nameText(tensor.name) + " is in GPU memory, allowed: memory of the host; send texts in that");
-    });
-    view = {owned.data(), owned.size()};
-  }
-};
-
-// The strings of a tensor, each of which follows its size.
-std::vector<std::string_view> readStrings(const Tensor& tensor, std::string_view values) {
+// The strings of a tensor with these values, each of which follows its size.
+std::vector<std::string_view> readStrings(const Tensor& tensor, const Column& column) {
   const std::string name = nameText(tensor.name);
+  std::string_view values(column.data, tensor.bytes);
   if (tensor.shape.size() != 2 || tensor.shape[1] != 1 || tensor.shape[0] < 1) {
     throw Failure(name + " has shape " + toText(tensor.shape) + ", allowed: [texts, 1]; send one text per row");
   }
@@ -87,10 +75,8 @@ std::vector<bool> readFlags(const Tensor* tensor, size_t texts, const TextSettin
                   " of BOOL; send one value for each text");
   }
   checkBytes(*tensor, 1);
-  const Values values(*tensor);
-  std::vector<bool> flags;
-  for (const char value : values.view) flags.push_back(value != 0);
-  return flags;
+  const Column values = valuesOf(*tensor);
+  return std::vector<bool>(values.data, values.data + tensor->bytes);
 }
 
 // A row of int32 for every text, which `fill(text, row)` fills.
@@ -133,10 +119,9 @@ TextRequest readTexts(const std::vector<Tensor>& tensors, const TextSettings& se
   if (settings.takes_pairs_alone && pair == nullptr) {
     throw Failure("'text_pair' is missing, and the model scores pairs; send a second text for each text");
   }
-  const Values values(*first);
-  const auto strings = readStrings(*first, values.view);
-  const Values pair_values = pair == nullptr ? Values(Tensor{}) : Values(*pair);
-  const auto pair_strings = pair == nullptr ? std::vector<std::string_view>{} : readStrings(*pair, pair_values.view);
+  const Column values = valuesOf(*first), pair_values = pair == nullptr ? Column{} : valuesOf(*pair);
+  const auto strings = readStrings(*first, values);
+  const auto pair_strings = pair == nullptr ? std::vector<std::string_view>{} : readStrings(*pair, pair_values);
   if (pair != nullptr && pair_strings.size() != strings.size()) {
     throw Failure(text("'text_pair' has ", pair_strings.size(), " texts, 'text' has ", strings.size(),
                        "; send one second text for each text"));

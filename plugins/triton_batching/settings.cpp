@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "triton_batching/settings.h"
 
+#include <charconv>
+
 #include "triton_batching/failure.h"
 
 namespace padfree {
@@ -15,11 +17,8 @@ constexpr const char* kMaxTokens = "padfree_max_tokens";
 // Returns 0 for text that is not a decimal number of at most 64 bits.
 uint64_t readCount(const std::string& text) {
   uint64_t count = 0;
-  for (const char c : text) {
-    if (c < '0' || c > '9' || count > (UINT64_MAX - 9) / 10) return 0;
-    count = 10 * count + static_cast<uint64_t>(c - '0');
-  }
-  return count;
+  const char* const last = text.data() + text.size();
+  return std::from_chars(text.data(), last, count).ptr == last ? count : 0;
 }
 
 std::string findRaggedInput(const Json& config) {
