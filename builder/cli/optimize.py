@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from padfree.builder.errors import BuildError
+from padfree.contract.machine import trim_heap
 from padfree.contract.names import ONNX_SUFFIX, WHOLE
 from padfree.contract.phases import WRITING, Phases
 
@@ -130,6 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
         coverage = report(metadata["coverage"], lengths, arguments.gpu)
         more_files = kept_files(source.path, arguments.output, parse_metadata(metadata, str(source.path)))
         with phases.measure(WRITING):
+            trim_heap()  # a table that is read to be written may take hundreds of MB
             save_model(model, arguments.output)
             write_files(more_files)
     if arguments.report is not None:

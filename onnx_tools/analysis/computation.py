@@ -17,6 +17,9 @@ from ..files import Array, Model, open_session
 from .graph import STANDARD_DOMAINS, dtype_name, is_standard
 from .symbolic import Analysis, Index, Poly
 
+_MOST_PLANNED_NODES = 256
+"""The most nodes for which onnxruntime plans its memory: some chains take it a time that grows with the square."""
+
 
 class NotComputedError(Exception):
     """Raised when the nodes fail to run for sequences of some length."""
@@ -60,7 +63,9 @@ class Computation:
         for name, dtype in [*self.tokens.items(), *self._input_names.items()]:
             feeds[name] = np.ascontiguousarray(values[name], dtype)  # converted in one pass: there may be 100 MB
         try:
-            self._session = self._session or open_session(Model(self._model), optimize=False)
+            if self._session is None:
+                keeps_memory = len(self._model.graph.node) > _MOST_PLANNED_NODES
+                self._session = open_session(Model(self._model), optimize=False, keeps_memory=keeps_memory)
             return np.asarray(self._session.run(None, feeds)[0])
         except Exception as error:  # onnxruntime's exceptions share no base class of their own
             raise NotComputedError(str(error)) from error

@@ -56,14 +56,17 @@ class _Session(ort.InferenceSession):  # type: ignore[misc]
         return list(super().run(names, {**feeds, **self._fed_values}, options))
 
 
-def open_session(model: Model, *, optimize: bool = True) -> ort.InferenceSession:
+def open_session(model: Model, *, optimize: bool = True, keeps_memory: bool = True) -> ort.InferenceSession:
     """A session on the CPU; messages beyond protobuf's limit go through a file.
 
     Sessions share the weights that lie outside of the message, aligned, without a copy; a StagedSession reads deferred
     weights a part at a time. Without `optimize` no node is fused or moved: every tensor is computed as the graph says.
+    Without `keeps_memory` each tensor goes when its last reader has run, which is for few nodes and large tensors.
     Raises what onnxruntime raises; its exceptions share no base class.
     """
     options = _options(optimize=optimize)
+    if not keeps_memory:
+        options.enable_cpu_mem_arena, options.enable_mem_reuse = False, True
     if _has_deferred(model) and can_be_staged(model.proto):
         options.enable_cpu_mem_arena = False  # it would keep what the largest run of each part took
         if cores() > _MOST_THREADS:
