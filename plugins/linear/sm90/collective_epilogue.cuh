@@ -32,11 +32,6 @@ class CollectiveEpilogue {
         out_(out + group_ * (S::outBytes(Epilogue::out) / kGroups)),
         scales_(scales) {}
 
-  // Whether heads' cosines and sines are computed during the main loop: where that is long, registers are left, and
-  // results have so few digits that halves do for them.
-  static constexpr bool kAnglesAhead =
-      Epilogue::norms_heads && std::is_same_v<T, __nv_bfloat16> && S::kTokens >= kLargeTokens && S::kTokens <= 224;
-
   struct Pair {
     T x, y;
   };
@@ -182,30 +177,12 @@ class CollectiveEpilogue {
     return const_cast<float*>(reinterpret_cast<const float*>(scales_)) + kTokens;
   }
 
-  // Cosines and sines of a box, in halves: their error is an eighth of that of rounding results to bf16, and as large
-  // as that of rounding them to fp16. During the matrix instructions of a stage, when a warp issues little else.
-  __device__ void prepareAngles(int box) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const Rotation angle = rotationBy(positionOf(box, i) * frequency_);
-      angles_[box * 4 + i] = packPair<half>(angle.cosine, angle.sine);
-    }
-  }
-  __device__ bool rotatesTile() const { return __any_sync(kFullMask, is_pair_); }
-
   // The position of pair i of a box: of token i / 2 * 8 + lane % 4 * 2 + i % 2.
   __device__ float positionOf(int box, int i) const {
     return __shfl_sync(kFullMask, positions_[box / 2], box % 2 * kBoxTokens + i / 2 * 8 + lane_ % 4 * 2 + i % 2);
   }
   // What pair i of a box is rotated by. Warp-collective.
-  __device__ Rotation rotationOf(int box, int i) const {
-    if constexpr (kAnglesAhead) {
-      const float2 angle = unpackPair<half>(angles_[box * 4 + i]);
-      return {angle.x, angle.y};
-    } else {
-      return rotationBy(positionOf(box, i) * frequency_);
-    }
-  }
+  __device__ Rotation rotationOf(int box, int i) const { return rotationBy(positionOf(box, i) * frequency_); }
 
   // The results of a box of a head that normHead() has seen.
   __device__ void scaleAndRotateHead(float (&value)[4][2], int box, const Features& features) const {
@@ -316,7 +293,6 @@ class CollectiveEpilogue {
   // tokens' positions.
   bool is_pair_;
   float frequency_, positions_[kPositions];
-  unsigned angles_[kAnglesAhead ? kBoxes * 4 : 1];  // cosine and sine of every pair
 };
 
 }  // namespace padfree

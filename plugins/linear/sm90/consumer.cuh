@@ -23,9 +23,6 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
   static constexpr int kLagStages = Operands::scaled && leavesInChunks(Epilogue::out) ? 2 : 0;
   static_assert(S::stages(Epilogue::out, 0) > kLagStages);
   static constexpr bool kHeadsFirst = headsComeFirst<Epilogue>(kTokens);
-  // Stages before the first cosines and sines: positions are loaded during the first one. Boxes of which a stage
-  // computes them.
-  static constexpr int kAngleLag = 2, kAngleBoxes = 2;
   static constexpr int kSumsBarrier = kGroups + 1, kLagBarrier = kGroups + 2;  // after one for each warpgroup
 
  public:
@@ -86,7 +83,6 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
       Operands::template multiply<kTokens>(sums_, a, b, i > coord.begin);
       wgmmaCommit();
       if (kManyTiles && i == coord.begin && tile_ > 0) features = loadFeatures(feature, token);
-      if constexpr (Base::kAnglesAhead) prepareAngles(i - coord.begin, i - coord.begin + 1);
       wgmmaWait<1>();
       if (lags && group_ == 0 && i == coord.begin + kLagStages) {
         namedArrive(kLagBarrier, kGroups * kWarpgroup);
@@ -94,25 +90,11 @@ class Consumer : CollectiveEpilogue<Operands, Shape<kTokens>, Epilogue> {
       if (i > coord.begin) release(before, coord);
       before = ring_.stage;
     }
-    if constexpr (Base::kAnglesAhead) prepareAngles(coord.end - coord.begin, kAngleLag + kBoxes);
     wgmmaWait<0>();
     if (coord.begin < coord.end)
       release(before, coord);  // otherwise parts without work would release a stage that they never had
     if (Epilogue::out == Out::kStages) releaseOutStage(coord);
     return features;
-  }
-
-  // The cosines and sines that stages of a tile from `begin` to `end` compute. With constants for boxes: they stay in
-  // registers.
-  __device__ void prepareAngles(int begin, int end) {
-    if (!Base::rotatesTile()) return;
-#pragma unroll
-    for (int box = 0; box < kBoxes; box += kAngleBoxes) {
-      const int stage = kAngleLag + box / kAngleBoxes;
-      if (stage < begin || stage >= end) continue;
-#pragma unroll
-      for (int i = box; i < box + kAngleBoxes && i < kBoxes; ++i) Base::prepareAngles(i);
-    }
   }
 
   // The stages after the tile's last hold the residual, one for each warpgroup. After the last tile nothing is
