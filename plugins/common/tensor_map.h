@@ -34,6 +34,11 @@ inline cudaError_t mapError() {
   return encodeTiledOfDriver() ? cudaErrorInvalidValue : cudaErrorCallRequiresNewerDriver;
 }
 
+// For fp16 or bf16.
+inline CUtensorMapDataType elementOf(DataType type) {
+  return type == DataType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+}
+
 // A map of elements in boxes whose rows (dimension 0) are at most as wide as the swizzle. Dimension 0 is the
 // innermost; strides are in bytes, from dimension 1 on. Reads outside of the tensor give zeros, writes outside of it
 // are dropped.
@@ -50,20 +55,11 @@ bool encodeBoxes(CUtensorMap& map, CUtensorMapDataType element, const void* data
                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// The same for fp16 or bf16.
-template <int kRank>
-bool encodeBoxes(CUtensorMap& map, DataType type, const void* data, const cuuint64_t (&sizes)[kRank],
-                 const cuuint64_t (&strides)[kRank - 1], const cuuint32_t (&box)[kRank],
-                 CUtensorMapL2promotion promotion, CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
-  const auto element = type == DataType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  return encodeBoxes<kRank>(map, element, data, sizes, strides, box, promotion, swizzle);
-}
-
 // A dense matrix [rows, columns], columns a multiple of 8, in boxes [box_rows, box_columns] of at most 256 rows.
 inline bool encodeMatrix(CUtensorMap& map, DataType type, const void* data, uint64_t rows, uint64_t columns,
                          uint32_t box_rows, uint32_t box_columns,
                          CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
-  return encodeBoxes<2>(map, type, data, {columns, rows}, {columns * sizeOf(type)}, {box_columns, box_rows},
+  return encodeBoxes<2>(map, elementOf(type), data, {columns, rows}, {columns * sizeOf(type)}, {box_columns, box_rows},
                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, swizzle);
 }
 

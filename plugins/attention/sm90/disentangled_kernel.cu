@@ -279,7 +279,7 @@ bool encodeTable(const AttentionParams& params, const void* table, unsigned rows
   const auto size = [](int64_t value) { return static_cast<cuuint64_t>(value); };
   const int64_t head_bytes = params.D * sizeOf(params.type);
   return encodeBoxes<3>(
-      map, params.type, table, {size(params.D), size(params.H), size(2 * int64_t{params.bias_range} + 1)},
+      map, elementOf(params.type), table, {size(params.D), size(params.H), size(2 * int64_t{params.bias_range} + 1)},
       {size(head_bytes), size(params.H * head_bytes)}, {kPanelColumns, 1, rows}, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }
 

@@ -49,7 +49,7 @@ bool encodeOperand(const AttentionParams& params, const AttentionOperand& operan
                    CUtensorMap& map) {
   const auto size = [](int64_t value) { return static_cast<cuuint64_t>(value); };
   const int64_t element = sizeOf(params.type);
-  return encodeBoxes<3>(map, params.type, operand.data, {size(params.D), size(heads), size(params.T)},
+  return encodeBoxes<3>(map, elementOf(params.type), operand.data, {size(params.D), size(heads), size(params.T)},
                         {size(operand.head_stride * element), size(operand.token_stride * element)},
                         {S::kColumns, 1, rows}, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                         S::kRowBytes == kPanelRowBytes ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B);

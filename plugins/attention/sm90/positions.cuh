@@ -119,23 +119,25 @@ __device__ inline const float* middleBias(const AttentionParams& p, int head) {
   return p.distance_bias + static_cast<int64_t>(head) * (2 * p.bias_range + 1) + p.bias_range;
 }
 
+template <int kCount, typename S, typename Bias>
+__device__ inline void applyBias(Sm90Rows<S>& rows, const Bias& bias) {
+#pragma unroll
+  for (int n = 0; n < kCount / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) rows.scores[n][i] = bias.apply(elementOffset(n, i), rows.scores[n][i]);
+  }
+}
+
 // Adds the biases of a head to the scores of a step, where no shape is compiled for them.
 template <int kCount, typename S>
 __device__ inline void addPositionBias(const AttentionParams& p, Sm90Rows<S>& rows, int head, int first_distance) {
   if (p.bias == AttentionBias::kNone) return;
   const int distance = laneDistance(first_distance);
   const float unit = 1.f / p.scale;
-  const auto add = [&](const auto& bias) {
-#pragma unroll
-    for (int n = 0; n < kCount / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) rows.scores[n][i] = bias.apply(elementOffset(n, i), rows.scores[n][i]);
-    }
-  };
   if (p.bias == AttentionBias::kSlope) {
-    add(SlopeBias{p.slopes[head] * -unit, static_cast<float>(distance)});
+    applyBias<kCount>(rows, SlopeBias{p.slopes[head] * -unit, static_cast<float>(distance)});
   } else {
-    add(DistantBias{middleBias(p, head), p.bias_range, distance, unit});
+    applyBias<kCount>(rows, DistantBias{middleBias(p, head), p.bias_range, distance, unit});
   }
 }
 

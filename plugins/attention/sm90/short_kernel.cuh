@@ -58,19 +58,12 @@ __device__ inline void applyPositions(Sm90Rows<S>& rows, const AttentionParams& 
                                       const DistanceTable& table, int first_row, int first_key) {
   const int first_distance = uniform(first_key - first_row - static_cast<int>(threadIdx.x) / kWarpSize * kWarpRows);
   const int distance = laneDistance(first_distance);
-  const auto add = [&](const auto& bias) {
-#pragma unroll
-    for (int n = 0; n < kCount / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) rows.scores[n][i] = bias.apply(elementOffset(n, i), rows.scores[n][i]);
-    }
-  };
   if constexpr (S::kPositionMode == PositionMode::kSlope) {
-    add(SlopeBias{slope, static_cast<float>(distance)});
+    applyBias<kCount>(rows, SlopeBias{slope, static_cast<float>(distance)});
   } else if constexpr (S::kPositionMode == PositionMode::kDistance && kLong) {
-    add(DistantBias{middleBias(p, head), p.bias_range, distance, 1.f / p.scale});
+    applyBias<kCount>(rows, DistantBias{middleBias(p, head), p.bias_range, distance, 1.f / p.scale});
   } else if constexpr (S::kPositionMode == PositionMode::kDistance) {
-    add(TableBias{table.address(distance)});
+    applyBias<kCount>(rows, TableBias{table.address(distance)});
   }
   if constexpr (S::kPositionMode != PositionMode::kNone) maskOutside<kCount>(rows, windowOf(p), first_distance);
 }

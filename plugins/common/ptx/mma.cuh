@@ -6,6 +6,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "common/ptx/memory.cuh"
 
 namespace padfree {
@@ -37,41 +39,33 @@ __device__ inline void storeMatricesTransposed(const unsigned (&fragment)[2], vo
                : "memory");
 }
 
+// c += a b for fragments of 16 rows, 8 columns; kind: the depth and types in PTX's words; constraint: of c's numbers.
+#define PADFREE_MULTIPLY_ADD(kind, constraint)                                                    \
+  asm("mma.sync.aligned." kind " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+      : "+" constraint(c[0]), "+" constraint(c[1]), "+" constraint(c[2]), "+" constraint(c[3])    \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+
 // c[16x8] += a[16x16] b[16x8], fp32 accumulation.
 template <typename T>
-__device__ void multiplyAdd(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1);
-
-template <>
-__device__ inline void multiplyAdd<half>(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-template <>
-__device__ inline void multiplyAdd<__nv_bfloat16>(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+__device__ void multiplyAdd(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  if constexpr (std::is_same_v<T, half>) {
+    PADFREE_MULTIPLY_ADD("m16n8k16.row.col.f32.f16.f16.f32", "f");
+  } else {
+    PADFREE_MULTIPLY_ADD("m16n8k16.row.col.f32.bf16.bf16.f32", "f");
+  }
 }
 
 // c[16x8] += a[16x32] b[32x8] of e4m3, fp32 accumulation. The fragments hold the bytes that those of 2-byte elements
 // do.
 __device__ inline void multiplyAddE4m3(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  PADFREE_MULTIPLY_ADD("m16n8k32.row.col.f32.e4m3.e4m3.f32", "f");
 }
 
 // The same of int8, with sums in int32.
 __device__ inline void multiplyAddInt8(int (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  PADFREE_MULTIPLY_ADD("m16n8k32.row.col.s32.s8.s8.s32", "r");
 }
+
+#undef PADFREE_MULTIPLY_ADD
 
 }  // namespace padfree
