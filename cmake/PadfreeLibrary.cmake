@@ -124,8 +124,8 @@ function(padfree_longest_first variable)
   set(sorted "")
   foreach(pattern "/attention/sm90/short_" "/linear/(sm90/half/(pairs|chunks|in_place)|mma/(half|e4m3))_"
                   "/attention/sm90/ring_" "/linear/sm90/e4m3/(pairs|in_place)_"
-                  "/linear/sm90/(half/any_chunks|resident/e4m3)_"
-                  "/(linear/sm90/half/rare|attention/sm90/(wide|prefix))_" "/linear/sm90/e4m3/"
+                  "/linear/sm90/(half/any_chunks|e4m3/chunks)_" "/linear/sm90/(half/rare|resident/e4m3)_"
+                  "/linear/sm90/e4m3/|/attention/sm90/(wide|prefix)_"
                   "/(linear/sm90/(half|resident)|attention/mma)" "/(embedding|index|layer_norm)/" "/linear/mma/" "")
     set(matches "${${variable}}")
     list(FILTER matches INCLUDE REGEX "(${pattern}).*\\.cu$")
