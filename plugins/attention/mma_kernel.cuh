@@ -136,8 +136,7 @@ int expectedLength(const AttentionParams& params) {
 bool wantsTallTiles(const AttentionParams& params) {
   constexpr int kTallRows = 128, kTilesToFillTheChip = 256;
   const bool plain = !hasPositions(params);
-  if (plain && params.D > 64 && params.D <= 96) return false;  // there are none
-  const int long_sequence = plain && params.D > 96 && params.D <= 128 ? 256 : 512;
+  const int long_sequence = plain && params.D > 64 && params.D <= 128 ? 256 : 512;
   return expectedLength(params) > long_sequence &&
          static_cast<int64_t>(params.T / kTallRows) * params.H >= kTilesToFillTheChip;
 }
@@ -149,7 +148,8 @@ bool wantsLongestFirst(const AttentionParams& params, bool tall) {
   if (params.B > kMaxOrdered) return false;
   const bool causal = params.window_right == 0;
   if (params.D > 128) return tall || !causal;
-  if (params.D > 64) return tall || (params.B == 1 && params.T > kFewTokens);
+  if (params.D > 64 && params.B == 1) return tall || params.T > kFewTokens;
+  if (params.D > 64) return tall || (params.D <= 96 && !hasPositions(params));
   return tall ? causal : params.B > 1;
 }
 
@@ -175,23 +175,30 @@ cudaError_t chooseShape(const AttentionParams& params, bool tall, cudaStream_t s
     return (tall ? launch<T, Shape<64, 2, 64, 2, Scores>> : launch<T, Shape<64, 1, 64, 4, Scores>>)(params, stream);
   }
   if constexpr (std::is_same_v<Scores, PlainScores>) {
-    if (params.D <= 96) return launch<T, Shape<96, 1, 32, 3>>(params, stream);
+    if (params.D <= 96) {
+      return (tall ? launch<T, Shape<96, 2, 32, 2>> : launch<T, Shape<96, 1, 32, 3>>)(params, stream);
+    }
   }
   return (tall ? launchWide<T, WideShape<128, 2, 32, 2, Scores>> : launch<T, Shape<128, 1, 32, 3, Scores>>)(params,
                                                                                                             stream);
 }
 
 // The instances for heads of more than 128: pairs of warps where a block may have as much shared memory as they take.
-// Long sequences differ in how many copies stand between products.
 template <typename T>
-cudaError_t chooseLargeShape(const AttentionParams& params, bool tall, cudaStream_t stream) {
-  int available = 0;
-  const cudaError_t status = deviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, available);
+cudaError_t chooseLargeShape(const AttentionParams& params, cudaStream_t stream) {
+  int available = 0, multiprocessors = 0;
+  cudaError_t status = deviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, available);
+  if (status == cudaSuccess) status = countMultiprocessors(multiprocessors);
   if (status != cudaSuccess) return status;
-  using Ordinary = PairShape<256, 2, 2, 64, 2, 4, WindowScores>;
-  using Long = PairShape<256, 2, 2, 64, 2, 1, WindowScores>;
-  if (available < Ordinary::kBytes) return launchWide<T, WideShape<256, 1, 64, 1, WindowScores>>(params, stream);
-  return (tall ? launchPair<T, Long> : launchPair<T, Ordinary>)(params, stream);
+  using Pairs = PairShape<256, 2, 2, 64, 2, WindowScores>;
+  if (available < Pairs::kBytes) return launchWide<T, WideShape<256, 1, 64, 1, WindowScores>>(params, stream);
+  // Half as many rows occupy multiprocessors that would be idle. With keys hidden on the left, a tile's first key
+  // depends on its first row, and a sequence's bits on the rows of tiles.
+  const int64_t tiles = (static_cast<int64_t>(params.T / Pairs::kRows) + params.B) * params.H;
+  if (params.window_left < 0 && tiles <= multiprocessors) {
+    return launchPair<T, PairShape<256, 1, 2, 64, 2, WindowScores>>(params, stream);
+  }
+  return launchPair<T, Pairs>(params, stream);
 }
 
 }  // namespace
@@ -205,7 +212,7 @@ cudaError_t launchMma(const AttentionParams& given, cudaStream_t stream) {
   if constexpr (kHopperAlone) {  // calls without a bias come here only if they give no tasks
     return choosePositionedShape<T>(params, stream);
   } else {
-    if (params.D > 128) return chooseLargeShape<T>(params, tall, stream);
+    if (params.D > 128) return chooseLargeShape<T>(params, stream);
     return hasPositions(params) ? chooseShape<T, WindowScores>(params, tall, stream)
                                 : chooseShape<T, PlainScores>(params, tall, stream);
   }

@@ -18,9 +18,8 @@
 namespace padfree {
 namespace {
 
-// kPairs: pairs of warps. kBlocks: blocks per multiprocessor, which bound the registers. kCopiesAtOnce: beside
-// products, copies without a branch between them.
-template <int kHeadSize_, int kFragments_, int kPairs_, int kKeys_, int kBlocks_, int kCopiesAtOnce_, class Adjust_>
+// kPairs: pairs of warps. kBlocks: blocks per multiprocessor, which bound the registers.
+template <int kHeadSize_, int kFragments_, int kPairs_, int kKeys_, int kBlocks_, class Adjust_>
 struct PairShape {
   using Adjust = Adjust_;
   static constexpr int kHeadSize = kHeadSize_;
@@ -28,7 +27,6 @@ struct PairShape {
   static constexpr int kPairs = kPairs_;
   static constexpr int kKeys = kKeys_;
   static constexpr int kBlocks = kBlocks_;
-  static constexpr int kCopiesAtOnce = kCopiesAtOnce_;
   static constexpr int kThreads = 2 * kPairs * kWarpSize;
   static constexpr int kWarpRows = kFragments * 16;
   static constexpr int kRows = kPairs * kWarpRows;
@@ -37,6 +35,8 @@ struct PairShape {
   // K, V, Q and weights of 2 bytes, and peaks of both halves.
   static constexpr int kBytes =
       ((2 * kKeys + kRows) * kStride + kRows * kWeightStride) * 2 + 2 * kRows * static_cast<int>(sizeof(float));
+  // In so many parts the next values are copied beside products with keys, and the next keys beside those with values.
+  static constexpr int kKeyParts = kHeadSize / 16, kValueParts = kKeys / 4;
 };
 
 // The rows of a pair in one of its warps, `half` 0 or 1.
@@ -52,11 +52,12 @@ class PairRows : public WarpRows<T, S::kHeadSize, S::kFragments, S::kKeys / 2, S
       : barrier_(1 + pair), half_(half), weights_(weights), peaks_(peaks) {}
 
   // Leaves the weights of this warp's half of a step's keys in shared memory.
-  template <bool kMasked>
-  __device__ void weighKeys(const T* k, int keys, const typename S::Adjust& adjust, int first_row, int first_key) {
+  template <bool kMasked, class Between>
+  __device__ void weighKeys(const T* k, int keys, const typename S::Adjust& adjust, int first_row, int first_key,
+                            const Between& between) {
     const int offset = half_ * (S::kKeys / 2);
     typename Base::Scores scores;
-    Base::template multiplyQueries<kMasked>(scores, k + offset * S::kStride, keys - offset);
+    Base::template multiplyQueries<kMasked>(scores, k + offset * S::kStride, keys - offset, between);
     adjust.adjust(scores, first_row, first_key + offset);
     typename Base::RowValues peaks;
     forRows([&](int f, int part) { peaks[f][part] = Base::largestOfLanes(Base::peakOf(scores[f], part)); });
@@ -81,8 +82,8 @@ class PairRows : public WarpRows<T, S::kHeadSize, S::kFragments, S::kKeys / 2, S
   }
 
   // output += weights v in this warp's half of the columns.
-  template <bool kMasked>
-  __device__ void addValues(const T* v, int keys) {
+  template <bool kMasked, class Between = Nothing>
+  __device__ void addValues(const T* v, int keys, const Between& between = {}) {
     const T* const row = v + lane_ % 16 * S::kStride + lane_ / 16 * 8 + half_ * (S::kHeadSize / 2);
     const T* const weight_row = weights_ + lane_ % 16 * S::kWeightStride + lane_ / 16 * 8;
 #pragma unroll
@@ -93,7 +94,7 @@ class PairRows : public WarpRows<T, S::kHeadSize, S::kFragments, S::kKeys / 2, S
       for (int f = 0; f < S::kFragments; ++f) {
         loadMatrices(weights[f], weight_row + f * 16 * S::kWeightStride + n);
       }
-      Base::multiplyValues(weights, row + n * S::kStride);
+      Base::multiplyValues(weights, row + n * S::kStride, [&](int quarter) { between(n / 4 + quarter); });
     }
   }
 
@@ -161,17 +162,14 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) attentionPairKernel(A
   const KeyRange range = S::Adjust::keys(p, tile.first, tile.first + tile.rows - 1, tile.length);
   const int kv_head = p.kv_heads == p.H ? head : head / (p.H / p.kv_heads);  // divisions take a while
   const RowCopier<T, S::kHeadSize, S::kThreads> copier(head, p.D), kv_copier(kv_head, p.D);
-  const auto load = [&](T* target, const AttentionOperand& operand, int first) {
-    if (first < range.end) {
-      kv_copier.template copyAll<S::kKeys, S::kCopiesAtOnce>(target, operand, tile.begin + first, range.end - first);
-    }
-    commitCopies();
-  };
   copier.template copyAll<S::kRows>(shared_q, p.q, tile.begin + tile.first, tile.rows);
   kv_copier.template copyAll<S::kKeys>(shared_k, p.k, tile.begin + range.begin, range.end - range.begin);
   commitCopies();
   kv_copier.template copyAll<S::kKeys>(shared_v, p.v, tile.begin + range.begin, range.end - range.begin);
   commitCopies();
+  // Blocks of one sequence read the same keys: each asks for those of its own rows, which others need later.
+  kv_copier.prefetch(p.k, tile.begin + tile.first, tile.rows);
+  kv_copier.prefetch(p.v, tile.begin + tile.first, tile.rows);
 
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize, pair = warp / 2, half = warp % 2;
   const int pair_row = pair * S::kWarpRows;
@@ -190,22 +188,30 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) attentionPairKernel(A
     const T* const bias = biasOf<T>(p.q, head);
     if (bias && starts) copier.template add<S::kRows>(shared_q, bias);
     __syncthreads();  // keys are there, and every warp is done with the values and weights before
-    if (!starts) load(shared_v, p.v, first);
     const int keys = range.end - first;
+    const auto copyValues =
+        kv_copier.template inParts<S::kKeys, S::kKeyParts>(shared_v, p.v, tile.begin + first, keys, !starts);
+    const auto copyKeys = kv_copier.template inParts<S::kKeys, S::kValueParts>(
+        shared_k, p.k, tile.begin + first + S::kKeys, keys - S::kKeys, keys > S::kKeys);
     const bool sees = has_rows && adjust.seesAny(first_row, first_row + S::kWarpRows - 1, first, S::kKeys);
     if (sees && keys < S::kKeys) {
-      rows.template weighKeys<true>(shared_k, keys, adjust, first_row, first);
+      rows.template weighKeys<true>(shared_k, keys, adjust, first_row, first, copyValues);
     } else if (sees) {
-      rows.template weighKeys<false>(shared_k, keys, adjust, first_row, first);
+      rows.template weighKeys<false>(shared_k, keys, adjust, first_row, first, copyValues);
+    } else {
+      callParts<S::kKeyParts>(copyValues);
     }
+    commitCopies();
     waitCopies<0>();
-    __syncthreads();  // values and weights are there, and every warp is done with the keys
-    load(shared_k, p.k, first + S::kKeys);
-    if (sees && keys < S::kKeys) {
+    __syncthreads();                // values and weights are there, and every warp is done with the keys
+    if (sees && keys < S::kKeys) {  // the last step
       rows.template addValues<true>(shared_v, keys);
     } else if (sees) {
-      rows.template addValues<false>(shared_v, keys);
+      rows.template addValues<false>(shared_v, keys, copyKeys);
+    } else {
+      callParts<S::kValueParts>(copyKeys);
     }
+    commitCopies();
   }
   if (!has_rows) return;
   rows.joinSums();
@@ -217,7 +223,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) attentionPairKernel(A
 
 template <typename T, class S>
 cudaError_t launchPair(const AttentionParams& params, cudaStream_t stream) {
-  static_assert(S::kRows >= kTaskRows, "attentionBlocks counts on it");
   const auto kernel = params.e4m3_factor > 0.f ? attentionPairKernel<T, S, E4m3> : attentionPairKernel<T, S, T>;
   const unsigned blocks = countQueryTiles(params.T, params.B, S::kRows) * params.H;
   return launchWithSharedMemory(kernel, blocks, S::kThreads, S::kBytes, stream, params);

@@ -14,6 +14,11 @@
 
 namespace padfree {
 
+// What a warp does between products unless it is told.
+struct Nothing {
+  __device__ void operator()(int) const {}
+};
+
 // kHeadSize: columns in registers, zeros from D on. kFragments: 16-row fragments of queries per warp; two of them halve
 // the reads of K and V from shared memory. kKeys: keys of one step. kStride: elements between rows of shared memory.
 //
@@ -170,10 +175,13 @@ class WarpRows {
     return packPair<T>(a, b);
   }
 
-  // output += weights v, of 16 keys; v: the lane's address in their rows.
-  __device__ void multiplyValues(const unsigned (&weights)[kFragments][4], const T* v) {
+  // output += weights v, of 16 keys; v: the lane's address in their rows. between(i) is called in quarter i.
+  template <class Between = Nothing>
+  __device__ void multiplyValues(const unsigned (&weights)[kFragments][4], const T* v, const Between& between = {}) {
 #pragma unroll
     for (int d = 0; d < kColumnBlocks; d += 2) {
+      static_assert(std::is_same_v<Between, Nothing> || kColumnBlocks % 8 == 0, "parts are even");
+      if (d * 4 % kColumnBlocks == 0) between(d * 4 / kColumnBlocks);
       unsigned b[4];
       loadMatricesTransposed(b, v + d * 8);
 #pragma unroll
@@ -213,8 +221,8 @@ class WarpRows {
   }
 
   // scores = queries k^T; -inf for keys that do not count.
-  template <bool kMasked>
-  __device__ void multiplyQueries(Scores& scores, const T* k, int keys) const {
+  template <bool kMasked, class Between = Nothing>
+  __device__ void multiplyQueries(Scores& scores, const T* k, int keys, const Between& between = {}) const {
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
@@ -224,11 +232,11 @@ class WarpRows {
       }
     }
     if constexpr (kMasked && kBranches) {
-      addProducts<kKeyBlocks, true>(scores, k, keys);
+      addProducts<kKeyBlocks, true>(scores, k, keys, between);
     } else if (kMasked && keys <= kKeys / 2) {
-      addProducts<kKeyBlocks / 2, false>(scores, k, keys);
+      addProducts<kKeyBlocks / 2, false>(scores, k, keys, between);
     } else {
-      addProducts<kKeyBlocks, false>(scores, k, keys);
+      addProducts<kKeyBlocks, false>(scores, k, keys, between);
     }
     if constexpr (kMasked) {
 #pragma unroll
@@ -244,11 +252,13 @@ class WarpRows {
   }
 
   // The same of the first kBlocks key blocks. kStops: of no more keys than count, in a multiple of 16.
-  template <int kBlocks, bool kStops>
-  __device__ void addProducts(Scores& scores, const T* k, [[maybe_unused]] int keys) const {
+  // between(i) is called with the products of columns 16 * i on.
+  template <int kBlocks, bool kStops, class Between>
+  __device__ void addProducts(Scores& scores, const T* k, [[maybe_unused]] int keys, const Between& between) const {
     const T* const row = k + (lane_ / 16 * 8 + lane_ % 8) * kStride + lane_ / 8 % 2 * 8;
 #pragma unroll
     for (int d = 0; d < kHeadSize / 16; ++d) {
+      between(d);
       unsigned loaded[kFragments][4];
       if constexpr (kSharedQueries) {
 #pragma unroll

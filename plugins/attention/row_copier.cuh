@@ -52,7 +52,39 @@ class RowCopier {
     }
   }
 
-  // The same, quicker where all rows exist and have all columns, as nearly always where sequences are long.
+  // The same as a function of a part, below kParts, for products to stand between them. Copies nothing unless `wanted`.
+  template <int kRows, int kParts>
+  __device__ auto inParts(T* shared, const AttentionOperand& operand, int token, int valid, bool wanted) const {
+    return [=, *this](int part) {
+      constexpr int kCopies = kRows / kStep;
+      constexpr int kEvery = kCopies < kParts ? kParts / kCopies : 1, kAtOnce = kCopies < kParts ? 1 : kCopies / kParts;
+      if (part % kEvery) return;
+#pragma unroll
+      for (int c = 0; c < kAtOnce; ++c) {
+        const int row = row_ + (part / kEvery * kAtOnce + c) * kStep;
+        const T* const source = static_cast<const T*>(operand.data) + (token + row) * operand.token_stride +
+                                head_ * operand.head_stride + (column_ < D_ ? column_ : 0);
+        T* const target = shared + row * (kHeadSize + kRowPad) + column_;
+#pragma unroll
+        for (int j = 0; j < kHeadSize; j += kColumns) {
+          copyAsync16(target + j, source + j, column_ + j < D_ && row < valid, wanted);
+        }
+      }
+    };
+  }
+
+  // Asks the L2 cache for `rows` rows.
+  __device__ void prefetch(const AttentionOperand& operand, int token, int rows) const {
+    constexpr int kLine = 128 / sizeof(T), kLines = ceilDiv(kHeadSize, kLine);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < rows * kLines; i += kThreads) {
+      if (i % kLines * kLine >= D_) continue;
+      prefetchL2(static_cast<const T*>(operand.data) + (token + i / kLines) * operand.token_stride +
+                 head_ * operand.head_stride + i % kLines * kLine);
+    }
+  }
+
+  // As copyAll, quicker where all rows exist and have all columns, as nearly always where sequences are long.
   template <int kRows>
   __device__ void copyWhole(T* shared, const AttentionOperand& operand, int token, int valid) const {
     if (valid < kRows || D_ != kHeadSize) return copyAll<kRows>(shared, operand, token, valid);
@@ -111,6 +143,13 @@ class RowCopier {
   const int column_ = threadIdx.x % (kColumns / 8) * 8;
   const int head_, D_;
 };
+
+// Calls function(part) for each part.
+template <int kParts, class Function>
+__device__ void callParts(const Function& function) {
+#pragma unroll 1
+  for (int part = 0; part < kParts; ++part) function(part);
+}
 
 template <typename T>
 __device__ const T* biasOf(const AttentionOperand& operand, int head) {

@@ -16,6 +16,19 @@ __device__ inline void copyAsync16(void* shared, const void* global, bool valid)
                "r"(valid ? 16 : 0));
 }
 
+// The same, but does nothing unless `wanted`, without a branch.
+__device__ inline void copyAsync16(void* shared, const void* global, bool valid, bool wanted) {
+  asm volatile(
+      "{.reg .pred wanted; setp.ne.u32 wanted, %3, 0; @wanted cp.async.cg.shared.global [%0], [%1], 16, %2;}" ::"r"(
+          sharedAddress(shared)),
+      "l"(global), "r"(valid ? 16 : 0), "r"(static_cast<unsigned>(wanted)));
+}
+
+// Asks the L2 cache for the 128 bytes around an address.
+__device__ inline void prefetchL2(const void* global) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+}
+
 __device__ inline void commitCopies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
