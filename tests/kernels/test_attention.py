@@ -196,7 +196,7 @@ def test_same_sequence_alone_and_in_a_batch_gives_the_same_bits(kernel: str, max
         start += length
 
 
-@pytest.mark.parametrize("head_size", [32, 64, 128, 256])
+@pytest.mark.parametrize("head_size", [32, 64, 96, 128, 256])
 def test_tall_and_ordinary_tiles_of_the_mma_kernel_give_the_same_bits(head_size: int) -> None:
     lengths = LENGTHS["mixed"]
     ordinary = check(lengths, heads=MANY_HEADS, head_size=head_size, kernel="mma")
