@@ -5,6 +5,7 @@
 
 #include "common/device.cuh"
 #include "common/ptx/exp2.cuh"
+#include "common/ptx/tanh.cuh"
 #include "linear/launch.h"
 
 namespace padfree {
@@ -62,13 +63,6 @@ __device__ inline half2 geluCoarse(half2 x) {
 
 __device__ inline float sigmoid(float x) {
   return __fdividef(1.f, 1.f + exp2Fast(-kLog2E * x));
-}
-
-// The special-function unit's hyperbolic tangent (PTX ISA: tanh.approx), with a relative error of 2^-11 at most.
-__device__ inline float tanhFast(float x) {
-  float y;
-  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 // x / (1 + e^-z) for results that are rounded to bf16, by one number of the special-function unit instead of two.
