@@ -25,8 +25,8 @@ constexpr int kThreads = kWarps * kWarpSize;
 constexpr int kStages = 2;
 
 // Blocks with few registers hide each other's latency: four on a multiprocessor beat two with twice the rows where
-// sequences are short. kBlocks: blocks per multiprocessor, which bound the registers. kBranches: rows and keys that do
-// not exist are skipped one by one (16 by 16), which takes branches between copies and between products.
+// sequences are short. kBlocks: blocks per multiprocessor, which bound the registers. kBranches: rows that do not exist
+// are skipped one by one and keys 16 by 16, which takes branches between copies and between products.
 template <int kHeadSize_, int kFragments_, int kKeys_, int kBlocks_, class Adjust_ = PlainScores,
           bool kBranches_ = false>
 struct Shape {

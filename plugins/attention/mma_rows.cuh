@@ -27,9 +27,9 @@ struct Nothing {
 // the second product.
 //
 // Adjust: PlainScores, WindowScores or PositionedScores. kSharedQueries: queries stay in shared memory, and are read
-// again in every step, so that large heads leave registers for longer steps. kBranches: the
-// last step multiplies no more keys than count, in a multiple of 16; otherwise all or the first half, so that no branch
-// lies between products. kColumns: of the output, all unless warps share rows (mma_pair_kernel.cuh).
+// again in every step, so that large heads leave registers for longer steps. kBranches: the last step multiplies the
+// keys that count, rounded up to 16; otherwise all or the first half, so that no branch lies between products.
+// kColumns: of the output, all unless warps share rows (mma_pair_kernel.cuh).
 template <typename T, int kHeadSize, int kFragments, int kKeys, int kStride, class Adjust, bool kSharedQueries = false,
           bool kBranches = true, int kColumns = kHeadSize>
 class WarpRows {
