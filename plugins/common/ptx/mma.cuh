@@ -48,6 +48,7 @@ __device__ inline void storeMatricesTransposed(const unsigned (&fragment)[2], vo
 // c[16x8] += a[16x16] b[16x8], fp32 accumulation.
 template <typename T>
 __device__ void multiplyAdd(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  static_assert(std::is_same_v<T, half> || std::is_same_v<T, __nv_bfloat16>);
   if constexpr (std::is_same_v<T, half>) {
     PADFREE_MULTIPLY_ADD("m16n8k16.row.col.f32.f16.f16.f32", "f");
   } else {
