@@ -62,7 +62,7 @@ class EncoderGraph(MessageBuilder):
 
     def positions(self) -> str:
         """0 to S - 1, [S]."""
-        return self.op("Range", 0, self.length(), 1)
+        return self.count_to(self.length())
 
     def to_model(self, outputs: Mapping[str, tuple[str, Sequence[int | str]]], storage: Storage) -> Model:
         """The model, with the weights read, or deferred where they are many (deferred_data.py).

@@ -161,7 +161,7 @@ class BodyBuilder(NodeBuilder[str]):
 
     def range(self, count: str) -> str:
         """0 .. count-1, count being int64 [1]."""
-        return self.op("Range", 0, self.as_scalar(count), 1)
+        return self.count_to(self.as_scalar(count))
 
     def fill(self, count: str, value: int) -> str:
         """int64 [count] of one value, count being int64 [1]."""
