@@ -63,9 +63,9 @@ class NodeBuilder(ABC, Generic[T]):
 
     def reshape(self, x: T, *sizes: int, output: T | None = None, stem: str = "") -> T:
         """Another shape; 0 keeps an axis, -1 takes what is left."""
-        return self.in_shape(x, [*sizes], output, stem)
+        return self.op("Reshape", x, [*sizes], output=output, stem=stem)
 
-    def in_shape(self, x: T, shape: T | list[int], output: T | None = None, stem: str = "") -> T:
+    def in_shape(self, x: T, shape: T, output: T | None = None, stem: str = "") -> T:
         """The same elements in a shape that another value holds."""
         return self.op("Reshape", x, shape, output=output, stem=stem)
 
