@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from .errors import NotDefinedError
 from .graph import LOWEST, MASK, EncoderGraph
 from .keys import Keys
@@ -114,7 +112,7 @@ def _repeat(graph: EncoderGraph, x: str, heads: Heads) -> str:
     if group == 1:
         return x
     wide = graph.op("Expand", graph.unsqueeze(x, 2), [1, 1, group, 1, 1])
-    return graph.op("Reshape", wide, graph.constant([0, heads.queries, -1, heads.size], np.int64))
+    return graph.reshape(wide, 0, heads.queries, -1, heads.size)
 
 
 def mask(graph: EncoderGraph, *, causal: bool = False, before: int | None = None, after: int | None = None) -> str:

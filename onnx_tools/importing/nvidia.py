@@ -151,7 +151,7 @@ class _PluginConversion(MessageBuilder):
         """Writes the plugin's formula, by tanh, with a bias before it or without."""
         x = self._add_bias(self._read(node, 0), fields)
         cube = self.op("Mul", self.op("Pow", x, 3.0), 0.044715)
-        inner = self.op("Mul", self.op("Add", x, cube), self.constant((2 / np.pi) ** 0.5))
+        inner = self.op("Mul", self.op("Add", x, cube), (2 / np.pi) ** 0.5)
         gate = self.op("Add", self.op("Tanh", inner), 1.0)
         half = self.op("Mul", x, 0.5)
         self.op("Mul", half, gate, output=node.output[0])

@@ -99,8 +99,7 @@ class BodyBuilder(NodeBuilder[str]):
     def output_int8(self, name: str, value: str) -> None:
         """Makes `value` (float32), rounded to nearest even and saturated, the int8 output `name`; NaN becomes 0."""
         numbers = self.where_or_zero(self.op("Not", self.op("IsNaN", value)), self.op("Round", value))
-        ends = (self.const(end, np.float32) for end in (-128.0, 127.0))
-        self.op("Cast", self.op("Clip", numbers, *ends), output=name, to=TensorProto.INT8)
+        self.op("Cast", self.op("Clip", numbers, -128.0, 127.0), output=name, to=TensorProto.INT8)
 
     def output_results(self, value: str) -> None:
         """Makes `value` (float32) the outputs that `results` asks for: y, y_e4m3 of rounded numbers, y_fp32."""

@@ -32,7 +32,7 @@ def _gate(e: Expansion, x: gs.Tensor, gate: gs.Tensor) -> gs.Tensor:
 def quick_gelu(e: Expansion) -> gs.Tensor:
     """x * sigmoid(alpha * x); SiLU where alpha is 1."""
     x = e.input(0, "tensor")
-    return e.op("Mul", x, e.op("Sigmoid", e.op("Mul", x, e.constant(e.number("alpha", 1.702)))))
+    return e.op("Mul", x, e.op("Sigmoid", e.op("Mul", x, e.number("alpha", 1.702))))
 
 
 def bias_add(e: Expansion) -> gs.Tensor:

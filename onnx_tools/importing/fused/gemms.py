@@ -17,7 +17,7 @@ def fused_matmul(e: Expansion) -> gs.Tensor:
     a = _operand(e, e.input(0, "A"), "A")
     b = _operand(e, e.input(1, "B"), "B")
     matmul, alpha = e.op("MatMul", a, b), e.number("alpha", 1.0)
-    return matmul if alpha == 1.0 else e.op("Mul", matmul, e.constant(alpha))
+    return matmul if alpha == 1.0 else e.op("Mul", matmul, alpha)
 
 
 def _operand(e: Expansion, tensor: gs.Tensor, which: str) -> gs.Tensor:

@@ -20,7 +20,7 @@ def normalize(e: Expansion, x: gs.Tensor, gamma: gs.Tensor, beta: gs.Tensor | No
         x = e.op("Sub", x, e.along("ReduceMean", x, -1, keepdims=1))
     square = e.along("ReduceMean", e.op("Pow", x, 2.0), -1, keepdims=1)
     epsilon = e.number("epsilon", 1e-12 if e.node.op in _SMALL_EPSILON else 1e-5)
-    root = e.op("Sqrt", e.op("Add", square, e.constant(epsilon)))
+    root = e.op("Sqrt", e.op("Add", square, epsilon))
     result = e.op("Mul", e.op("Div", x, root), gamma)
     return result if beta is None else e.op("Add", result, beta)
 
