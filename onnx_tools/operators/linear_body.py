@@ -133,10 +133,10 @@ def _mean_and_root(b: BodyBuilder, moments: str, epsilon: str) -> tuple[str, str
 def output_moments(b: BodyBuilder, y: str) -> None:
     """Makes the moments of y an output, if the node has it."""
     if b.attributes["has_moments"]:
-        b.output_as_is("moments", moments(b, y))
+        b.output_as_is("moments", _moments(b, y))
 
 
-def moments(b: BodyBuilder, y: str) -> str:
+def _moments(b: BodyBuilder, y: str) -> str:
     """float32 [M,T,2]: mean and sum of squared deviations of each row's groups of columns."""
     group = b.integers(MOMENTS_GROUP)
     split = b.reshape_to(y, b.dim(y, 0), b.op("Div", b.dim(y, 1), group), group)  # [T,M,64]
