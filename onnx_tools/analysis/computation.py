@@ -18,7 +18,7 @@ from .graph import STANDARD_DOMAINS, dtype_name, is_standard
 from .symbolic import Analysis, Index, Poly
 
 _MOST_PLANNED_NODES = 256
-"""The most nodes for which onnxruntime plans its memory: some chains take it a time that grows with the square."""
+"""The most nodes for which onnxruntime plans memory; the planner's time grows with the square of a chain's length."""
 
 
 class NotComputedError(Exception):
