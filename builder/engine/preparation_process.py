@@ -197,7 +197,7 @@ def _tell(child: subprocess.Popen[bytes], device: Device | None) -> None:
 
 
 def _let_go(child: subprocess.Popen[bytes]) -> None:
-    """Tells the other process that nobody reads its model any more, for which its answers wait."""
+    """Lets the other process go on to its answers: the weights that it handed over take no memory any more."""
     assert child.stdin is not None
     child.stdin.close()
 
@@ -240,7 +240,7 @@ def _answer(
 
 
 def _empty(answer: IO[bytes], child: subprocess.Popen[bytes]) -> None:
-    """Frees memory that nobody reads any more."""
+    """Frees memory that nobody reads any more, and lets the other process go on."""
     with contextlib.suppress(OSError):
         os.ftruncate(answer.fileno(), 0)
     _let_go(child)
