@@ -14,7 +14,7 @@ from padfree.contract.names import ONNX_SUFFIX
 
 from .console import count_text, print_line, print_table
 from .option_kinds import file, integer, switch, value_of, word
-from .options import add_other_gpu_option, add_revision_option, add_tokenizer_option, gpus_without_plan
+from .options import add_other_gpu_option, add_revision_option, add_tokenizer_option, check_gpus
 from .profiles import PLAN_SUFFIX
 from .row_progress import show_progress
 from .stages import add_quiet_option, sayer
@@ -106,8 +106,10 @@ def run_job(arguments: argparse.Namespace, columns: tuple[str, ...] | None, prom
         from padfree.bulk import Request, embed
     except ImportError as error:
         raise _missing_package(error) or error from error
-    tell = sayer(arguments)
-    with runnable(_model(arguments), revision=arguments.revision, say=tell) as model:
+    tell, given_model = sayer(arguments), _model(arguments)
+    if arguments.gpus != ALL:
+        check_gpus(arguments.gpus, given_model)
+    with runnable(given_model, revision=arguments.revision, say=tell) as model:
         request = value_of(
             Request,
             arguments,
@@ -183,8 +185,6 @@ class _Workers:
             raise BuildError(
                 f"--workers {self._count}: allowed: 1 or more, for .onnx files and clusters; choose GPUs with --gpus"
             )
-        if arguments.gpus != ALL and not self._on_gpu:
-            raise gpus_without_plan(arguments.gpus, arguments.model or arguments.engine)
         if self._on_gpu:
             read_sidecar(model)  # what is no plan is named before a GPU that is not there
         self._gpus = _gpus(arguments.gpus) if self._on_gpu and self._ray is None else []

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from padfree.builder.errors import BuildError
-from padfree.contract.names import ONNX_SUFFIX
 
 from .arguments import Parser
 from .console import print_line, print_pairs
@@ -19,7 +18,7 @@ from .options import (
     add_other_gpu_option,
     add_revision_option,
     add_tokenizer_option,
-    gpus_without_plan,
+    check_gpus,
     say,
 )
 
@@ -150,8 +149,8 @@ def _run(arguments: argparse.Namespace) -> int:
         raise BuildError(f"--contexts {arguments.contexts}: allowed: 1 or more; leave it out for 2")
     options, choices = _options(arguments), _choices(arguments)
     devices = (arguments.device,) if arguments.gpus is None else read_devices(arguments.gpus)
-    if arguments.gpus is not None and _runs_on_cpu(arguments.model):
-        raise gpus_without_plan(arguments.gpus, arguments.model)
+    if arguments.gpus is not None:
+        check_gpus(arguments.gpus, arguments.model)
     with runnable(arguments.model, revision=arguments.revision, say=say) as model:
         serve(
             model,
@@ -166,13 +165,6 @@ def _run(arguments: argparse.Namespace) -> int:
             on_summary=print_pairs,
         )
     return 0
-
-
-def _runs_on_cpu(model: Path) -> bool:
-    """Whether it is no plan: known before a folder is rewritten, or a repository is downloaded."""
-    from padfree.builder.folders.hub import is_hub_id
-
-    return model.suffix == ONNX_SUFFIX or model.is_dir() or (not model.exists() and is_hub_id(model))
 
 
 def _options(arguments: argparse.Namespace) -> Any:
