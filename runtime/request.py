@@ -99,7 +99,7 @@ class RaggedBatch(NamedTuple):
 
 
 def in_order(parts: Iterable[tuple[Sequence[int], Mapping[str, Sequence[Any]]]], count: int) -> OutputRows:
-    """The rows of all sequences by their numbers, from parts: the numbers of some, and what these got."""
+    """All sequences' rows in the order of their numbers, from parts: the numbers of some, and their results."""
     rows_in_order: OutputRows = {}
     for numbers, results in parts:
         for name, rows in results.items():

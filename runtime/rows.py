@@ -83,7 +83,7 @@ def check_same_lengths(name: str, column: Column, ids_name: str, lengths: list[i
 
 
 def ranges(starts: npt.ArrayLike, lengths: npt.ArrayLike) -> IntArray:
-    """The numbers from each start on, so many as the length says, one range after the other."""
+    """The numbers from each start on, as many as its length says, one range after the other."""
     counts = np.asarray(lengths, np.int64)
     return np.repeat(np.asarray(starts, np.int64) - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
 

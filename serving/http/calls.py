@@ -107,7 +107,7 @@ class Calls:
         self.unread_bytes = 0  # bytes of answers not yet taken by callers; the process counts them now and then
 
     def routes(self, works: Mapping[str, Work], style: Style) -> list[Route]:
-        """By paths, endpoints that answer a JSON body with what a work returns, in JSON."""
+        """A route for each path, which answers a JSON body with what the work of this path returns, in JSON."""
         return [Route(path, Endpoint(self, work, style), methods=["POST"]) for path, work in works.items()]
 
     async def serve(self, request: Request, connection: Connection, work: Work, style: Style, send: Send) -> None:
