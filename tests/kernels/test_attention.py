@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.support.launchers import attention, make_tasks
+from tests.support.launchers import Positions, attention, make_tasks
 
 from .attention_cases import ROWS, TYPES, choose
 from .cases import (
@@ -202,6 +202,21 @@ def test_tall_and_ordinary_tiles_of_the_mma_kernel_give_the_same_bits(head_size:
     ordinary = check(lengths, heads=MANY_HEADS, head_size=head_size, kernel="mma")
     tall = check(lengths, heads=MANY_HEADS, head_size=head_size, max_seq_len=4096, kernel="mma")
     assert torch.equal(ordinary, tall)
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (-1, 70)], ids=str)
+@pytest.mark.parametrize("head_size", [136, 256])
+def test_few_and_many_tiles_of_the_mma_kernel_give_the_same_bits(head_size: int, window: tuple[int, int]) -> None:
+    """Heads above 128 have tiles of 32 rows where tiles are few, here those of two heads, and of 64 rows otherwise."""
+    for lengths in (LENGTHS["mixed"], LENGTHS["one long"], LENGTHS["tile edges"]):
+        operands = make_operands("3HD", sum(lengths), MANY_HEADS, head_size, torch.float16, 1.0, 0)
+        results = []
+        for heads in (MANY_HEADS, 2):
+            y, _ = poisoned_output((sum(lengths), heads * head_size), torch.float16)
+            some = [operand[:, :heads] for operand in operands]
+            attention(some, cumulative(lengths), y, scale=0.0625, kernel="mma", positions=Positions(window))
+            results.append(y[:, : 2 * head_size])
+        assert torch.equal(*results)
 
 
 @pytest.mark.parametrize("head_size", [32, 64])
