@@ -24,10 +24,10 @@ endmacro()
 # The backend's file is named as the server looks for it, reads JSON as the batching library does, and makes tokens of
 # texts with plugins/tokenizer.
 function(padfree_triton_backend)
-  find_package(Threads REQUIRED)
   file(GLOB tokenizer CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/plugins/tokenizer/*.cpp")
   target_sources(padfree_triton_backend PRIVATE "${PROJECT_SOURCE_DIR}/plugins/triton_batching/json.cpp" ${tokenizer})
-  target_link_libraries(padfree_triton_backend PRIVATE ${CMAKE_DL_LIBS} Threads::Threads)
+  target_link_libraries(padfree_triton_backend PRIVATE ${CMAKE_DL_LIBS})
+  target_link_options(padfree_triton_backend PRIVATE -pthread)  # FindThreads compiles a program to know that
   set_target_properties(padfree_triton_backend PROPERTIES OUTPUT_NAME triton_padfree)
   target_compile_options(padfree_triton_backend PRIVATE $<$<CONFIG:Release>:-O2>)  # -O3 takes 2 s longer
 endfunction()

@@ -68,8 +68,9 @@ macro(padfree_enable_languages)
   endif()
 endmacro()
 
-# nvcc is tried on a file first, so that a host compiler it refuses is a message and not a failed install.
-# (check_language would take twice as long.)
+# nvcc is tried on a file first, so that a host compiler it refuses is a message and not a failed install. The device's
+# compilers run, the host's reads CUDA's headers alone: that takes less than half as long. (check_language would take
+# several times as long.)
 macro(padfree_enable_cuda)
   set(ENV{CUDAHOSTCXX} "${CMAKE_CXX_COMPILER}")
   set(CMAKE_CUDA_ARCHITECTURES 80-real)
@@ -77,15 +78,31 @@ macro(padfree_enable_cuda)
   set(padfree_status 0)
   if(NOT CMAKE_CUDA_COMPILER)
     set(padfree_try "${CMAKE_BINARY_DIR}/CMakeFiles/try_nvcc")
-    file(WRITE "${padfree_try}.cu" "int main() { return 0; }\n")
+    file(WRITE "${padfree_try}.cu" "__global__ void kernel() {}\n")
     separate_arguments(padfree_flags NATIVE_COMMAND "$ENV{CUDAFLAGS}")
-    execute_process(COMMAND "$ENV{CUDACXX}" ${padfree_flags} -ccbin "${CMAKE_CXX_COMPILER}" "${padfree_try}.cu" -o
-                            "${padfree_try}" RESULT_VARIABLE padfree_status OUTPUT_QUIET ERROR_QUIET)
+    execute_process(COMMAND "$ENV{CUDACXX}" ${padfree_flags} -cubin -arch=sm_80 -ccbin "${CMAKE_CXX_COMPILER}"
+                            "${padfree_try}.cu" -o "${padfree_try}.cubin"
+                    RESULT_VARIABLE padfree_status OUTPUT_QUIET ERROR_QUIET)
   endif()
   if(padfree_status EQUAL 0)
+    padfree_know_cuda_abi()
     enable_language(CUDA)
   else()
     padfree_missing("nvcc ${PADFREE_NVCC_VERSION} does not work with the C++ compiler ${CMAKE_CXX_COMPILER}"
                     "install a g++ that this nvcc supports, or name another nvcc (>= 12.4) by CUDACXX")
+  endif()
+endmacro()
+
+# The host's code in CUDA files is compiled and linked by the C++ compiler: what CMake has found out about that holds for
+# them, and need not be found again by nvcc, which took a third of the configuration.
+macro(padfree_know_cuda_abi)
+  if(CMAKE_CXX_ABI_COMPILED)
+    foreach(padfree_fact COMPILER_ARCHITECTURE_ID COMPILER_ABI SIZEOF_DATA_PTR BYTE_ORDER LIBRARY_ARCHITECTURE
+            IMPLICIT_INCLUDE_DIRECTORIES IMPLICIT_LINK_LIBRARIES IMPLICIT_LINK_DIRECTORIES
+            IMPLICIT_LINK_FRAMEWORK_DIRECTORIES COMPILER_LINKER COMPILER_LINKER_ID COMPILER_LINKER_VERSION
+            COMPILER_LINKER_FRONTEND_VARIANT COMPILER_LINKER_ARCHITECTURE_FLAGS)
+      set(CMAKE_CUDA_${padfree_fact} "${CMAKE_CXX_${padfree_fact}}")
+    endforeach()
+    set(CMAKE_CUDA_ABI_COMPILED TRUE)
   endif()
 endmacro()
