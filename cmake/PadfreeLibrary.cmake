@@ -119,14 +119,15 @@ function(padfree_add_refusing_launchers variable)
 endfunction()
 
 # padfree_longest_first(<variable>): sorts files by how long they take to compile. Ninja starts them in this order where
-# it has not built them before, and no core is left with a long file at the end.
+# it has not built them before, and no core is left with a long file at the end. (It takes one library after the other.)
 function(padfree_longest_first variable)
   set(sorted "")
-  foreach(pattern "/attention/sm90/short_" "/linear/(sm90/half/(pairs|chunks|in_place)|mma/(half|e4m3))_"
-                  "/attention/sm90/ring_" "/linear/sm90/e4m3/(pairs|in_place)_"
-                  "/linear/sm90/(half/any_chunks|e4m3/chunks)_" "/linear/sm90/(half/rare|resident/e4m3)_"
-                  "/linear/sm90/e4m3/|/attention/sm90/(wide|prefix)_"
-                  "/(linear/sm90/(half|resident)|attention/mma)" "/(embedding|index|layer_norm)/" "/linear/mma/" "")
+  foreach(pattern "/attention/sm90/short_" "/linear/sm90/half/any_chunks_"
+                  "/linear/(sm90/half/(pairs|chunks|in_place)|mma/(half|e4m3))_" "/attention/sm90/ring_"
+                  "/linear/sm90/e4m3/(pairs|in_place)_" "/(attention/sm90/(wide|prefix)|linear/sm90/resident/e4m3)_"
+                  "/linear/sm90/(half/(rare|heads)|e4m3/chunks)_" "/linear/sm90/e4m3/"
+                  "/(linear/sm90/(half|resident)|attention/mma)" "/(embedding|index|layer_norm)/"
+                  "/attention/disentangled" "/linear/mma/" "")
     set(matches "${${variable}}")
     list(FILTER matches INCLUDE REGEX "(${pattern}).*\\.cu$")
     list(APPEND sorted ${matches})
@@ -162,7 +163,21 @@ function(padfree_add_kernel_objects variable)
     list(FILTER sources EXCLUDE REGEX "/(linear/mma/(half|e4m3)|attention/mma_prefix)_.*\\.cu$")
   endif()
   padfree_longest_first(sources)
-  set(libraries "")
+  set(general "${sources}")
+  list(FILTER general EXCLUDE REGEX "/sm[0-9]+/.*\\.cu$")
+  set(e4m3 "${general}")
+  list(FILTER e4m3 INCLUDE REGEX "/(linear/mma/e4m3_.*|(layer_norm|embedding)/e4m3_kernel)\\.cu$")
+  set(rows "${general}")
+  list(FILTER rows INCLUDE REGEX "/((index|layer_norm|embedding|qk_norm_rotary)/(fp32_)?|pool/normed_)kernel\\.cu$")
+  list(REMOVE_ITEM general ${e4m3} ${rows})
+  set(e4m3_architectures "${PADFREE_ARCHITECTURES}")
+  if(numbers MATCHES "8[0-8]" AND NOT "89" IN_LIST numbers)
+    list(APPEND e4m3_architectures 89)
+  endif()
+  # Ninja compiles in this order: the short files are those of the last library.
+  padfree_kernel_object_library(padfree_kernel_objects_e4m3 "${e4m3_architectures}" "${e4m3}")
+  padfree_kernel_object_library(padfree_kernel_objects_rows "${PADFREE_ARCHITECTURES}" "${rows}")
+  set(libraries padfree_kernel_objects_e4m3 padfree_kernel_objects_rows)
   foreach(number ${numbers})
     set(special "${sources}")
     list(FILTER special INCLUDE REGEX "/sm${number}/.*\\.cu$")
@@ -171,16 +186,6 @@ function(padfree_add_kernel_objects variable)
       list(APPEND libraries padfree_kernel_objects_sm${number})
     endif()
   endforeach()
-  set(general "${sources}")
-  list(FILTER general EXCLUDE REGEX "/sm[0-9]+/.*\\.cu$")
-  set(e4m3 "${general}")
-  list(FILTER e4m3 INCLUDE REGEX "/(linear/mma/e4m3_.*|(layer_norm|embedding)/e4m3_kernel)\\.cu$")
-  list(REMOVE_ITEM general ${e4m3})
-  set(e4m3_architectures "${PADFREE_ARCHITECTURES}")
-  if(numbers MATCHES "8[0-8]" AND NOT "89" IN_LIST numbers)
-    list(APPEND e4m3_architectures 89)
-  endif()
-  padfree_kernel_object_library(padfree_kernel_objects_e4m3 "${e4m3_architectures}" "${e4m3}")
   padfree_kernel_object_library(padfree_kernel_objects "${PADFREE_ARCHITECTURES}" "${general}")
   foreach(number ${numbers})
     target_compile_definitions(padfree_kernel_objects PRIVATE PADFREE_ARCH_${number}=1)
@@ -188,7 +193,7 @@ function(padfree_add_kernel_objects variable)
   if(hopper_alone)
     target_compile_definitions(padfree_kernel_objects PRIVATE PADFREE_HOPPER_ALONE=1)
   endif()
-  list(APPEND libraries padfree_kernel_objects padfree_kernel_objects_e4m3)
+  list(APPEND libraries padfree_kernel_objects)
   set(${variable} "${libraries}" PARENT_SCOPE)
 endfunction()
 
