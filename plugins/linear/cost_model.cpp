@@ -22,8 +22,8 @@ constexpr int kGatherCycles = 1800;
 constexpr int kGatherTokenCycles = 39;  // of blocks that share a tile: for each token that another block stores
 
 constexpr size_t kCandidates = 5;
-constexpr int kMinHotTokens = 1024;
-constexpr int kFewWaves = 4;  // of more the last counts little
+constexpr int kMinHotTokens = 1024;  // so many draw all the power that the GPU may have
+constexpr int kFewWaves = 4;         // of more the last counts little
 
 // Clusters side by side along the features.
 int featureClusters(const LinearTiling& tiling, int N) {
@@ -131,14 +131,10 @@ std::vector<LinearChoice> rankLinearChoices(const LinearParams& params, int T, c
   return choices;
 }
 
-bool drawsAllPower(int T, const LinearDevice& device) {
-  return device.is_hopper && T >= kMinHotTokens;
-}
-
 std::vector<LinearChoice> linearCandidates(const LinearParams& params, int T, const LinearDevice& device) {
   std::vector<LinearChoice> choices = rankLinearChoices(params, T, device);
   choices.resize(std::min<size_t>(choices.size(), kCandidates));
-  if (!drawsAllPower(T, device)) return choices;
+  if (!device.is_hopper || T < kMinHotTokens) return choices;
   const std::vector<LinearTiling> tilings = rankLinearTilings(params, T, device.multiprocessors);
   const auto cycles = [&](const LinearTiling& tiling) {
     return cyclesOf(tiling, T, params, device.multiprocessors, false);
@@ -158,7 +154,7 @@ int64_t tokensOfSameTime(LinearChoice choice, int T, int N, const LinearDevice& 
 }
 
 int64_t fewestTokensOfSameWaves(LinearChoice choice, int T, int N, const LinearDevice& device) {
-  if (!drawsAllPower(T, device)) return T;
+  if (!device.is_hopper || T < kMinHotTokens) return T;
   const LinearTiling tiling = tilingOf(choice);
   const int waves = linearWaves(tiling, T, N, device.multiprocessors), tokens = tiling.tokens * tiling.cluster_tokens;
   return waves == 1 || waves > kFewWaves ? T : linearTokens(tiling, waves - 1, N, device.multiprocessors) + tokens;

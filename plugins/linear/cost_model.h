@@ -27,9 +27,6 @@ int linearTokens(const LinearTiling& tiling, int waves, int N, int multiprocesso
 std::vector<LinearChoice> rankLinearChoices(const LinearParams& params, int T, const LinearDevice& device);
 int64_t tokensOfSameTime(LinearChoice choice, int T, int N, const LinearDevice& device);
 
-// Whether GEMMs of T tokens draw all the power that a GPU may have, so that its clock falls: known of Hopper alone.
-bool drawsAllPower(int T, const LinearDevice& device);
-
 // At the power limit of a Hopper GPU, more tokens in as few waves take longer: from so many on the time rises to that
 // of tokensOfSameTime(). T itself where it does not.
 int64_t fewestTokensOfSameWaves(LinearChoice choice, int T, int N, const LinearDevice& device);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which tiling of a GEMM is fastest, measured while an engine is built.
 #include <algorithm>
-#include <array>
+#include <limits>
 #include <map>
 #include <memory>
 #include <utility>
@@ -15,14 +15,13 @@
 namespace padfree {
 namespace {
 
-constexpr int kLaunches = 24;  // in a graph; fewer of long ones
-constexpr int kMinLaunches = 8;
+constexpr int kLaunches = 24;      // in a graph; fewer of long ones
+constexpr int kMinLaunches = 8;    // so long that the clock falls as it does in a model
 constexpr int kCacheMultiple = 2;  // the weights together, of the L2 cache: a model's layers find theirs in memory
 constexpr int64_t kScratchBytes = int64_t{1} << 30;
 constexpr int kMaxMeasuredTokens = 16384;  // beyond, there are so many waves that the best tiling no longer changes
 constexpr int kTokenStep = 16;  // the tokens of all tiles are multiples of it: what lies between takes as long
 constexpr float kWorthChanging = 0.995f;  // of the time of the choice for fewer tokens
-constexpr float kContender = 1.10f;       // of the best time without load: what takes longer is not the best under load
 
 // Every element is +-2^-3 times something in [1,2): products neither vanish nor overflow, and draw the usual power.
 __global__ void fill(uint16_t* data, int64_t count, uint16_t exponent, uint16_t mantissa) {
@@ -87,72 +86,51 @@ class Times {
   cudaStream_t stream() const { return watch_.stream(); }
   LinearParams& params() { return params_; }
 
-  // The fastest of the cost model's candidates for T tokens, under load where so many tokens cause it; the choice for
-  // fewer tokens stays where it is as fast.
+  // The fastest of the cost model's candidates for T tokens; the choice for fewer tokens stays where it is as fast.
   cudaError_t choose(int T, LinearChoice& choice) {
-    std::vector<Timed> timed;
-    for (const LinearChoice candidate : linearCandidates(params_, T, device_)) timed.push_back({candidate, 0});
-    cudaError_t status = timeAll(timed, T, false);
-    if (status == cudaSuccess && timed.size() > 1 && drawsAllPower(T, device_)) {
-      const float longest = fastestOf(timed)->milliseconds * kContender;
-      timed.erase(std::remove_if(timed.begin(), timed.end(), [&](const Timed& t) { return t.milliseconds > longest; }),
-                  timed.end());
-      if (timed.size() > 1) status = timeAll(timed, T, true);
+    const LinearChoice before = choice;
+    float best = std::numeric_limits<float>::max(), unchanged = best;
+    for (const LinearChoice candidate : linearCandidates(params_, T, device_)) {
+      float milliseconds = 0;
+      const cudaError_t status = time(candidate, T, milliseconds);
+      if (status != cudaSuccess) return status;
+      if (candidate == before) unchanged = milliseconds;
+      if (milliseconds >= best) continue;
+      best = milliseconds;
+      choice = candidate;
     }
-    if (status != cudaSuccess) return status;
-    const auto best = fastestOf(timed);
-    const auto before = std::find_if(timed.begin(), timed.end(), [&](const Timed& t) { return t.choice == choice; });
-    if (before == timed.end() || best->milliseconds <= before->milliseconds * kWorthChanging) choice = best->choice;
+    if (best > unchanged * kWorthChanging) choice = before;
     return cudaSuccess;
   }
 
  private:
-  struct Timed {
-    LinearChoice choice;
-    float milliseconds;
-  };
-
-  static std::vector<Timed>::const_iterator fastestOf(const std::vector<Timed>& timed) {
-    return std::min_element(timed.begin(), timed.end(),
-                            [](const Timed& a, const Timed& b) { return a.milliseconds < b.milliseconds; });
-  }
-
-  cudaError_t timeAll(std::vector<Timed>& timed, int T, bool under_load) {
-    for (Timed& item : timed) {
-      const cudaError_t status = time(item.choice, T, under_load, item.milliseconds);
-      if (status != cudaSuccess) return status;
-    }
-    return cudaSuccess;
-  }
-
   // Between the fewest tokens of as many waves and the most, times are interpolated.
-  cudaError_t time(LinearChoice choice, int T, bool under_load, float& milliseconds) {
+  cudaError_t time(LinearChoice choice, int T, float& milliseconds) {
     const auto most =
         static_cast<int>(std::min<int64_t>(token_limit_, tokensOfSameTime(choice, T, params_.N, device_)));
     const auto fewest =
         static_cast<int>(std::min<int64_t>(most, fewestTokensOfSameWaves(choice, T, params_.N, device_)));
-    cudaError_t status = timeOf(choice, most, under_load, milliseconds);
+    cudaError_t status = timeOf(choice, most, milliseconds);
     if (status != cudaSuccess || fewest >= T) return status;
     float of_fewest = 0;
-    status = timeOf(choice, fewest, under_load, of_fewest);
+    status = timeOf(choice, fewest, of_fewest);
     const float share = static_cast<float>(T - fewest) / static_cast<float>(most - fewest);
     milliseconds = of_fewest + (milliseconds - of_fewest) * share;
     return status;
   }
 
   // Measured once.
-  cudaError_t timeOf(LinearChoice choice, int T, bool under_load, float& milliseconds) {
-    const auto [entry, is_new] = times_[under_load].try_emplace({choice, T}, milliseconds);
+  cudaError_t timeOf(LinearChoice choice, int T, float& milliseconds) {
+    const auto [entry, is_new] = times_.try_emplace({choice, T}, 0.f);
     if (is_new) {
-      if (under_load) entry->second = times_[false].at({choice, T});
-      const cudaError_t status = measure(choice, T, under_load, entry->second);
+      const cudaError_t status = measure(choice, T, entry->second);
       if (status != cudaSuccess) return status;
     }
     milliseconds = entry->second;
     return cudaSuccess;
   }
 
-  cudaError_t measure(LinearChoice choice, int T, bool under_load, float& milliseconds) {
+  cudaError_t measure(LinearChoice choice, int T, float& milliseconds) {
     LinearParams params = params_;
     params.T = T;
     const int64_t weight_bytes = int64_t{params.K} * params.N * operandBytes(params);
@@ -160,17 +138,14 @@ class Times {
       params.weight = static_cast<const char*>(params_.weight) + i % weights_ * weight_bytes;
       return launchLinear(params, choice, watch_.stream());
     };
-    const int launches = std::max(kMinLaunches, kLaunches * 1024 / std::max(T, 1024));
-    return under_load ? watch_.timeUnderLoad(launches, launch, milliseconds)
-                      : watch_.time(launches, launch, milliseconds);
+    return watch_.time(std::max(kMinLaunches, kLaunches * 1024 / std::max(T, 1024)), launch, milliseconds);
   }
 
   LinearParams params_;
   const int weights_, token_limit_;
   const LinearDevice device_;
   Stopwatch watch_;
-  // Without load and under it, by choice and tokens, in milliseconds.
-  std::array<std::map<std::pair<LinearChoice, int>, float>, 2> times_;
+  std::map<std::pair<LinearChoice, int>, float> times_;  // by choice and tokens, milliseconds
 };
 
 }  // namespace

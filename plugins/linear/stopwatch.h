@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <limits>
 
 namespace padfree {
@@ -47,36 +46,8 @@ class Stopwatch {
     return status;
   }
 
-  // The same while the GPU draws all the power that it may have, so that its clock has fallen: the average of launches
-  // that follow others without a pause. `milliseconds` is the time of one call without load, and becomes that under it.
-  template <typename Launch>
-  cudaError_t timeUnderLoad(int launches, Launch launch, float& milliseconds) {
-    cudaGraphExec_t graph = nullptr;
-    cudaError_t status = capture(launches, launch, graph);
-    const float graph_ms = milliseconds * static_cast<float>(launches);
-    const auto repeat = [&](float least_ms) {
-      const int runs = static_cast<int>(std::ceil(least_ms / graph_ms));
-      for (int run = 0; run < runs && status == cudaSuccess; ++run) status = cudaGraphLaunch(graph, stream_);
-      return runs;
-    };
-    repeat(is_hot_ ? kReheatMs : kHeatMs);
-    if (status == cudaSuccess) status = cudaEventRecord(events_[0], stream_);
-    const int runs = repeat(kLoadedMs);
-    float elapsed_ms = 0;
-    if (status == cudaSuccess) status = cudaEventRecord(events_[1], stream_);
-    if (status == cudaSuccess) status = cudaEventSynchronize(events_[1]);
-    if (status == cudaSuccess) status = cudaEventElapsedTime(&elapsed_ms, events_[0], events_[1]);
-    if (graph != nullptr) cudaGraphExecDestroy(graph);
-    is_hot_ = status == cudaSuccess;
-    milliseconds = elapsed_ms / static_cast<float>(runs * launches);
-    return status;
-  }
-
  private:
-  static constexpr int kRuns = 3;          // of a graph of launches; the fastest counts
-  static constexpr float kHeatMs = 100.f;  // of load, until a GPU that was idle lowers its clock
-  static constexpr float kReheatMs = 1.f;  // after the pause in which the host prepares the next launches
-  static constexpr float kLoadedMs = 2.f;  // of load that is timed
+  static constexpr int kRuns = 3;  // of a graph of launches; the fastest counts
 
   template <typename Launch>
   cudaError_t capture(int launches, Launch launch, cudaGraphExec_t& graph) {
@@ -93,7 +64,6 @@ class Stopwatch {
 
   cudaStream_t stream_ = nullptr;
   std::array<cudaEvent_t, 2> events_{};
-  bool is_hot_ = false;
 };
 
 }  // namespace padfree
