@@ -57,6 +57,11 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072,
             "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0}, "tie_word_embeddings": True,
         },
+        "qwen3-4b": {
+            "model_type": "qwen3", "vocab_size": 8192, "hidden_size": 2560, "num_hidden_layers": 4,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 9728,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0}, "tie_word_embeddings": True,
+        },
         "embedding-gemma": {
             "model_type": "gemma3_text", "vocab_size": 262_144, "hidden_size": 768, "num_hidden_layers": 24,
             "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 256, "intermediate_size": 1152,
@@ -67,7 +72,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )  # fmt: skip
 """Sizes of the hub's nomic-embed-text-v1.5, gte-base-en-v1.5, jina-embeddings-v3 (with fewer words),
-Qwen3-Embedding-0.6B and embeddinggemma-300m."""
+Qwen3-Embedding-0.6B, Qwen3-Embedding-4B (4 of its 36 layers, fewer words) and embeddinggemma-300m."""
 _FAMILIES = ("mlp.fc11.weight", "attn.Wqkv.weight", "attention.qkv_proj.weight", "mixer.Wqkv.weight")
 """Names by which definitions recognise files."""
 

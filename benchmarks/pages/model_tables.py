@@ -39,6 +39,7 @@ NAMES = {
     "jina-v3": "Jina v3",
     "qwen3-0.6b": "Qwen3-0.6B",
     "embedding-gemma": "EmbeddingGemma-300m",
+    "qwen3-4b": "Qwen3-4B, 4 of 36 layers",
 }
 VARLEN = "PyTorch varlen, compiled"
 VARLEN_OF_ANY = "transformers, varlen attention, packed, compiled"
@@ -176,6 +177,13 @@ SWEEPS: tuple[tuple[str, str, str, Key, Callable[[Record], str]], ...] = (
         "model, batch",
         _largest_first,
         batch_name,
+    ),
+    (
+        "large",
+        "Wide layers in both precisions",
+        "model, batch",
+        lambda record: (record["precision"] == "fp8",),
+        lambda record: f"{batch_name(record)}, {record['precision']}",
     ),
 )
 """Set, heading, the first column's head, order, and the first column's text."""

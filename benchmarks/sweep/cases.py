@@ -179,6 +179,12 @@ def decoders() -> Iterator[SweepCase]:
             yield SweepCase("decoders", model, batch, seq_len, mean, (VARLEN_OF_ANY, "limit"), precision="bf16")
 
 
+def large() -> Iterator[SweepCase]:
+    """Layers as wide as those of a model with 4 billion weights, in bf16 and in fp8, each with its own limit."""
+    for precision in ("bf16", "fp8"):
+        yield SweepCase("large", "qwen3-4b", 16, 512, FILL * 512, ("limit",), precision=precision)
+
+
 def precisions() -> Iterator[SweepCase]:
     """One batch in every precision, without peers."""
     for precision in ("fp32", "fp16", "bf16", "fp8"):
@@ -196,5 +202,6 @@ SETS: Mapping[str, tuple[SweepCase, ...]] = {
     "fp8": tuple(fp8()),
     "folders": tuple(by_definition()),
     "decoders": tuple(decoders()),
+    "large": tuple(large()),
     "precisions": tuple(precisions()),
 }
