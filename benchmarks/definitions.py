@@ -103,7 +103,7 @@ def shapes_of(config: Mapping[str, Any], there: frozenset[str] = frozenset(_FAMI
     keys, wanted = Keys(Path("config.json"), config), dict[str, tuple[int, ...]]()
     (definition,) = [item for item in DEFINITIONS if item.matches(keys, there)]
     graph = EncoderGraph(takes_types=definition.types(keys) > 1)
-    definition.encode(Writing(keys, WantedTensors(wanted, there), graph, labels=2))
+    definition.encode(Writing(keys, WantedTensors(wanted, there), graph, 2, definition.types(keys)))
     return wanted
 
 

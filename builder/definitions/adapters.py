@@ -56,25 +56,17 @@ class AdaptedTensors(Tensors):
         """As that of Tensors; with the chosen adapter added."""
         if super().__contains__(name) or not super().__contains__(_part_name(name, _ORIGINAL)):
             return super().take(name, *shape)
-        weight = super().take(_part_name(name, _ORIGINAL), *shape)
+        take = super().take
+        weight = take(_part_name(name, _ORIGINAL), *shape)
         count, rank = len(self._adapters.names), self._adapters.rank
-        first, second = _part_name(name, _FIRST), _part_name(name, _SECOND)
-        if "embeddings" in name:  # rows of the first factor are looked up, and multiplied with the second
-            first_factor, right = (
-                super().take(first, count, shape[0], rank),
-                super().take(second, count, rank, shape[1]),
-            )
-        else:
-            first_factor, right = (
-                super().take(second, count, shape[0], rank),
-                super().take(first, count, rank, shape[1]),
-            )
+        # Of a table, rows of the first factor are looked up, and multiplied with the second.
+        left, right = (_FIRST, _SECOND) if "embeddings" in name else (_SECOND, _FIRST)
+        lefts = take(_part_name(name, left), count, shape[0], rank)
+        rights = take(_part_name(name, right), count, rank, shape[1])
         if not self._adapters.choice:
             return weight
         number = self._adapters.names.index(self._adapters.choice)
-        return weight.with_delta(
-            self._adapters.choice, first_factor.item(number), right.item(number), self._adapters.scale
-        )
+        return weight.with_delta(self._adapters.choice, lefts.item(number), rights.item(number), self._adapters.scale)
 
 
 def _part_name(name: str, part: str) -> str:

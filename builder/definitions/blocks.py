@@ -82,6 +82,15 @@ def plain_network(parts: Tensors, sizes: LayerSizes, up: str, down: str) -> Feed
     return FeedForward(first, sizes.active, Linear.of(parts, down, sizes.width, sizes.inner))
 
 
+def gated_network(
+    parts: Tensors, sizes: LayerSizes, both: str, down: str, *, bias: bool, down_bias: bool, gate: int = 0
+) -> FeedForward:
+    """A network with a gate, whose rows and those of the layer up are one layer; `gate` is 0 or 1: its half of them."""
+    halves = Linear.of(parts, both, 2 * sizes.inner, sizes.width, bias=bias).split(sizes.inner, sizes.inner)
+    last = Linear.of(parts, down, sizes.width, sizes.inner, bias=down_bias)
+    return FeedForward(halves[1 - gate], sizes.active, last, halves[gate])
+
+
 def plain_layer(
     parts: Tensors, sizes: LayerSizes, attention: Projections, network: tuple[str, str], norms: tuple[str, str]
 ) -> PostNormLayer:

@@ -56,9 +56,10 @@ def write(
     head = definition.heads.get(task)
     if head is None:
         raise NotDefinedError(f"{definition.name} has no definition for the task {task}")
-    takes_types = definition.types(keys) > 1 and (tokenizer_inputs is None or TYPES in tokenizer_inputs)
+    kinds = definition.types(keys)
+    takes_types = kinds > 1 and (tokenizer_inputs is None or TYPES in tokenizer_inputs)
     graph = EncoderGraph(takes_types=takes_types)
-    writing = Writing(keys, tensors, graph, labels, adapter)
+    writing = Writing(keys, tensors, graph, labels, kinds, adapter)
     encoded = definition.encode(writing)
     outputs = head(writing, encoded)
     if head is rows:

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is added to scores by the distance between query and key: learned numbers by bucket, and slopes."""
+"""What is added to scores by the distance between query and key: learned numbers, slopes, products."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from .attention import distances
+from .attention import Heads, distances, split_heads
 from .graph import EncoderGraph
+from .layers import Linear, add
 from .tensors import Weight
 
 Integers = npt.NDArray[np.int64]
@@ -88,3 +91,65 @@ def alibi(graph: EncoderGraph, heads: int) -> str:
         slopes = graph.constant(-alibi_slopes(heads)[None, :, None, None])
         far = graph.op("Cast", graph.op("Abs", distances(graph)), to=1)
         return graph.op("Mul", graph.unsqueeze(far, 0, 1), slopes)
+
+
+@dataclass(frozen=True)
+class Distances:
+    """Embeddings of distances, whose products with queries and keys are terms of DeBERTa's scores.
+
+    Attributes:
+        rows: the table [2 R, E], normed where the model norms it.
+        offsets: for every query and key the row for how far the query is after the key, [S, S].
+        ahead: the row for how far it is before the key.
+        scale: of all terms of scores.
+    """
+
+    rows: str
+    offsets: str
+    ahead: str
+    scale: float
+
+    @staticmethod
+    def of(
+        graph: EncoderGraph, rows: str, buckets: Integers, span: int, size: int, terms: tuple[str, ...]
+    ) -> Distances:
+        """The embeddings of distances from -N to N, whose buckets are given; the table has 2 * `span` rows.
+
+        Scores have these terms, of heads of this size.
+        """
+        after, ahead = (
+            by_distance(graph, np.clip(sign * buckets + span, 0, 2 * span - 1), len(buckets) // 2) for sign in (1, -1)
+        )
+        return Distances(rows, after, ahead, (size * (1 + len(terms))) ** -0.5)
+
+    def terms(self, graph: EncoderGraph, heads: Heads, layers: Mapping[str, Linear]) -> Callable[[str, str], str]:
+        """A function that adds up the terms of queries and keys [B, H, S, D]: [B, H, S, S].
+
+        `layers` make of the embeddings the keys of the term c2p, and the queries of p2c.
+        """
+        tables = {term: _transpose(graph, layer.apply(graph, self.rows), heads) for term, layer in layers.items()}
+
+        def terms_of(q: str, k: str) -> str:
+            terms = []
+            if "c2p" in tables:
+                terms.append(_choose(graph, q, tables["c2p"], self.offsets))
+            if "p2c" in tables:
+                bias = _choose(graph, k, tables["p2c"], self.ahead)
+                terms.append(graph.op("Transpose", bias, perm=[0, 1, 3, 2]))
+            return graph.op("Mul", add(graph, *terms), graph.constant(self.scale))
+
+        return terms_of
+
+
+def _transpose(graph: EncoderGraph, rows: str, sizes: Heads) -> str:
+    """Rows [2 R, H * D] as [1, H, D, 2 R]."""
+    heads_of_rows = split_heads(graph, graph.unsqueeze(rows, 0), sizes.queries, sizes.size)
+    return graph.op("Transpose", heads_of_rows, perm=[0, 1, 3, 2])
+
+
+def _choose(graph: EncoderGraph, x: str, table: str, index: str) -> str:
+    """Dot products of x [B, H, S, D] with the rows of the table that the index [S, S] names: [B, H, S, S]."""
+    products = graph.op("MatMul", x, table)
+    size = graph.op("Shape", products, start=0, end=3)
+    shape = graph.op("Concat", size, graph.op("Shape", index, start=1, end=2), axis=0)
+    return graph.op("GatherElements", products, graph.op("Expand", index, shape), axis=3)

@@ -22,6 +22,7 @@ class Writing:
         tensors: all tensors of the files.
         graph: where the nodes go.
         labels: how many classes a head has.
+        kinds: how many token types the model has.
         adapter: which adapter's weights are added, of a model that has several; "" for none.
     """
 
@@ -29,6 +30,7 @@ class Writing:
     tensors: Tensors
     graph: EncoderGraph
     labels: int
+    kinds: int
     adapter: str = ""
 
 

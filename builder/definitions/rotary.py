@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from .attention import Scoring
 from .errors import NotDefinedError
 from .graph import EncoderGraph
 from .keys import Keys
@@ -39,8 +41,6 @@ def frequencies(keys: Keys, size: int, base: float, positions: int) -> Frequenci
 
 def frequencies_of(parameters: Keys | None, size: int, base: float, positions: int) -> Frequencies:
     """The frequencies that an object of config.json asks for; its own `rope_theta` wins where it has one."""
-    if size % 2:
-        raise NotDefinedError(f"heads have {size} numbers, which do not make pairs")
     if parameters is None:
         return plain_frequencies(size, base)
     kind = parameters.text("rope_type", "type", default="default")
@@ -94,3 +94,8 @@ class Rotary:
         second = graph.op("Slice", x, [half], [self.size], [-1])
         across = graph.op("Concat", graph.op("Neg", second), first, axis=-1)
         return graph.op("Add", graph.op("Mul", x, self.cosines), graph.op("Mul", across, self.sines))
+
+    def scoring(self, graph: EncoderGraph, mask: str, scale: float | None = None) -> Scoring:
+        """Scores of queries and keys that are rotated; the scale is that of D numbers, unless it is given."""
+        rotate = partial(self.rotate, graph)
+        return Scoring(self.size**-0.5 if scale is None else scale, mask, rotate_queries=rotate, rotate_keys=rotate)

@@ -34,13 +34,15 @@ def plain_frequencies(size: int, base: float) -> Frequencies:
     """base^(-2 i / size) for i below size / 2, rounded as torch rounds them.
 
     Raises:
-        NotDefinedError: float32 does not hold the base.
+        NotDefinedError: float32 does not hold the base, or numbers do not make pairs.
     """
     return Frequencies(np.float32(1) / _wavelengths(size, base))
 
 
 def _wavelengths(size: int, base: float) -> Floats:
     """base^(2 i / size)."""
+    if size % 2:
+        raise NotDefinedError(f"heads have {size} numbers, which do not make pairs")
     if base > float(np.finfo(np.float32).max):
         raise NotDefinedError(f"the base of rotary embeddings is {base:g}, which float32 does not hold")
     exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)

@@ -5,27 +5,27 @@ from __future__ import annotations
 
 from ..attention import Projections
 from ..blocks import LayerSizes, PostNormLayer, plain_layer
-from ..heads import heads, pooled_classes
+from ..encoder import check_keys, embed, encoder_tensors, plain_scoring, sizes_of, token_types
+from ..heads import heads, pooled_classes, word_head
 from ..layers import Linear, position_rows
 from ..model import Definition, EncoderRows, Writing, of_type
 from ..tensors import Tensors
-from . import bert
 
 _VOCABULARY = 30000
 
 
 def _encode(writing: Writing) -> EncoderRows:
     keys, graph = writing.keys, writing.graph
-    sizes = bert.sizes_of(keys, width=4096, heads=64, inner=16384, active="gelu_new")
-    bert.check_keys(keys)
+    sizes = sizes_of(keys, width=4096, heads=64, inner=16384, active="gelu_new")
+    check_keys(keys)
     # gap_size, num_memory_blocks and net_structure_type are of the first release, and were never read.
     keys.ignore("classifier_dropout_prob", "down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks")
-    tensors, kinds = bert.encoder_tensors(writing, "albert."), bert.token_types(keys)
+    tensors = encoder_tensors(writing, "albert.")
     narrow = keys.size("embedding_size", default=128)
-    x = bert.embed(writing, tensors, sizes, kinds, vocabulary=_VOCABULARY, width=narrow, positions=position_rows)
+    x = embed(writing, tensors, sizes, vocabulary=_VOCABULARY, width=narrow, positions=position_rows)
     with graph.scope("embeddings"):
         x = Linear.of(tensors, "encoder.embedding_hidden_mapping_in", sizes.width, narrow).apply(graph, x)
-    scoring = bert.plain_scoring(writing, sizes)
+    scoring = plain_scoring(writing, sizes)
     count, groups = keys.size("num_hidden_layers", default=12), keys.size("num_hidden_groups", default=1)
     each = keys.size("inner_group_num", default=1)
     for number in range(count):
@@ -44,7 +44,7 @@ def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
     return plain_layer(parts, sizes, attention, ("ffn", "ffn_output"), ("attention.LayerNorm", "full_layer_layer_norm"))
 
 
-_MASK_HEAD = bert.word_head(
+_MASK_HEAD = word_head(
     "predictions.",
     "dense",
     "LayerNorm",
@@ -57,6 +57,6 @@ ALBERT = Definition(
     "ALBERT",
     of_type("albert"),
     _encode,
-    bert.token_types,
+    token_types,
     heads(pooled_classes("pooler"), _MASK_HEAD),
 )

@@ -6,18 +6,19 @@ from __future__ import annotations
 import numpy as np
 
 from ..blocks import LayerSizes, PostNormLayer
-from ..heads import heads
+from ..distances import Distances
+from ..encoder import sizes_of
 from ..keys import Keys
 from ..layers import Linear
 from ..model import Definition, EncoderRows, Writing, of_type
 from ..tensors import Tensors
-from . import bert
-from .deberta import Distances, Version, classes, encode, furthest_of, layer_of, token_types
+from .deberta import HEADS, Version, encode, furthest_of, layer_of, token_types
 
 
 def _encode(writing: Writing) -> EncoderRows:
     writing.keys.only(talking_head=False)
-    encoded = encode(writing, bert.sizes_of(writing.keys, epsilon=1e-7), _V1)
+    writing.keys.ignore("conv_act")
+    encoded = encode(writing, sizes_of(writing.keys, epsilon=1e-7), _V1)
     encoded.tensors.ignore("cls.")
     return encoded
 
@@ -53,5 +54,5 @@ DEBERTA_V1 = Definition(
     of_type("deberta"),
     _encode,
     token_types,
-    heads(classes),
+    HEADS,
 )

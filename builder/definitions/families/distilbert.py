@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from ..attention import Projections
 from ..blocks import LayerSizes, PostNormLayer, even_heads, layers_of, plain_layer
-from ..heads import dense_classes, heads
+from ..encoder import embed, encoded_rows, encoder_tensors
+from ..heads import dense_classes, heads, word_head
 from ..keys import Keys
 from ..layers import activation, activation_of, position_rows
 from ..model import Definition, EncoderRows, Writing, of_type
 from ..tensors import Tensors
-from . import bert
 
 _EPSILON = 1e-12
 
@@ -20,13 +20,16 @@ def _encode(writing: Writing) -> EncoderRows:
     keys.only(pruned_heads={}, is_encoder_decoder=False, is_decoder=False)
     keys.ignore("dropout", "qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds", "tie_weights_",
                 "tie_word_embeddings")  # fmt: skip
-    tensors = bert.encoder_tensors(writing, "distilbert.")
-    x = bert.embed(writing, tensors, sizes, 0, positions=position_rows)
-    count = keys.size("n_layers", "num_hidden_layers", default=6)
+    tensors = encoder_tensors(writing, "distilbert.")
+    x = embed(writing, tensors, sizes, positions=position_rows)
     layers = layers_of(
-        tensors, "transformer.layer", "attention.q_lin.weight", count, lambda parts: _layer(parts, sizes)
+        tensors,
+        "transformer.layer",
+        "attention.q_lin.weight",
+        keys.size("n_layers", "num_hidden_layers", default=6),
+        lambda parts: _layer(parts, sizes),
     )
-    return bert.encoded_rows(writing, tensors, sizes, x, layers, ("position_ids", "pre_classifier.", "vocab_"))
+    return encoded_rows(writing, tensors, sizes, x, layers, ("position_ids", "pre_classifier.", "vocab_"))
 
 
 def _sizes(keys: Keys) -> LayerSizes:
@@ -45,7 +48,7 @@ def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
     return plain_layer(parts, sizes, attention, ("ffn.lin1", "ffn.lin2"), ("sa_layer_norm", "output_layer_norm"))
 
 
-_MASK_HEAD = bert.word_head(
+_MASK_HEAD = word_head(
     "", "vocab_transform", "vocab_layer_norm", "vocab_projector", active_key="activation", epsilon=_EPSILON
 )
 DISTILBERT = Definition(

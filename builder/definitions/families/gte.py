@@ -7,17 +7,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..attention import Projections
-from ..blocks import LayerSizes, PostNormLayer, layers_of, post_norm_layer
+from ..attention import Projections, mask
+from ..blocks import LayerSizes, PostNormLayer, gated_network, layers_of, post_norm_layer
+from ..encoder import embed, encoded_rows, encoder_tensors, sizes_of
 from ..errors import NotDefinedError
 from ..heads import heads, pooled_classes
 from ..keys import Keys
-from ..layers import FeedForward, Linear
 from ..model import Definition, EncoderRows, Writing
-from ..rotary import Frequencies, frequencies, plain_frequencies
+from ..rotary import Frequencies, Rotary, frequencies, plain_frequencies
 from ..tensors import Tensors
-from . import bert
-from .flash import rotary_scoring
 
 T = TypeVar("T")
 
@@ -27,12 +25,12 @@ _GTE, _NEW = "gte", "new"
 
 def _encode(writing: Writing) -> EncoderRows:
     keys = writing.keys
-    tensors = bert.encoder_tensors(writing, "new.", "gte.")
-    keys.only(position_embedding_type="rope", layer_norm_type="layer_norm", pack_qkv=True, logn_attention_scale=False)
-    keys.only(logn_attention_clip1=False)
+    tensors = encoder_tensors(writing, "new.", "gte.")
+    keys.only(position_embedding_type="rope", layer_norm_type="layer_norm", pack_qkv=True, logn_attention_scale=False,
+              logn_attention_clip1=False)  # fmt: skip
     # How the code computes, and under which licence: none of it changes results.
     keys.ignore("unpad_inputs", "use_memory_efficient_attention", "tie_word_embeddings")
-    sizes = bert.sizes_of(
+    sizes = sizes_of(
         keys,
         width=_default(keys, 768),
         heads=_default(keys, 12),
@@ -40,11 +38,11 @@ def _encode(writing: Writing) -> EncoderRows:
         active=_default(keys, "gelu"),
         epsilon=_default(keys, 1e-12),
     )
-    x = bert.embed(writing, tensors, sizes, _token_types(keys), vocabulary=_default(keys, 250_048))
+    x = embed(writing, tensors, sizes, vocabulary=_default(keys, 250_048))
     count, member = keys.size("num_hidden_layers", default=_default(keys, 12)), "attention.qkv_proj.weight"
     layers = layers_of(tensors, "encoder.layer", member, count, lambda parts: _layer(parts, sizes))
-    scoring = rotary_scoring(writing, sizes, _frequencies(keys, sizes.heads.size))
-    return bert.encoded_rows(writing, tensors, sizes, x, layers, ("pooler.", "lm_head."), scoring)
+    scoring = Rotary.of(writing.graph, _frequencies(keys, sizes.heads.size)).scoring(writing.graph, mask(writing.graph))
+    return encoded_rows(writing, tensors, sizes, x, layers, ("pooler.", "lm_head."), scoring)
 
 
 def _frequencies(keys: Keys, size: int) -> Frequencies:
@@ -59,21 +57,15 @@ def _frequencies(keys: Keys, size: int) -> Frequencies:
     inner.ignore("type", "rope_type")
     factor = inner.number("factor")
     inner.check_all_read()
-    if factor <= 1 or size % 2:
-        raise NotDefinedError(f"'rope_scaling.factor' is {factor:g} for heads of {size} numbers")
+    if factor <= 1:
+        raise NotDefinedError(f"'rope_scaling.factor' is {factor:g}, and numbers above 1 alone are known")
     return Frequencies(plain_frequencies(size, base * factor).numbers / np.float32(factor ** (2 / size)))
 
 
 def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
-    width, inner = sizes.width, sizes.inner
-    fused = Projections.from_fused(parts, "attention.qkv_proj", "attention.o_proj", sizes.heads, width, bias=True)
-    up, gate = Linear.of(parts, "mlp.up_gate_proj", 2 * inner, width, bias=False).split(inner, inner)
-    network = FeedForward(up, sizes.active, Linear.of(parts, "mlp.down_proj", width, inner), gate)
+    fused = Projections.from_fused(parts, "attention.qkv_proj", "attention.o_proj", sizes.heads, sizes.width, bias=True)
+    network = gated_network(parts, sizes, "mlp.up_gate_proj", "mlp.down_proj", bias=False, down_bias=True, gate=1)
     return post_norm_layer(parts, sizes, fused, network, ("attn_ln", "mlp_ln"))
-
-
-def _token_types(keys: Keys) -> int:
-    return keys.size("type_vocab_size", default=_default(keys, 1), least=0)
 
 
 def _default(keys: Keys, value: T) -> T | None:
@@ -87,7 +79,7 @@ GTE = Definition(
         keys.raw.get("model_type") in (_GTE, _NEW) and any("attention.qkv_proj" in name for name in names)
     ),
     _encode,
-    _token_types,
+    lambda keys: keys.size("type_vocab_size", default=_default(keys, 1), least=0),
     heads(pooled_classes()),
     frozenset({"NewModel", "GteModel"}),
 )

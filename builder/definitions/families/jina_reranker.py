@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+from ..encoder import check_keys, embed, encoded_rows, encoder_tensors, sizes_of, token_types
 from ..heads import heads
 from ..keys import Keys
 from ..model import Definition, EncoderRows, Writing
-from . import bert
 from .jina_v3 import layers
 from .roberta import CLASSES, positions_of
 
@@ -15,23 +15,22 @@ _CODE = frozenset({"XLMRobertaModel"})
 
 
 def _encode(writing: Writing) -> EncoderRows:
-    keys, sizes = writing.keys, bert.sizes_of(writing.keys)
-    bert.check_keys(keys)
+    keys, sizes = writing.keys, sizes_of(writing.keys)
+    check_keys(keys)
     keys.only(emb_pooler=None)
     keys.ignore("use_flash_attn", "use_reentrant")
-    tensors = bert.encoder_tensors(writing, "roberta.")
-    x = bert.embed(
+    tensors = encoder_tensors(writing, "roberta.")
+    x = embed(
         writing,
         tensors,
         sizes,
-        bert.token_types(keys),
         vocabulary=_VOCABULARY,
         positions=positions_of(keys),
         rows=None,
         norm="emb_ln",
     )
     all_layers = layers(tensors, sizes, keys.size("num_hidden_layers"))
-    return bert.encoded_rows(writing, tensors, sizes, x, all_layers, ("pooler.", "lm_head."))
+    return encoded_rows(writing, tensors, sizes, x, all_layers, ("pooler.", "lm_head."))
 
 
 def _matches(keys: Keys, names: frozenset[str]) -> bool:
@@ -46,7 +45,7 @@ JINA_RERANKER = Definition(
     "Jina reranker v2",
     _matches,
     _encode,
-    bert.token_types,
+    token_types,
     heads(CLASSES),
     _CODE,
 )

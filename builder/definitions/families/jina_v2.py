@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..attention import Scoring, mask
-from ..blocks import LayerSizes, PostNormLayer, layers_of, post_norm_layer
+from ..blocks import LayerSizes, PostNormLayer, gated_network, layers_of, post_norm_layer
 from ..distances import alibi
+from ..encoder import embed, encoded_rows, encoder_tensors, sizes_of, token_types
 from ..heads import heads, pooled_classes
 from ..keys import Keys
-from ..layers import Activation, FeedForward, Linear, activation_of
+from ..layers import activation_of
 from ..model import Definition, EncoderRows, Writing
 from ..tensors import Tensors
 from . import bert
@@ -17,24 +20,22 @@ _GATES = {"geglu": "gelu", "reglu": "relu"}
 
 
 def _encode(writing: Writing) -> EncoderRows:
-    keys, graph, sizes = writing.keys, writing.graph, bert.sizes_of(writing.keys)
+    keys, graph, sizes = writing.keys, writing.graph, sizes_of(writing.keys)
     keys.only(position_embedding_type="alibi", is_decoder=False, add_cross_attention=False, pruned_heads={})
     keys.ignore("emb_pooler", "hidden_act", "tie_word_embeddings", "max_position_embeddings")
-    tensors = bert.encoder_tensors(writing, "bert.")
-    x = bert.embed(writing, tensors, sizes, bert.token_types(keys))
-    active = activation_of(_GATES[keys.text("feed_forward_type")])
+    tensors = encoder_tensors(writing, "bert.")
+    x = embed(writing, tensors, sizes)
+    sizes = replace(sizes, active=activation_of(_GATES[keys.text("feed_forward_type")]))
     scoring = Scoring(sizes.heads.size**-0.5, mask(graph), alibi(graph, sizes.heads.queries))
     count, member = keys.size("num_hidden_layers", default=12), "attention.self.query.weight"
-    layers = layers_of(tensors, "encoder.layer", member, count, lambda parts: _layer(parts, sizes, active))
-    return bert.encoded_rows(writing, tensors, sizes, x, layers, ("pooler.", "cls."), scoring)
+    layers = layers_of(tensors, "encoder.layer", member, count, lambda parts: _layer(parts, sizes))
+    return encoded_rows(writing, tensors, sizes, x, layers, ("pooler.", "cls."), scoring)
 
 
-def _layer(parts: Tensors, sizes: LayerSizes, active: Activation) -> PostNormLayer:
-    width, inner = sizes.width, sizes.inner
-    gate, up = Linear.of(parts, "mlp.gated_layers", 2 * inner, width, bias=False).split(inner, inner)
-    network = FeedForward(up, active, Linear.of(parts, "mlp.wo", width, inner), gate)
+def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
+    network = gated_network(parts, sizes, "mlp.gated_layers", "mlp.wo", bias=False, down_bias=True)
     norms = ("attention.output.LayerNorm", "mlp.layernorm")
-    return post_norm_layer(parts, sizes, bert.projections(parts, width), network, norms)
+    return post_norm_layer(parts, sizes, bert.projections(parts, sizes.width), network, norms)
 
 
 def _matches(keys: Keys, names: frozenset[str]) -> bool:
@@ -47,7 +48,7 @@ JINA_V2 = Definition(
     "Jina BERT v2",
     _matches,
     _encode,
-    bert.token_types,
+    token_types,
     heads(pooled_classes()),
     frozenset({"JinaBertModel"}),
     is_own=lambda _: True,

@@ -5,18 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from padfree.contract.texts import FEATURES, SENTENCES
-
 from ..adapters import AdaptedTensors, Adapters
-from ..attention import Projections
+from ..attention import Projections, mask
 from ..blocks import LayerSizes, PostNormLayer, layers_of, plain_network, post_norm_layer
-from ..heads import rows
+from ..encoder import WORDS, embed, encoded_rows, sizes_of
+from ..heads import ROWS_ALONE
 from ..keys import Keys
 from ..model import Definition, EncoderRows, Writing
-from ..rotary import Frequencies, frequencies, plain_frequencies
+from ..rotary import Frequencies, Rotary, frequencies, plain_frequencies
 from ..tensors import Tensors
-from . import bert
-from .flash import rotary_scoring
 
 _NATIVE = "jina_embeddings_v3"
 """The model_type of transformers; the hub's is that of XLM-RoBERTa."""
@@ -30,12 +27,12 @@ def _encode(writing: Writing) -> EncoderRows:
                 "task_instructions", "tie_word_embeddings", "use_flash_attn", "use_reentrant")  # fmt: skip
     adapters = _adapters(keys, writing.adapter)
     adapted_tensors = AdaptedTensors(writing.tensors, adapters) if adapters.names else writing.tensors
-    tensors = adapted_tensors.below("", "roberta.", member=bert.WORDS)
-    sizes = bert.sizes_of(keys, width=1024, heads=16, inner=4096, epsilon=1e-5)
-    x = bert.embed(writing, tensors, sizes, _token_types(keys), vocabulary=250_002, norm="emb_ln")
+    tensors = adapted_tensors.below("", "roberta.", member=WORDS)
+    sizes = sizes_of(keys, width=1024, heads=16, inner=4096, epsilon=1e-5)
+    x = embed(writing, tensors, sizes, vocabulary=250_002, norm="emb_ln")
     all_layers = layers(tensors, sizes, keys.size("num_hidden_layers", default=24))
-    scoring = rotary_scoring(writing, sizes, _frequencies(keys, sizes.heads.size))
-    return bert.encoded_rows(writing, tensors, sizes, x, all_layers, ("pooler.",), scoring)
+    scoring = Rotary.of(writing.graph, _frequencies(keys, sizes.heads.size)).scoring(writing.graph, mask(writing.graph))
+    return encoded_rows(writing, tensors, sizes, x, all_layers, ("pooler.",), scoring)
 
 
 def _adapters(keys: Keys, name: str) -> Adapters:
@@ -63,10 +60,6 @@ def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:
     return post_norm_layer(parts, sizes, fused, plain_network(parts, sizes, "mlp.fc1", "mlp.fc2"), ("norm1", "norm2"))
 
 
-def _token_types(keys: Keys) -> int:
-    return keys.size("type_vocab_size", default=1)
-
-
 def _matches(keys: Keys, names: frozenset[str]) -> bool:
     model_type, positions = keys.raw.get("model_type"), keys.raw.get("position_embedding_type")
     is_jina = model_type == _NATIVE or (model_type == "xlm-roberta" and positions == "rotary")
@@ -77,8 +70,8 @@ JINA_V3 = Definition(
     "Jina v3",
     _matches,
     _encode,
-    _token_types,
-    {FEATURES: rows, SENTENCES: rows},
+    lambda keys: keys.size("type_vocab_size", default=1),
+    ROWS_ALONE,
     frozenset({"XLMRobertaLoRA", "XLMRobertaModel"}),
     has_adapters=True,
 )

@@ -3,23 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 
-from padfree.contract.texts import CLASSES, FEATURES, MASKED, PAIRS, SENTENCES, SPARSE, TOKENS
+from padfree.contract.texts import CLASSES, MASKED, PAIRS, SPARSE, TOKENS
 
 from ..attention import FULL, SLIDING, Projections, Scoring, layer_kinds, mask
-from ..blocks import LayerSizes, PreNormLayer
+from ..blocks import LayerSizes, PreNormLayer, gated_network
+from ..encoder import sizes_of
 from ..errors import NotDefinedError
-from ..graph import MASK, EncoderGraph
-from ..heads import LOGITS, first_token, own_or_tied, rows
+from ..heads import LOGITS, ROWS_ALONE, first_token, mean, token_classes, word_scores
 from ..keys import Keys
-from ..layers import FeedForward, Linear, Norm, activation, words
+from ..layers import Linear, Norm, activation, words
 from ..model import Definition, EncoderRows, Outputs, Writing, of_type
 from ..rotary import Frequencies, Rotary, frequencies_of, parameters_by_kind
 from ..tensors import Tensors
-from . import bert
 
 _VOCABULARY = 50368
+_WORDS = "embeddings.tok_embeddings.weight"
 
 
 def _encode(writing: Writing) -> EncoderRows:
@@ -31,14 +31,13 @@ def _encode(writing: Writing) -> EncoderRows:
                 "classifier_pooling", "classifier_bias", "classifier_activation", "tie_word_embeddings",
                 "hidden_act")  # fmt: skip
     bias = keys.boolean("norm_bias", default=False)
-    sizes = bert.sizes_of(keys, inner=1152, epsilon=1e-5, active_key="hidden_activation", epsilon_key="norm_eps")
-    tensors = writing.tensors.below("", "model.", member="embeddings.tok_embeddings.weight")
+    sizes = sizes_of(keys, inner=1152, epsilon=1e-5, active_key="hidden_activation", epsilon_key="norm_eps")
+    tensors = writing.tensors.below("", "model.", member=_WORDS)
     with graph.scope("embeddings"):
         count = keys.size("vocab_size", default=_VOCABULARY)
-        x = words(graph, tensors.take("embeddings.tok_embeddings.weight", count, sizes.width))
+        x = words(graph, tensors.take(_WORDS, count, sizes.width))
         x = Norm.of(tensors, "embeddings.norm", sizes.width, sizes.epsilon, bias=bias).apply(graph, x)
-    count = keys.size("num_hidden_layers", default=22)
-    kinds = _kinds(keys, count)
+    kinds = _kinds(keys)
     scorings = _scorings(writing, kinds, sizes)
     for number, kind in enumerate(kinds):
         with graph.scope(f"layer.{number}"):
@@ -49,22 +48,20 @@ def _encode(writing: Writing) -> EncoderRows:
     return EncoderRows(x, sizes.width, tensors)
 
 
-def _kinds(keys: Keys, count: int) -> Sequence[str]:
+def _kinds(keys: Keys) -> tuple[str, ...]:
     """Which attention every layer has."""
-    every = keys.size("global_attn_every_n_layers", default=3)
+    count, every = keys.size("num_hidden_layers", default=22), keys.size("global_attn_every_n_layers", default=3)
     return layer_kinds(keys, [SLIDING if number % every else FULL for number in range(count)])
 
 
-def _scorings(writing: Writing, kinds: Sequence[str], sizes: LayerSizes) -> dict[str, Scoring]:
+def _scorings(writing: Writing, kinds: tuple[str, ...], sizes: LayerSizes) -> dict[str, Scoring]:
     keys, graph = writing.keys, writing.graph
-    side = keys.size("local_attention", default=128) // 2
-    scorings, frequencies = {}, _frequencies(keys, sizes.heads.size)
-    for kind in sorted(set(kinds)):
-        rotary = Rotary.of(graph, frequencies[kind])
-        seen = mask(graph) if kind == FULL else mask(graph, before=side, after=side)
-        rotate = lambda x, rotary=rotary: rotary.rotate(graph, x)  # noqa: E731
-        scorings[kind] = Scoring(sizes.heads.size**-0.5, seen, rotate_queries=rotate, rotate_keys=rotate)
-    return scorings
+    side, frequencies = keys.size("local_attention", default=128) // 2, _frequencies(keys, sizes.heads.size)
+    sides = {FULL: None, SLIDING: side}
+    return {
+        kind: Rotary.of(graph, frequencies[kind]).scoring(graph, mask(graph, before=sides[kind], after=sides[kind]))
+        for kind in sorted(set(kinds))
+    }
 
 
 def _frequencies(keys: Keys, size: int) -> dict[str, Frequencies]:
@@ -79,16 +76,13 @@ def _frequencies(keys: Keys, size: int) -> dict[str, Frequencies]:
 
 
 def _layer(keys: Keys, parts: Tensors, sizes: LayerSizes, *, is_first: bool) -> PreNormLayer:
-    width, inner = sizes.width, sizes.inner
     norm_bias, bias = keys.boolean("norm_bias", default=False), keys.boolean("mlp_bias", default=False)
-    gate, up = Linear.of(parts, "mlp.Wi", 2 * inner, width, bias=bias).split(inner, inner)
-    down = Linear.of(parts, "mlp.Wo", width, inner, bias=bias)
     attention_bias = keys.boolean("attention_bias", default=False)
     return PreNormLayer(
-        Projections.from_fused(parts, "attn.Wqkv", "attn.Wo", sizes.heads, width, bias=attention_bias),
-        None if is_first else Norm.of(parts, "attn_norm", width, sizes.epsilon, bias=norm_bias),
-        FeedForward(up, sizes.active, down, gate),
-        Norm.of(parts, "mlp_norm", width, sizes.epsilon, bias=norm_bias),
+        Projections.from_fused(parts, "attn.Wqkv", "attn.Wo", sizes.heads, sizes.width, bias=attention_bias),
+        None if is_first else Norm.of(parts, "attn_norm", sizes.width, sizes.epsilon, bias=norm_bias),
+        gated_network(parts, sizes, "mlp.Wi", "mlp.Wo", bias=bias, down_bias=bias),
+        Norm.of(parts, "mlp_norm", sizes.width, sizes.epsilon, bias=norm_bias),
     )
 
 
@@ -106,38 +100,21 @@ def _classes(writing: Writing, encoded: EncoderRows) -> Outputs:
     graph, pooling = writing.graph, writing.keys.text("classifier_pooling", default="cls")
     if pooling not in ("cls", "mean"):
         raise NotDefinedError(f"'classifier_pooling' is {pooling[:60]!r}, and cls and mean alone are known")
-    pooled = first_token(graph, encoded.rows) if pooling == "cls" else _mean(graph, encoded.rows)
+    pooled = first_token(graph, encoded.rows) if pooling == "cls" else mean(graph, encoded.rows)
     last = Linear.of(writing.tensors, "classifier", writing.labels, encoded.width)
     return {LOGITS: (last.apply(graph, _head(writing, encoded, pooled)), (writing.labels,))}
 
 
-def _mean(graph: EncoderGraph, x: str) -> str:
-    is_token = graph.unsqueeze(graph.op("Cast", MASK, to=1), -1)
-    total = graph.op("ReduceSum", graph.op("Mul", x, is_token), [1], keepdims=0)
-    return graph.op("Div", total, graph.op("ReduceSum", is_token, [1], keepdims=0))
-
-
 def _token_classes(writing: Writing, encoded: EncoderRows) -> Outputs:
-    last = Linear.of(writing.tensors, "classifier", writing.labels, encoded.width)
-    logits = last.apply(writing.graph, _head(writing, encoded, encoded.rows))
-    return {LOGITS: (logits, ("sequence", writing.labels))}
+    return token_classes(writing, replace(encoded, rows=_head(writing, encoded, encoded.rows)))
 
 
 def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
-    keys, count = writing.keys, writing.keys.size("vocab_size", default=_VOCABULARY)
-    is_tied, shape = keys.boolean("tie_word_embeddings", default=True), (count, encoded.width)
-    names = "decoder.weight", "embeddings.tok_embeddings.weight"
-    table = own_or_tied(writing.tensors, names[0], encoded.tensors, names[1], shape, is_tied=is_tied)
-    bias = writing.tensors.take("decoder.bias", count) if keys.boolean("decoder_bias", default=True) else None
-    logits = Linear(table, bias).apply(writing.graph, _head(writing, encoded, encoded.rows))
-    return {LOGITS: (logits, ("sequence", count))}
+    x = _head(writing, encoded, encoded.rows)
+    names = "decoder.weight", encoded.tensors, _WORDS
+    bias = "decoder.bias" if writing.keys.boolean("decoder_bias", default=True) else ""
+    return word_scores(writing, x, writing.tensors, *names, encoded.width, vocabulary=_VOCABULARY, bias=bias)
 
 
-MODERNBERT = Definition(
-    "ModernBERT",
-    of_type("modernbert"),
-    _encode,
-    lambda _: 0,
-    {FEATURES: rows, SENTENCES: rows, PAIRS: _classes, CLASSES: _classes, TOKENS: _token_classes, MASKED: _mask_head,
-     SPARSE: _mask_head},
-)  # fmt: skip
+_HEADS = {PAIRS: _classes, CLASSES: _classes, TOKENS: _token_classes, MASKED: _mask_head, SPARSE: _mask_head}
+MODERNBERT = Definition("ModernBERT", of_type("modernbert"), _encode, lambda _: 0, {**ROWS_ALONE, **_HEADS})

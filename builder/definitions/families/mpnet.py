@@ -6,10 +6,10 @@ from __future__ import annotations
 from ..attention import Projections, Scoring, mask
 from ..blocks import LayerSizes, PostNormLayer, layers_of, plain_layer
 from ..distances import bucket_bias
+from ..encoder import check_keys, embed, encoded_rows, encoder_tensors, sizes_of
 from ..heads import heads
 from ..model import Definition, EncoderRows, Writing, of_type
 from ..tensors import Tensors
-from . import bert
 from .roberta import CLASSES, mask_head, positions_of
 
 _PADDING = 1
@@ -18,16 +18,16 @@ _VOCABULARY = 30527
 
 
 def _encode(writing: Writing) -> EncoderRows:
-    keys, graph, sizes = writing.keys, writing.graph, bert.sizes_of(writing.keys)
-    bert.check_keys(keys)
+    keys, graph, sizes = writing.keys, writing.graph, sizes_of(writing.keys)
+    check_keys(keys)
     keys.only(relative_attention_num_buckets=_BUCKETS, pad_token_id=_PADDING)
-    tensors = bert.encoder_tensors(writing, "mpnet.")
-    x = bert.embed(writing, tensors, sizes, 0, vocabulary=_VOCABULARY, positions=positions_of(keys))
+    tensors = encoder_tensors(writing, "mpnet.")
+    x = embed(writing, tensors, sizes, vocabulary=_VOCABULARY, positions=positions_of(keys))
     numbers = tensors.take("encoder.relative_attention_bias.weight", _BUCKETS, sizes.heads.queries)
     scoring = Scoring(sizes.heads.size**-0.5, mask(graph), bucket_bias(graph, numbers, _FURTHEST))
     count = keys.size("num_hidden_layers", default=12)
     layers = layers_of(tensors, "encoder.layer", "attention.attn.q.weight", count, lambda parts: _layer(parts, sizes))
-    return bert.encoded_rows(writing, tensors, sizes, x, layers, ("position_ids", "pooler.", "lm_head."), scoring)
+    return encoded_rows(writing, tensors, sizes, x, layers, ("position_ids", "pooler.", "lm_head."), scoring)
 
 
 def _layer(parts: Tensors, sizes: LayerSizes) -> PostNormLayer:

@@ -9,20 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from padfree.contract.texts import FEATURES, SENTENCES
-
-from ..attention import Projections
+from ..attention import Projections, mask
 from ..blocks import LayerSizes, Network, PostNormLayer, even_heads, post_norm_layer
+from ..encoder import embed, encoded_rows, encoder_tensors
 from ..errors import NotDefinedError
 from ..experts import Experts
-from ..heads import rows
+from ..heads import ROWS_ALONE
 from ..keys import Keys
 from ..layers import FeedForward, Linear, activation_of
 from ..model import Definition, EncoderRows, Writing
-from ..rotary import Frequencies, frequencies_of
+from ..rotary import Frequencies, Rotary, frequencies_of
 from ..tensors import Tensors
-from . import bert
-from .flash import rotary_scoring
 
 _GATES: Mapping[str, str] = MappingProxyType({"swiglu": "silu", "geglu": "gelu"})
 """Gated activations under nomic's names -> the activation of the gate."""
@@ -36,24 +33,21 @@ _NEUTRAL = (
 
 
 def _encode(writing: Writing) -> EncoderRows:
-    keys, tensors = writing.keys, bert.encoder_tensors(writing, "bert.")
-    keys.only(prenorm=False, parallel_block=False, parallel_block_tied_norm=False, causal=False, use_rms_norm=False)
-    keys.only(rotary_emb_fraction=1.0, rotary_emb_interleaved=False, rotary_emb_scale_base=None)
-    keys.only(rotary_scaling_factor=None, rope_scaling=None, scale_attn_weights=True)
-    keys.only(scale_attn_by_inverse_layer_idx=False, is_decoder=False, add_cross_attention=False)
+    keys, tensors = writing.keys, encoder_tensors(writing, "bert.")
+    keys.only(prenorm=False, parallel_block=False, parallel_block_tied_norm=False, causal=False, use_rms_norm=False,
+              rotary_emb_fraction=1.0, rotary_emb_interleaved=False, rotary_emb_scale_base=None,
+              rotary_scaling_factor=None, rope_scaling=None, scale_attn_weights=True,
+              scale_attn_by_inverse_layer_idx=False, is_decoder=False, add_cross_attention=False)  # fmt: skip
     keys.ignore(*_NEUTRAL)
     width = keys.size("n_embd", "hidden_size", default=768)
     heads = even_heads(width, keys.size("n_head", "num_attention_heads", default=12))
     keys.only(head_dim=heads.size)
-    epsilon, inner = _epsilon(keys), keys.size("n_inner", "intermediate_size", default=3072)
+    epsilon = keys.number("layer_norm_epsilon", "layer_norm_eps", default=1e-12)
+    inner = keys.size("n_inner", "intermediate_size", default=3072)
     sizes = LayerSizes(width, heads, inner, activation_of("silu"), epsilon)
-    x = bert.embed(writing, tensors, sizes, _token_types(keys), vocabulary=30528, norm="emb_ln")
-    scoring = rotary_scoring(writing, sizes, _frequencies(keys, heads.size))
-    return bert.encoded_rows(writing, tensors, sizes, x, _layers(keys, tensors, sizes), (), scoring)
-
-
-def _epsilon(keys: Keys) -> float:
-    return keys.number("layer_norm_epsilon", "layer_norm_eps", default=1e-12)
+    x = embed(writing, tensors, sizes, vocabulary=30528, norm="emb_ln")
+    scoring = Rotary.of(writing.graph, _frequencies(keys, heads.size)).scoring(writing.graph, mask(writing.graph))
+    return encoded_rows(writing, tensors, sizes, x, _layers(keys, tensors, sizes), (), scoring)
 
 
 def _frequencies(keys: Keys, size: int) -> Frequencies:
@@ -112,16 +106,12 @@ def _feed_forward(keys: Keys, parts: Tensors, sizes: LayerSizes) -> FeedForward:
     return FeedForward(Linear.of(parts, "mlp.fc1", inner, width, bias=first), activation_of(name), down)
 
 
-def _token_types(keys: Keys) -> int:
-    return keys.size("type_vocab_size", default=2, least=0)
-
-
 NOMIC = Definition(
     "nomic BERT",
     lambda keys, names: keys.raw.get("model_type") == "nomic_bert" and any("attn.Wqkv" in name for name in names),
     _encode,
-    _token_types,
-    {FEATURES: rows, SENTENCES: rows},
+    lambda keys: keys.size("type_vocab_size", default=2, least=0),
+    ROWS_ALONE,
     frozenset({"NomicBertModel"}),
     is_own=lambda keys: bool(keys.raw.get("moe_every_n_layers")),  # transformers has no experts
 )

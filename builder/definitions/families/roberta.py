@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from ..encoder import check_keys, embed, encoded_rows, encoder_tensors, sizes_of, token_types
 from ..graph import EncoderGraph
-from ..heads import dense_classes, heads
+from ..heads import dense_classes, heads, word_head
 from ..keys import Keys
 from ..layers import activation_of, counted_positions
-from ..model import Definition, EncoderRows, Outputs, WriteHead, Writing
+from ..model import Definition, EncoderRows, WriteHead, Writing
 from ..tensors import Weight
 from . import bert
 
@@ -21,13 +22,13 @@ CLASSES = dense_classes("classifier.dense", "classifier.out_proj", activation_of
 
 def encode(writing: Writing) -> EncoderRows:
     """Word, type and counted position embeddings, a norm, and BERT's layers."""
-    keys, sizes = writing.keys, bert.sizes_of(writing.keys)
-    bert.check_keys(keys)
-    tensors = bert.encoder_tensors(writing, "roberta.")
+    keys, sizes = writing.keys, sizes_of(writing.keys)
+    check_keys(keys)
+    tensors = encoder_tensors(writing, "roberta.")
     vocabulary, positions = _VOCABULARY[keys.raw["model_type"]], positions_of(keys)
-    x = bert.embed(writing, tensors, sizes, bert.token_types(keys), vocabulary=vocabulary, positions=positions)
+    x = embed(writing, tensors, sizes, vocabulary=vocabulary, positions=positions)
     layers = bert.layers(keys, tensors, sizes)
-    return bert.encoded_rows(writing, tensors, sizes, x, layers, ("position_ids", "pooler.", "lm_head."))
+    return encoded_rows(writing, tensors, sizes, x, layers, ("position_ids", "pooler.", "lm_head."))
 
 
 def positions_of(keys: Keys) -> Callable[[EncoderGraph, Weight], str]:
@@ -35,13 +36,9 @@ def positions_of(keys: Keys) -> Callable[[EncoderGraph, Weight], str]:
     return partial(counted_positions, padding=keys.size("pad_token_id", default=1, least=0))
 
 
-def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
-    return mask_head(_VOCABULARY[writing.keys.raw["model_type"]])(writing, encoded)
-
-
 def mask_head(vocabulary: int) -> WriteHead:
     """A score for every word, by a layer, GELU and a norm; `vocabulary` is the default of vocab_size."""
-    return bert.word_head("lm_head.", "dense", "layer_norm", vocabulary=vocabulary)
+    return word_head("lm_head.", "dense", "layer_norm", vocabulary=vocabulary)
 
 
 def _matches(keys: Keys, names: frozenset[str]) -> bool:
@@ -54,6 +51,6 @@ ROBERTA = Definition(
     "RoBERTa",
     _matches,
     encode,
-    bert.token_types,
-    heads(CLASSES, _mask_head),
+    token_types,
+    heads(CLASSES, lambda writing, encoded: mask_head(_VOCABULARY[writing.keys.raw["model_type"]])(writing, encoded)),
 )

@@ -6,13 +6,11 @@ All layers share one table of biases; in umT5 every layer has its own.
 
 from __future__ import annotations
 
-from padfree.contract.texts import FEATURES, SENTENCES
-
 from ..attention import Heads, Projections, Scoring, mask
 from ..blocks import LayerSizes, PreNormLayer
 from ..distances import bucket_bias
 from ..errors import NotDefinedError
-from ..heads import rows
+from ..heads import ROWS_ALONE
 from ..keys import Keys
 from ..layers import FeedForward, Linear, Norm, activation_of, words
 from ..model import Definition, EncoderRows, Writing, of_type
@@ -26,8 +24,8 @@ _OWN_BIASES = "umt5"
 def _encode(writing: Writing) -> EncoderRows:
     keys, graph, tensors = writing.keys, writing.graph, writing.tensors
     # What decoders, training and translation read.
-    keys.ignore("decoder_start_token_id", "dropout_rate", "is_encoder_decoder", "n_positions", "num_decoder_layers")
-    keys.ignore("scale_decoder_outputs", "tie_encoder_decoder", "tie_word_embeddings")
+    keys.ignore("decoder_start_token_id", "dropout_rate", "is_encoder_decoder", "n_positions", "num_decoder_layers",
+                "scale_decoder_outputs", "tie_encoder_decoder", "tie_word_embeddings")  # fmt: skip
     keys.only(is_decoder=False, scalable_attention=True)
     has_own_biases = keys.raw["model_type"] == _OWN_BIASES
     sizes, is_gated = _sizes(keys, "gated-gelu" if has_own_biases else "relu")
@@ -55,8 +53,8 @@ def _sizes(keys: Keys, network: str) -> tuple[LayerSizes, bool]:
     """The sizes, and whether networks are gated."""
     count, name = keys.size("num_heads"), keys.text("feed_forward_proj", default=network)
     is_gated = name.startswith(_GATED)
-    active = name.removeprefix(_GATED)
-    active = "gelu_new" if name == "gated-gelu" else active  # as the code of T5 1.1 has it
+    # As the code of T5 1.1 has it.
+    active = "gelu_new" if name == "gated-gelu" else name.removeprefix(_GATED)
     keys.only(dense_act_fn=active, is_gated_act=is_gated)
     return (
         LayerSizes(
@@ -90,5 +88,5 @@ T5 = Definition(
     of_type("t5", "mt5", _OWN_BIASES),
     _encode,
     lambda _: 0,
-    {FEATURES: rows, SENTENCES: rows},
+    ROWS_ALONE,
 )

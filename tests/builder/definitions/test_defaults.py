@@ -83,7 +83,7 @@ def read_defaults(model_type: str) -> RecordingKeys:
     """The entries of a config.json that names nothing but its type, after its definition has read them."""
     keys, definition = RecordingKeys(model_type), definition_of(model_type)
     graph = EncoderGraph(takes_types=definition.types(keys) > 1)
-    definition.encode(Writing(keys, AnyTensors(()), graph, 2))
+    definition.encode(Writing(keys, AnyTensors(()), graph, 2, definition.types(keys)))
     return keys
 
 

@@ -3,19 +3,17 @@
 
 from __future__ import annotations
 
-from padfree.contract.texts import FEATURES, SENTENCES
-
-from ..attention import FULL, SLIDING, layer_kinds, mask
-from ..blocks import LayerSizes, PreNormLayer
-from ..errors import NotDefinedError
-from ..graph import EncoderGraph
-from ..heads import rows
-from ..keys import Keys
-from ..layers import Norm, activation
-from ..model import Definition, EncoderRows, Writing, of_type
-from ..rotary import Rotary, frequencies_of, parameters_by_kind
-from ..tensors import Tensors
-from .decoders import Kind, embed, gated_network, heads_of, projections, write_layers
+from ...attention import FULL, SLIDING, layer_kinds, mask
+from ...blocks import LayerSizes, PreNormLayer
+from ...decoder import embed, gated_network, heads_of, projections, rms_norms, write_layers
+from ...errors import NotDefinedError
+from ...graph import EncoderGraph
+from ...heads import ROWS_ALONE
+from ...keys import Keys
+from ...layers import activation
+from ...model import Definition, EncoderRows, Writing, of_type
+from ...rotary import Rotary, frequencies_of, parameters_by_kind
+from ...tensors import Tensors
 
 
 def _encode(writing: Writing) -> EncoderRows:
@@ -25,10 +23,17 @@ def _encode(writing: Writing) -> EncoderRows:
     sizes = _sizes(keys)
     x = embed(writing, sizes.width, 262_208, is_scaled=True)
     scale, rotary = keys.number("query_pre_attn_scalar", default=256) ** -0.5, _rotary(keys, graph, sizes.heads.size)
-    names = _kinds(keys)
-    kinds = {name: Kind(scale, _mask(keys, graph, name), rotary[name]) for name in sorted(set(names))}
-    layers = [kinds[name] for name in names]
-    return write_layers(writing, x, sizes, layers, lambda parts: _layer(keys, parts, sizes), has_norms=True, plus=1.0)
+    kinds = _kinds(keys)
+    scorings = {kind: rotary[kind].scoring(graph, _mask(keys, graph, kind), scale) for kind in sorted(set(kinds))}
+    return write_layers(
+        writing,
+        x,
+        sizes,
+        [scorings[kind] for kind in kinds],
+        lambda parts: _layer(keys, parts, sizes),
+        has_norms=True,
+        plus=1.0,
+    )
 
 
 def _sizes(keys: Keys) -> LayerSizes:
@@ -73,11 +78,10 @@ def _mask(keys: Keys, graph: EncoderGraph, kind: str) -> str:
 
 def _layer(keys: Keys, parts: Tensors, sizes: LayerSizes) -> PreNormLayer:
     bias = keys.boolean("attention_bias", default=False)
-    norms = (
-        Norm.rms(parts, f"{name}_layernorm", sizes.width, sizes.epsilon, plus=1.0)
-        for name in ("input", "pre_feedforward", "post_attention", "post_feedforward")
+    names = ("input", "pre_feedforward", "post_attention", "post_feedforward")
+    before, before_network, after, after_network = rms_norms(
+        parts, sizes, 1.0, *(f"{name}_layernorm" for name in names)
     )
-    before, before_network, after, after_network = norms
     return PreNormLayer(
         projections(parts, sizes, bias=bias, output_bias=bias),
         before,
@@ -88,10 +92,10 @@ def _layer(keys: Keys, parts: Tensors, sizes: LayerSizes) -> PreNormLayer:
     )
 
 
-GEMMA = Definition(
+GEMMA3 = Definition(
     "Gemma 3",
     of_type("gemma3_text"),
     _encode,
     lambda _: 0,
-    {FEATURES: rows, SENTENCES: rows},
+    ROWS_ALONE,
 )
