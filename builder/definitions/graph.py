@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from padfree.contract.machine import share_heap
 from padfree.onnx_tools.files import LARGE_BYTES, LARGE_MODEL_BYTES, MessageBuilder, Model, Storage, Weights
 
@@ -100,13 +100,5 @@ class EncoderGraph(MessageBuilder):
                 model.weights.hold(tensor, reader.defer(weight))
         with ThreadPoolExecutor() as pool:
             for name, values in zip(now, pool.map(reader.read, now.values()), strict=True):
-                _hold(model, name, values)
+                model.add_weight(name, values)
         model.weights.align()
-
-
-def _hold(model: Model, name: str, values: npt.NDArray[np.float32]) -> None:
-    proto: ModelProto = model.proto
-    if values.nbytes >= LARGE_BYTES:
-        model.weights.hold_array(proto.graph.initializer.add(name=name), values)
-    else:
-        proto.graph.initializer.append(numpy_helper.from_array(values, name))

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, helper, numpy_helper
-from padfree.onnx_tools.files import LARGE_BYTES, Array, Model
+from onnx import ModelProto, NodeProto, helper
+from padfree.onnx_tools.files import Array, Model, replace_items
 
 
 class UnknownInputError(ValueError):
@@ -42,19 +42,13 @@ def bind_weights(graph: ModelProto, inputs: Collection[str], weights: Mapping[st
     unknown = [name for name in names if name not in weights]
     if unknown:
         raise UnknownInputError(f"the graph has inputs that are no weights: {', '.join(unknown[:3])}")
-    remaining_inputs = [item for item in proto.input if item.name in inputs]
-    del proto.input[:]
-    proto.input.extend(remaining_inputs)
+    replace_items(proto.input, (item for item in proto.input if item.name in inputs))
     values = {name: weights[name] for name in names} | _drop_transposes(graph, weights, set(names))
     names_read = {name for node in proto.node for name in node.input} | {item.name for item in proto.output}
     result = Model(graph)
     for name, array in values.items():
-        if name not in names_read:
-            continue
-        if array.nbytes >= LARGE_BYTES:
-            result.weights.hold_array(proto.initializer.add(name=name), array)
-        else:
-            proto.initializer.append(numpy_helper.from_array(array, name))
+        if name in names_read:
+            result.add_weight(name, array)
     return result
 
 
@@ -68,9 +62,7 @@ def _drop_transposes(graph: ModelProto, weights: Mapping[str, Array], names: Col
             sources[node.output[0]] = weights[node.input[0]]
         else:
             nodes.append(node)
-    copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del graph.graph.node[:]
-    graph.graph.node.extend(copies)
+    replace_items(graph.graph.node, nodes)
     with ThreadPoolExecutor() as pool:
         arrays = pool.map(lambda array: np.ascontiguousarray(array.T), sources.values())
         return dict(zip(sources, arrays, strict=True))

@@ -4,11 +4,23 @@
 from .data_files import locations
 from .data_sizes import bytes_of
 from .deferred_data import LARGE_MODEL_BYTES, Array, DeferredData, Floats, of_bfloat16
-from .external_data import model_tensors
+from .external_data import model_tensors, node_tensors
 from .graph_io import export_model, import_graph
 from .message_builder import MessageBuilder
 from .metadata import definition_entry, fixed_entry, is_rewritten, read_metadata, text_entry, write_metadata
-from .model import Model, Piece, bytes_in_pieces, without_initializers
+from .model import (
+    Model,
+    Piece,
+    all_graphs,
+    all_nodes,
+    bytes_in_pieces,
+    copy_message,
+    fed_inputs,
+    names_read,
+    replace_items,
+    subgraphs,
+    without_initializers,
+)
 from .model_file import check_model_data, load_model, open_model, save_model
 from .node_builder import NodeBuilder
 from .ort_session import open_session, parts_of, results_of
@@ -29,13 +41,17 @@ __all__ = [
     "Piece",
     "Storage",
     "Weights",
+    "all_graphs",
+    "all_nodes",
     "array_of",
     "bytes_in_pieces",
     "bytes_of",
     "bytes_of_array",
     "check_model_data",
+    "copy_message",
     "definition_entry",
     "export_model",
+    "fed_inputs",
     "fixed_entry",
     "import_graph",
     "is_rewritten",
@@ -43,13 +59,17 @@ __all__ = [
     "load_model",
     "locations",
     "model_tensors",
+    "names_read",
+    "node_tensors",
     "of_bfloat16",
     "open_model",
     "open_session",
     "parts_of",
     "read_metadata",
+    "replace_items",
     "results_of",
     "save_model",
+    "subgraphs",
     "text_entry",
     "without_initializers",
     "write_metadata",

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto, TensorProto, numpy_helper
 
-from .model import Model
+from .model import Model, replace_items
 from .weights import LARGE_BYTES, HeldValues, Weights
 
 _NUMPY_HALVES = (np.dtype(np.float32), np.dtype(np.float16))  # numpy has no name for what other arrays may hold
@@ -52,8 +52,7 @@ def export_model(graph: gs.Graph, source: Model) -> Model:
 def _keep_header(proto: ModelProto, source: ModelProto) -> None:
     proto.ir_version = source.ir_version
     proto.producer_name, proto.producer_version = source.producer_name, source.producer_version
-    del proto.metadata_props[:]
-    proto.metadata_props.extend(source.metadata_props)
+    replace_items(proto.metadata_props, source.metadata_props)
 
 
 def _fill(tensor: TensorProto, values: Any, weights: Weights) -> None:

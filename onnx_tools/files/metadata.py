@@ -18,6 +18,7 @@ from padfree.contract.names import (
 )
 
 from ..errors import RewriteError
+from .model import replace_items
 
 
 def is_rewritten(model: ModelProto) -> bool:
@@ -74,7 +75,5 @@ def _annotation(model: ModelProto, key: str) -> Any:
 def write_metadata(model: ModelProto, metadata: Mapping[str, Any]) -> None:
     """Writes the metadata object into a model, in place of what padfree has written there before."""
     own = (ONNX_METADATA_KEY, TEXT_METADATA_KEY, FIXED_METADATA_KEY, DEFINITION_METADATA_KEY)
-    others = [item for item in model.metadata_props if item.key not in own]
-    del model.metadata_props[:]
-    model.metadata_props.extend(others)
+    replace_items(model.metadata_props, (item for item in model.metadata_props if item.key not in own))
     model.metadata_props.add(key=ONNX_METADATA_KEY, value=json.dumps(metadata))

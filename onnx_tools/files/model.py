@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model as the rewriter hands it on: its message, and its weights, wherever they lie."""
+"""A model as the rewriter hands it on: its message, with what others do to parts of one, and its weights."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message  # type: ignore[import-untyped]
-from onnx import GraphProto, ModelProto, TensorProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from .data_sizes import raw_bytes
 from .deferred_data import Array
@@ -15,6 +16,8 @@ from .weights import LARGE_BYTES, Weights, array_of
 from .wire import message_head
 
 Piece = bytes | memoryview
+MessageT = TypeVar("MessageT", bound=Message)
+HolderT = TypeVar("HolderT", bound=GraphProto | FunctionProto)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +55,14 @@ class Model:
     def with_proto(self, proto: ModelProto) -> Model:
         """The model of another message, with the same weights."""
         return replace(self, proto=proto)
+
+    def add_weight(self, name: str, values: Array) -> None:
+        """Adds an initializer with the values of an array, outside of the message where it is large."""
+        tensor = self.proto.graph.initializer.add(name=name)
+        if values.nbytes >= LARGE_BYTES:
+            self.weights.hold_array(tensor, values)
+        else:
+            tensor.CopyFrom(numpy_helper.from_array(values, name))
 
     def array(self, tensor: TensorProto) -> Array:
         """The values of one of the initializers; not to be written to."""
@@ -128,3 +139,56 @@ def _copy_fields(source: Message, target: Message, without: str) -> None:
                 getattr(target, field_descriptor.name).MergeFrom(value)
             else:
                 setattr(target, field_descriptor.name, value)
+
+
+def copy_message(message: MessageT) -> MessageT:
+    """A copy of a message."""
+    result: MessageT = type(message)()
+    result.CopyFrom(message)
+    return result
+
+
+def replace_items(container: Any, items: Iterable[Any]) -> None:
+    """Replaces the items of a message's list, which may be among the new ones."""
+    new = list(items)
+    del container[:]
+    container.extend(new)
+
+
+def fed_inputs(model: ModelProto) -> list[ValueInfoProto]:
+    """The inputs of a model that have no initializer; old files list weights among the inputs."""
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    return [value for value in model.graph.input if value.name not in initializers]
+
+
+def subgraphs(node: NodeProto) -> list[GraphProto]:
+    """The graphs that a node holds."""
+    graphs: list[GraphProto] = []
+    for attribute in node.attribute:
+        graphs += attribute.graphs
+        if attribute.HasField("g"):
+            graphs.append(attribute.g)
+    return graphs
+
+
+def all_nodes(*holders: GraphProto | FunctionProto) -> Iterator[NodeProto]:
+    """The nodes of graphs and functions, those of subgraphs right after the node that holds them."""
+    for holder in holders:
+        for node in holder.node:
+            yield node
+            yield from all_nodes(*subgraphs(node))
+
+
+def all_graphs(*holders: HolderT) -> Iterator[HolderT | GraphProto]:
+    """Graphs and functions, and the graphs that their nodes hold, each before those inside of it."""
+    for holder in holders:
+        yield holder
+        for node in holder.node:
+            yield from all_graphs(*subgraphs(node))
+
+
+def names_read(node: NodeProto) -> set[str]:
+    """The names that a node reads, and those that its subgraphs may read from the graph around it."""
+    inner_graphs = subgraphs(node)
+    names = {*node.input, *(name for inner in all_nodes(*inner_graphs) for name in inner.input)}
+    return names | {value.name for graph in all_graphs(*inner_graphs) for value in graph.output}

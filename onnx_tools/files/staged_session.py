@@ -19,7 +19,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from .deferred_data import Array, DeferredData
-from .model import Model, without_initializers
+from .model import Model, copy_message, fed_inputs, replace_items, without_initializers
 
 PART_BYTES = 1 << 27
 """The most bytes of the weights of a part, unless a single one is larger."""
@@ -96,8 +96,7 @@ class StagedSession:
     def __init__(self, model: Model, open_part: Callable[[ModelProto], Any]) -> None:
         self._model = model
         graph = model.proto.graph
-        names = {tensor.name for tensor in graph.initializer}
-        self._inputs = [item for item in graph.input if item.name not in names]
+        self._inputs = fed_inputs(model.proto)
         self._outputs = [item.name for item in graph.output]
         weights = {tensor.name: tensor for tensor in graph.initializer if tensor in model.weights}
         parts = _divide(model, weights)
@@ -187,8 +186,7 @@ def _with_rows(model: Model, weights: Mapping[str, TensorProto], node: NodeProto
     is_first_axis = not any(item.name == "axis" and item.i for item in node.attribute)
     if table is None or table.rows is None or node.op_type not in _IDS or not is_first_axis:
         return node, None
-    result, ids = NodeProto(), _IDS[node.op_type]
-    result.CopyFrom(node)
+    result, ids = copy_message(node), _IDS[node.op_type]
     result.input[index], result.input[ids] = f"{node.output[0]}.rows", f"{node.output[0]}.numbers"
     tensor, wraps = weights[node.input[index]], node.op_type == "Gather"
     read = result.input[index], result.input[ids]
@@ -231,9 +229,8 @@ def _types(proto: ModelProto) -> dict[str, int]:
     """The element types of all tensors."""
     skeleton = without_initializers(proto)
     del skeleton.graph.value_info[:]  # their types may be those of another precision
-    outputs = [item for item in skeleton.graph.output if item.type.tensor_type.elem_type]
-    del skeleton.graph.output[:]  # outputs without a type are inferred like all other tensors
-    skeleton.graph.output.extend(outputs)
+    # Outputs without a type are inferred like all other tensors.
+    replace_items(skeleton.graph.output, (item for item in skeleton.graph.output if item.type.tensor_type.elem_type))
     there = {item.name for item in skeleton.graph.input}
     for tensor in proto.graph.initializer:
         if tensor.name not in there:

@@ -19,7 +19,7 @@ from onnx import ModelProto, helper
 from ..analysis import inline_constants
 from ..analysis.special_ids import special_ids
 from ..errors import RewriteError
-from ..files import Model, open_session
+from ..files import Model, copy_message, open_session
 from .inputs import (
     axis_groups,
     inputs_of_own_axis,
@@ -63,8 +63,7 @@ def with_rows_marked(model: Model) -> Model:
     names = (*_rows_beside_tokens(model), *_rows_on_their_own_axis(model))
     if not names:
         return model
-    proto = ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = copy_message(model.proto)
     mark_rows(proto, names)
     return model.with_proto(proto)
 

@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto, TensorProto, TensorShapeProto, ValueInfo
 from padfree.contract.names import FIXED_METADATA_KEY
 
 from ..errors import RewriteError
-from ..files import MessageBuilder, fixed_entry
+from ..files import MessageBuilder, copy_message, fed_inputs, fixed_entry, replace_items
 from .skeleton import Names
 
 InputNumber = int | float
@@ -30,10 +30,8 @@ def bind_inputs(model: ModelProto, values: Mapping[str, InputNumber]) -> ModelPr
     Raises:
         RewriteError: there is no such input, its type has no such number, or nothing tells how long its axes are.
     """
-    result = ModelProto()
-    result.CopyFrom(model)
-    initializers = {tensor.name for tensor in model.graph.initializer}
-    inputs = {value.name: value for value in model.graph.input if value.name not in initializers}
+    result = copy_message(model)
+    inputs = {value.name: value for value in fed_inputs(model)}
     for name in values:
         if name not in inputs:
             raise RewriteError(f"--fix {name}: is no input of the model; its inputs are {', '.join(inputs)}; name one")
@@ -42,15 +40,10 @@ def bind_inputs(model: ModelProto, values: Mapping[str, InputNumber]) -> ModelPr
     for name, number in values.items():
         array = np.asarray(number_of(inputs[name], number))
         nodes += _bound(result, inputs[name], array, staying, names)
-    remaining = [value for value in result.graph.input if value.name not in values]
-    for nodes_or_values, new in ((result.graph.input, remaining), (result.graph.node, [*nodes, *result.graph.node])):
-        copies = list(new)
-        del nodes_or_values[:]
-        nodes_or_values.extend(copies)
+    replace_items(result.graph.input, (value for value in result.graph.input if value.name not in values))
+    replace_items(result.graph.node, [*nodes, *result.graph.node])
     values_by_name = {**fixed_entry(model), **values}
-    others = [item for item in result.metadata_props if item.key != FIXED_METADATA_KEY]
-    del result.metadata_props[:]
-    result.metadata_props.extend(others)
+    replace_items(result.metadata_props, (item for item in result.metadata_props if item.key != FIXED_METADATA_KEY))
     result.metadata_props.add(key=FIXED_METADATA_KEY, value=json.dumps(values_by_name))
     return result
 

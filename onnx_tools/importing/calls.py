@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import onnx
-from onnx import FunctionProto, ModelProto, NodeProto, inliner
+from onnx import FunctionProto, ModelProto, inliner
 
 from ..errors import RewriteError
-from ..files import without_initializers
+from ..files import all_nodes, without_initializers
 from ..operators import MIN_OPSET
-from .skeleton import skeleton_of, subgraphs
+from .skeleton import skeleton_of
 
 
 def in_line(model: ModelProto, version: int) -> ModelProto:
@@ -54,7 +51,7 @@ def _version(function: FunctionProto, default: int) -> int:
 def _means_the_same(function: FunctionProto, version: int) -> bool:
     """Whether all of a function's operators are the same in opset `version`."""
     own = _version(function, version)
-    names = {node.op_type for node in _nodes(function.node) if node.domain == ""}
+    names = {node.op_type for node in all_nodes(function) if node.domain == ""}
     return all(
         onnx.defs.has(name, own)
         and onnx.defs.has(name, version)
@@ -73,12 +70,11 @@ def _refusal(function: FunctionProto, version: int, fix: str) -> RewriteError:
 def _give_defaults(model: ModelProto) -> None:
     """Adds to calls the attributes that they leave out: the inliner does not know the defaults of functions."""
     defaults = {_key(function): list(function.attribute_proto) for function in model.functions}
-    for holder in (model.graph.node, *(function.node for function in model.functions)):
-        for node in _nodes(holder):
-            names = {attribute.name for attribute in node.attribute}
-            node.attribute.extend(
-                item for item in defaults.get((node.domain, node.op_type, node.overload), []) if item.name not in names
-            )
+    for node in all_nodes(model.graph, *model.functions):
+        names = {attribute.name for attribute in node.attribute}
+        node.attribute.extend(
+            item for item in defaults.get((node.domain, node.op_type, node.overload), []) if item.name not in names
+        )
     for function in model.functions:
         function.attribute.extend(item.name for item in function.attribute_proto)
         del function.attribute_proto[:]
@@ -86,10 +82,3 @@ def _give_defaults(model: ModelProto) -> None:
 
 def _key(function: FunctionProto) -> tuple[str, str, str]:
     return function.domain, function.name, function.overload
-
-
-def _nodes(nodes: Any) -> Iterator[NodeProto]:
-    for node in nodes:
-        yield node
-        for inner in subgraphs(node):
-            yield from _nodes(inner.node)

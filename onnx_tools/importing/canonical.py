@@ -14,7 +14,6 @@ from onnx import (
     AttributeProto,
     GraphProto,
     ModelProto,
-    NodeProto,
     SparseTensorProto,
     TensorProto,
     ValueInfoProto,
@@ -24,12 +23,12 @@ from onnx import (
 
 from ..analysis import names_in_use
 from ..errors import RewriteError
-from ..files import without_initializers
+from ..files import all_graphs, all_nodes, fed_inputs, names_read, replace_items, without_initializers
 from ..precision import HALVES
 from .calls import in_line
 from .expansion import check_expansion
 from .opsets import to_known_opset
-from .skeleton import Names, all_nodes, subgraphs
+from .skeleton import Names
 from .spreading import SPREAD, inputs_of_one_row, spread
 
 _IR_VERSION = 10  # the first with overloads; since version 4, initializers need not be inputs
@@ -71,8 +70,7 @@ def in_order(model: ModelProto) -> ModelProto:
     if order == list(range(len(order))):
         return model
     result = without_initializers(model)
-    del result.graph.node[:]
-    result.graph.node.extend(model.graph.node[index] for index in order)
+    replace_items(result.graph.node, (model.graph.node[index] for index in order))
     result.graph.initializer.extend(model.graph.initializer)
     return result
 
@@ -82,7 +80,7 @@ def _order(graph: GraphProto) -> list[int]:
     makers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
     waiting, readers = dict[int, int](), defaultdict[int, list[int]](list)
     for index, node in enumerate(graph.node):
-        before = {makers[name] for name in _reads(node) if name in makers}
+        before = {makers[name] for name in names_read(node) if name in makers}
         waiting[index] = len(before)
         for maker in before:
             readers[maker].append(index)
@@ -98,33 +96,16 @@ def _order(graph: GraphProto) -> list[int]:
     return result if len(result) == len(graph.node) else list(range(len(graph.node)))
 
 
-def _reads(node: NodeProto) -> set[str]:
-    """The names that a node reads, and those that its subgraphs may read from the graph around it."""
-    names = set(node.input)
-    for inner in subgraphs(node):
-        names.update(value.name for value in inner.output)
-        for item in inner.node:
-            names |= _reads(item)
-    return names
-
-
 def name_standard_domain(model: ModelProto) -> ModelProto:
     """Writes the domain of the standard operators as '' everywhere; files may also call it ai.onnx."""
     for holder in (model, *model.functions):
         for item in holder.opset_import:
             if item.domain == _STANDARD:
                 item.domain = ""
-    for nodes in (model.graph.node, *(function.node for function in model.functions)):
-        _write_domain(nodes)
-    return model
-
-
-def _write_domain(nodes: Any) -> None:
-    for node in nodes:
+    for node in all_nodes(model.graph, *model.functions):
         if node.domain == _STANDARD:
             node.domain = ""
-        for inner in subgraphs(node):
-            _write_domain(inner.node)
+    return model
 
 
 def unify_versions(model: ModelProto) -> ModelProto:
@@ -139,8 +120,7 @@ def unify_versions(model: ModelProto) -> ModelProto:
                 f"the model is not valid ONNX: it imports the operators of domain '{item.domain}' in two versions, "
                 f"{versions[item.domain]} and {item.version}; export it again"
             )
-    del model.opset_import[:]
-    model.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in versions.items())
+    replace_items(model.opset_import, (helper.make_opsetid(domain, version) for domain, version in versions.items()))
     if "" not in versions:
         raise RewriteError("the model imports no standard operator set (domain ''); export it again with opset 17")
     model.ir_version = max(model.ir_version, _IR_VERSION)
@@ -169,19 +149,15 @@ def standard_version(model: ModelProto) -> int:
 
 def densify(model: ModelProto) -> ModelProto:
     """Makes sparse initializers and constants dense."""
-    dense = [_dense(item) for item in model.graph.sparse_initializer]
-    del model.graph.sparse_initializer[:]
-    model.graph.initializer.extend(dense)
+    for graph in all_graphs(model.graph):
+        graph.initializer.extend(_dense(item) for item in graph.sparse_initializer)
+        del graph.sparse_initializer[:]
     for node in all_nodes(model.graph):
         for attribute in node.attribute:
             if attribute.type == AttributeProto.SPARSE_TENSOR:
                 attribute.t.CopyFrom(_dense(attribute.sparse_tensor))
                 attribute.ClearField("sparse_tensor")
                 attribute.name, attribute.type = "value", AttributeProto.TENSOR
-        for inner in subgraphs(node):
-            for item in inner.sparse_initializer:
-                inner.initializer.append(_dense(item))
-            del inner.sparse_initializer[:]
     return model
 
 
@@ -216,10 +192,7 @@ def _dense(sparse: SparseTensorProto) -> TensorProto:
 
 def drop_weight_inputs(model: ModelProto) -> ModelProto:
     """Removes inputs that have an initializer: they are weights."""
-    weight_names = {tensor.name for tensor in model.graph.initializer}
-    remaining = [value for value in model.graph.input if value.name not in weight_names]
-    del model.graph.input[:]
-    model.graph.input.extend(remaining)
+    replace_items(model.graph.input, fed_inputs(model))
     return model
 
 
@@ -230,8 +203,7 @@ def runnable(model: ModelProto) -> ModelProto:
     Attention operator get a row for every query, and tables of RotaryEmbedding get one for every sequence.
     """
     node_names = [node.name for node in all_nodes(model.graph) if node.name]
-    weights = {tensor.name for tensor in model.graph.initializer}
-    inputs = [value.name for value in model.graph.input if value.name not in weights and _has_no_rank(value)]
+    inputs = [value.name for value in fed_inputs(model) if _has_no_rank(value)]
     rows = inputs_of_one_row(model) if any(node.op_type in SPREAD for node in model.graph.node) else []
     if len(set(node_names)) == len(node_names) and not inputs and not rows:
         return model
@@ -260,9 +232,7 @@ def separate_outputs(model: ModelProto) -> ModelProto:
     """Puts an Identity between an input, weight or constant and the output that it is; removes repeated outputs."""
     graph = model.graph
     unique = {value.name: value for value in reversed(graph.output)}
-    values = [unique[name] for name in dict.fromkeys(value.name for value in graph.output)]
-    del graph.output[:]
-    graph.output.extend(values)
+    replace_items(graph.output, [unique[name] for name in dict.fromkeys(value.name for value in graph.output)])
     names = Names(graph)
     used_names = {item.name for item in (*graph.input, *graph.initializer)}
     constants = {node.output[0] for node in graph.node if node.op_type == "Constant" and not node.domain}

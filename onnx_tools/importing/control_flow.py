@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto
 
 from ..analysis import node_name
 from ..analysis.symbolic import Facts
 from ..errors import RewriteError
-from .skeleton import all_nodes, subgraphs
+from ..files import names_read, replace_items
 
 Lookup = Callable[[gs.Tensor], Facts]
 
@@ -27,14 +27,9 @@ def keep_needed(model: ModelProto) -> ModelProto:
         if at is None or at in needed_names:
             continue
         needed_names.add(at)
-        waiting += nodes[at].input
-        for inner in subgraphs(nodes[at]):
-            waiting += [value.name for value in inner.output]
-            waiting += [name for each in all_nodes(inner) for name in each.input]
+        waiting += names_read(nodes[at])
     if len(needed_names) < len(nodes):
-        copies = [NodeProto.FromString(nodes[at].SerializeToString()) for at in sorted(needed_names)]
-        del model.graph.node[:]
-        model.graph.node.extend(copies)
+        replace_items(model.graph.node, [nodes[at] for at in sorted(needed_names)])
     return model
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from onnx import FunctionProto, ModelProto, NodeProto
 
 from ..errors import RewriteError
-from .skeleton import subgraphs
+from ..files import subgraphs
 
 MOST_NODES = 1 << 18  # of a model; BERT-large with every norm and activation in a function has some 5,000
 

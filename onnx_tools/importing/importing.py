@@ -16,7 +16,7 @@ import onnx_graphsurgeon as gs
 from onnx import ModelProto
 
 from ..errors import RewriteError
-from ..files import Model, export_model, without_initializers
+from ..files import Model, export_model, subgraphs, without_initializers
 from ..operators import DOMAIN, MAX_OPSET, MIN_OPSET
 from ..precision.widen import narrow_outputs, widen
 from .axes import with_rows_marked
@@ -40,7 +40,7 @@ from .quantized.removal import UnquantizedModel, holds_quantization, without_qua
 from .quantized.rounding_nodes import QUANTIZERS, TENSORRT
 from .refusals import refuse_foreign, refuse_names, refuse_what_batches_share
 from .sequences import TAKEN_APART
-from .skeleton import skeleton_of, subgraphs
+from .skeleton import skeleton_of
 from .typed_graph import TypedGraph, expand_and_choose, free_fixed_sizes, inline_and_tidy, typed_graph, words_of
 
 logger = logging.getLogger(__name__)

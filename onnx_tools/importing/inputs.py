@@ -9,6 +9,7 @@ import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from ..errors import RewriteError
+from ..files import fed_inputs
 from .fixed_axes.sizes import EXPORT_AGAIN
 
 _INPUT_TYPES = frozenset(
@@ -23,7 +24,7 @@ def token_inputs_of(model: ModelProto) -> tuple[str, ...]:
 
     Raises RewriteError for inputs that are neither these nor of sequences or batches, or if no input is [B,S].
     """
-    values = _inputs(model)
+    values = fed_inputs(model)
     tokens = [value for value in values if not _is_of_sequences(value, values) and not _is_shared(value, values)]
     for value in tokens:
         _check(value)
@@ -34,7 +35,7 @@ def token_inputs_of(model: ModelProto) -> tuple[str, ...]:
 
 def unclear_inputs(model: ModelProto) -> tuple[str, ...]:
     """The inputs [B,N] of N integers, next to token inputs of open length, that may be tokens or rows of sequences."""
-    values = _inputs(model)
+    values = fed_inputs(model)
     is_open = any(len(_dims(item)) == 2 and not _dims(item)[1].dim_value for item in values)
     return tuple(
         value.name
@@ -49,7 +50,7 @@ def unclear_inputs(model: ModelProto) -> tuple[str, ...]:
 
 def inputs_of_own_axis(model: ModelProto) -> tuple[str, ...]:
     """The inputs [B,N] of integers whose N is open and has a name of its own, where other inputs share a name."""
-    values = [value for value in _inputs(model) if len(_dims(value)) == 2 and _dims(value)[1].dim_param]
+    values = [value for value in fed_inputs(model) if len(_dims(value)) == 2 and _dims(value)[1].dim_param]
     names = [_dims(value)[1].dim_param for value in values]
     if max(map(names.count, names), default=0) < 2:
         return ()
@@ -87,7 +88,7 @@ def mark_rows(model: ModelProto, names: Collection[str]) -> None:
 
 def rows_of_one_number(model: ModelProto) -> dict[str, str]:
     """The inputs whose open N was taken to be 1, with the name that the axis had."""
-    axes = {value.name: _dims(value)[1] for value in _inputs(model) if len(_dims(value)) == 2}
+    axes = {value.name: _dims(value)[1] for value in fed_inputs(model) if len(_dims(value)) == 2}
     names = {name: axis.denotation.removeprefix(_ROW) for name, axis in axes.items() if _is_row(axis.denotation)}
     return {name: axis for name, axis in names.items() if axis}
 
@@ -97,7 +98,7 @@ def sequence_inputs_of(model: ModelProto, *, unclear: bool = False) -> dict[str,
 
     Raises RewriteError where token inputs fix sizes, except with `unclear`.
     """
-    values = _inputs(model)
+    values = fed_inputs(model)
     sequence_inputs = {
         value.name: tuple(int(dim.dim_value) for dim in _dims(value)[1:])
         for value in values
@@ -114,7 +115,7 @@ def sequence_inputs_of(model: ModelProto, *, unclear: bool = False) -> dict[str,
 
 def shared_inputs_of(model: ModelProto) -> dict[str, tuple[int, ...]]:
     """The inputs that are the same for a whole batch, [] or [N], with their shapes."""
-    values = _inputs(model)
+    values = fed_inputs(model)
     return {
         value.name: tuple(int(dim.dim_value) for dim in _dims(value)) for value in values if _is_shared(value, values)
     }
@@ -123,12 +124,6 @@ def shared_inputs_of(model: ModelProto) -> dict[str, tuple[int, ...]]:
 def numbers_of(value: ValueInfoProto) -> tuple[int, ...]:
     """How many numbers an input has for each token: () for one, such as ids, (N,) for an input [B,S,N]."""
     return tuple(int(dim.dim_value) for dim in _dims(value)[2:])
-
-
-def _inputs(model: ModelProto) -> list[ValueInfoProto]:
-    """The inputs that have no initializer."""
-    initializers = {tensor.name for tensor in model.graph.initializer}
-    return [value for value in model.graph.input if value.name not in initializers]
 
 
 def _is_of_sequences(value: ValueInfoProto, values: Sequence[ValueInfoProto]) -> bool:

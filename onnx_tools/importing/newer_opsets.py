@@ -10,15 +10,14 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto, NodeProto, defs, helper
 
-from ..analysis import Editor, node_name
+from ..analysis import STANDARD_DOMAINS, Editor, node_name
 from ..analysis.graph import opset as opset_of_graph
 from ..errors import RewriteError
-from ..files import MessageBuilder
+from ..files import MessageBuilder, replace_items
 from ..operators import opset_of
 from .opsets import take_attribute
 from .skeleton import Names
 
-_STANDARD = ("", "ai.onnx")
 _CHANGED = ("RoiAlign", "Resize", "Upsample")
 """Operators that mean something else in newer opsets where an attribute is left out."""
 
@@ -33,16 +32,15 @@ def raise_opset(model: ModelProto, target: int) -> None:
         return
     names, nodes = Names(model.graph), list[NodeProto]()
     for node in model.graph.node:
-        if node.domain in _STANDARD:
+        if node.domain in STANDARD_DOMAINS:
             attributes = [item.name for item in node.attribute]
             change = step.change(node.op_type, node.name or " ".join(node.output), attributes, len(node.input))
             nodes.extend(_change(node, change, names))
         else:
             nodes.append(node)
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
+    replace_items(model.graph.node, nodes)
     for entry in model.opset_import:
-        if entry.domain in _STANDARD:
+        if entry.domain in STANDARD_DOMAINS:
             entry.version = target
 
 
@@ -53,7 +51,7 @@ def raise_opset_of_graph(graph: gs.Graph, target: int) -> None:
         return
     editor = Editor(graph)
     for node in graph.nodes:
-        if (node.domain or "") in _STANDARD:
+        if node.domain in STANDARD_DOMAINS:
             change = step.change(node.op, node_name(node), node.attrs, len(node.inputs))
             if change.axes_are_inputs:
                 axes = np.asarray(node.attrs.pop("axes"), np.int64)
@@ -62,7 +60,7 @@ def raise_opset_of_graph(graph: gs.Graph, target: int) -> None:
                 node.attrs["num_outputs"] = len(node.outputs)
     graph.opset = target
     for entry in graph.import_domains or ():
-        if entry.domain in _STANDARD:
+        if entry.domain in STANDARD_DOMAINS:
             entry.version = target
 
 

@@ -7,8 +7,9 @@ copies the weights, and writes every old Softmax over a flattened tensor, whose 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -17,9 +18,9 @@ import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, helper, numpy_helper
 
 from ..errors import RewriteError
-from ..files import MessageBuilder
+from ..files import MessageBuilder, all_graphs, copy_message, replace_items
 from ..operators import MAX_OPSET, MIN_OPSET
-from .skeleton import Names, Types, infer, skeleton_of, subgraphs
+from .skeleton import Names, Types, infer, skeleton_of
 
 FLOOR = 7  # below it, operators have attributes for broadcasting, and for training or inference
 
@@ -31,31 +32,17 @@ def to_known_opset(model: ModelProto, version: int) -> int:
 
     Raises RewriteError for opsets below FLOOR, and for operators that mean something else in the other opset.
     """
-    if version > MAX_OPSET:
-        _lower(model, version)
-        return MAX_OPSET
-    if version >= MIN_OPSET:
+    if MIN_OPSET <= version <= MAX_OPSET:
         return version
     if version < FLOOR:
         raise RewriteError(f"the model's opset is {version}, allowed is {FLOOR} or more; export it again with opset 17")
-    converter = _Converter(version, _types(model), Names(model.graph))
-    for nodes in _lists([model.graph.node, *(function.node for function in model.functions)]):
-        _replace(nodes, converter.raise_version)
-    return MIN_OPSET
-
-
-def _lists(outer: Sequence[Any]) -> Iterator[Any]:
-    """Lists of nodes, those of the graphs inside of them first."""
-    for nodes in outer:
-        for node in nodes:
-            yield from _lists([inner.node for inner in subgraphs(node)])
-        yield nodes
-
-
-def _replace(nodes: Any, by: Callable[[NodeProto], Nodes]) -> None:
-    replacements = [new for node in nodes for new in by(node)]
-    del nodes[:]
-    nodes.extend(replacements)
+    names = Names(model.graph)
+    change = _Converter(version, _types(model), names).raise_version
+    if version > MAX_OPSET:
+        change = partial(_lower_version, version=version, names=names)
+    for holder in reversed(list(all_graphs(model.graph, *model.functions))):
+        replace_items(holder.node, [new for node in holder.node for new in change(node)])
+    return min(max(version, MIN_OPSET), MAX_OPSET)
 
 
 def _types(model: ModelProto) -> Types:
@@ -68,15 +55,11 @@ def _types(model: ModelProto) -> Types:
         return types  # a later check says what is wrong
 
 
-def _lower(model: ModelProto, version: int) -> None:
-    """Makes nodes of a newer opset those of MAX_OPSET that mean the same. Raises RewriteError where there is none."""
-    names = Names(model.graph)
-    for nodes in _lists([model.graph.node, *(function.node for function in model.functions)]):
-        _replace(nodes, lambda node: _lower_version(node, version, names))
-
-
 def _lower_version(node: NodeProto, version: int, names: Names) -> Nodes:
-    """Up to opset 28, known operators only have new types, and new inputs and attributes that may be left out."""
+    """The nodes of MAX_OPSET that mean the same as one of a newer opset. Raises RewriteError where there are none.
+
+    Up to opset 28, known operators only have new types, and new inputs and attributes that may be left out.
+    """
     newest, older = _schema(node.op_type, version), _schema(node.op_type, MAX_OPSET)
     if node.domain or newest is None:
         return [node]
@@ -166,8 +149,7 @@ def take_attribute(node: NodeProto, name: str) -> AttributeProto | None:
     """Removes an attribute and returns it."""
     for index, item in enumerate(node.attribute):
         if item.name == name:
-            attribute = AttributeProto()
-            attribute.CopyFrom(item)
+            attribute: AttributeProto = copy_message(item)
             del node.attribute[index]
             return attribute
     return None

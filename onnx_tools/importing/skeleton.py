@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import GraphProto, ModelProto, TensorProto
 
+from ..files import all_graphs, all_nodes, copy_message
 from .fused import declare_fused
 
 _SMALL = 1024  # elements; constants up to this may hold shapes, which the inference of types needs
@@ -47,8 +48,7 @@ def skeleton_of(model: ModelProto, sizes: Mapping[str, Sequence[int | str]] | No
 
 def infer(skeleton: ModelProto) -> Types:
     """Types and shapes of the tensors that nodes make. Raises onnx.shape_inference.InferenceError."""
-    whole = ModelProto()
-    whole.CopyFrom(skeleton)
+    whole = copy_message(skeleton)
     for value in whole.graph.output:
         value.type.tensor_type.ClearField("shape")  # the checker needs one, but only the inferred one counts
     _hide_limits(whole.graph)
@@ -81,40 +81,16 @@ def _most_propagated(graph: GraphProto) -> int:
     return max(sizes.values(), default=0)
 
 
-def subgraphs(node: NodeProto) -> Sequence[GraphProto]:
-    """The graphs that a node holds."""
-    graphs: list[GraphProto] = []
-    for attribute in node.attribute:
-        graphs += attribute.graphs
-        if attribute.HasField("g"):
-            graphs.append(attribute.g)
-    return graphs
-
-
-def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    """The nodes of a graph, those of subgraphs right after the node that holds them."""
-    for node in graph.node:
-        yield node
-        for inner in subgraphs(node):
-            yield from all_nodes(inner)
-
-
 class Names:
     """The names of a model's tensors and nodes, those of subgraphs included, and new ones."""
 
     def __init__(self, graph: GraphProto) -> None:
-        self._names_in_use: set[str] = set()
+        self._names_in_use = {name for node in all_nodes(graph) for name in (node.name, *node.input, *node.output)}
         self._count = 0
-        self._add(graph)
-
-    def _add(self, graph: GraphProto) -> None:
-        for values in (graph.input, graph.output, graph.initializer, graph.node):
-            self._names_in_use.update(item.name for item in values)
-        self._names_in_use.update(item.values.name for item in graph.sparse_initializer)
-        for node in graph.node:
-            self._names_in_use.update((*node.input, *node.output))
-            for inner in subgraphs(node):
-                self._add(inner)
+        for part in all_graphs(graph):
+            for values in (part.input, part.output, part.initializer):
+                self._names_in_use.update(item.name for item in values)
+            self._names_in_use.update(item.values.name for item in part.sparse_initializer)
 
     def fresh(self, stem: str) -> str:
         """A name that nothing has: `stem`, or `stem` and a number."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
 
-from ..files import MessageBuilder
+from ..files import MessageBuilder, replace_items
 from .skeleton import Names
 
 SPREAD = frozenset({"Attention", "RotaryEmbedding"})
@@ -90,9 +90,7 @@ def spread(graph: GraphProto, spreads: Iterable[Spread], names: Names) -> None:
                 nodes += _expand(graph, item, key[0], names_of_rows[key], names)
             node.input[item.position] = names_of_rows[key]
         nodes.append(node)
-    copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(copies)
+    replace_items(graph.node, nodes)
 
 
 def _expand(graph: GraphProto, item: Spread, source: str, result: str, names: Names) -> list[NodeProto]:

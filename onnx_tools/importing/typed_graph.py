@@ -14,7 +14,7 @@ from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 
 from ..analysis import dtype_name, inline_constants, tidy
 from ..errors import RewriteError
-from ..files import Model, import_graph
+from ..files import Model, copy_message, import_graph, replace_items
 from .fixed_axes import FixedSizes, fixed_sizes, generalise
 from .fixed_axes.sizes import EXPORT_AGAIN
 from .inputs import numbers_of, sequence_inputs_of, shared_inputs_of, token_inputs_of
@@ -95,10 +95,8 @@ def _write_types(graph: gs.Graph, types: Mapping[str, onnx.TypeProto.Tensor]) ->
 
 def _with_nodes_of(graph: gs.Graph, skeleton: ModelProto) -> ModelProto:
     """The skeleton with the nodes of the graph, and the constants that they need."""
-    result = ModelProto()
-    result.CopyFrom(skeleton)
-    del result.graph.node[:]
-    result.graph.node.extend(OnnxExporter.export_node(node) for node in graph.nodes)
+    result = copy_message(skeleton)
+    replace_items(result.graph.node, (OnnxExporter.export_node(node) for node in graph.nodes))
     names = {item.name for item in (*result.graph.initializer, *result.graph.input)}
     for name, tensor in graph.tensors().items():
         if isinstance(tensor, gs.Constant) and name not in names:

@@ -11,6 +11,7 @@ from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, helper
 from padfree.contract.names import DOMAIN
 
 from ..errors import RewriteError
+from ..files import copy_message, replace_items
 from .bodies import BODIES
 from .body_builder import BodyBuilder
 from .catalog import DOMAIN_VERSION, OPERATORS
@@ -97,19 +98,13 @@ def add_functions(model: ModelProto, precision: str = "fp32") -> None:
 
 def without_functions(model: ModelProto) -> ModelProto:
     """A copy with plain padfree nodes and without their bodies, as TensorRT needs it: its parser prefers bodies."""
-    result = ModelProto()
-    result.CopyFrom(model)
-    remaining = [function for function in result.functions if function.domain != DOMAIN]
-    del result.functions[:]
-    result.functions.extend(remaining)
-    count = 0
-    for node in padfree_nodes(result.graph):
+    result = copy_message(model)
+    replace_items(result.functions, (function for function in result.functions if function.domain != DOMAIN))
+    replace_items(result.opset_import, (entry for entry in result.opset_import if entry.domain != DOMAIN))
+    nodes = list(padfree_nodes(result.graph))
+    for node in nodes:
         node.ClearField("overload")
-        count += 1
-    others = [entry for entry in result.opset_import if entry.domain != DOMAIN]
-    del result.opset_import[:]
-    result.opset_import.extend(others)
-    if count:
+    if nodes:
         result.opset_import.append(helper.make_opsetid(DOMAIN, DOMAIN_VERSION))
     return result
 

@@ -11,6 +11,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 from padfree.contract.names import DOMAIN
 
 from ..errors import RewriteError
+from ..files import all_nodes
 from .catalog import OPERATORS
 from .spec import AttributeSpec, AttributeValue, OperatorSpec
 
@@ -51,14 +52,7 @@ def set_attribute(node: NodeProto, name: str, value: AttributeValue) -> None:
 
 def padfree_nodes(graph: GraphProto) -> Iterator[NodeProto]:
     """Every node of the domain `padfree` in the graph and its subgraphs."""
-    for node in graph.node:
-        if node.domain == DOMAIN:
-            yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from padfree_nodes(attribute.g)
-            for subgraph in attribute.graphs:
-                yield from padfree_nodes(subgraph)
+    return (node for node in all_nodes(graph) if node.domain == DOMAIN)
 
 
 def check_nodes(model: ModelProto) -> None:

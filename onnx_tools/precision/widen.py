@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from ..analysis import Editor, dtype_name
-from ..files import Model, Weights, array_of, model_tensors
+from ..files import Model, Weights, all_nodes, array_of, copy_message, model_tensors, node_tensors
 from .blocks import on_all_cores
 from .halves import to_float
 
@@ -29,22 +29,16 @@ def widen(model: Model) -> Model:
     Weights in the message stay there.
     """
     proto = model.proto
-    nodes = [*_nodes(proto.graph), *(node for function in proto.functions for node in function.node)]
-    halves = any(tensor.data_type in HALVES for tensor in model_tensors(proto.graph)) or _names_half(nodes)
+    names_half = _names_half(all_nodes(proto.graph, *proto.functions))
+    halves = names_half or any(tensor.data_type in HALVES for tensor in model_tensors(proto.graph))
     if not halves and not any(_is_wide_weight(tensor) for tensor in proto.graph.initializer):
         return model
-    result, weights = ModelProto(), model.weights.copy()
-    result.CopyFrom(proto)
-    tensors = [tensor for tensor in model_tensors(result.graph) if tensor.data_type in _WIDE_TYPES]
+    result, weights = copy_message(proto), model.weights.copy()
+    in_functions = node_tensors(node for function in result.functions for node in function.node)
+    tensors = [item for item in (*model_tensors(result.graph), *in_functions) if item.data_type in _WIDE_TYPES]
     for tensor, values in zip(tensors, on_all_cores(partial(_wide, weights), tensors), strict=True):
         _set(tensor, values, weights)
-    for function in result.functions:
-        _widen_nodes(function.node)
-        for node in function.node:
-            for attribute in node.attribute:
-                if attribute.HasField("t"):
-                    _widen_tensor(attribute.t, weights)
-    _widen_nodes(_nodes(result.graph))
+    _widen_nodes(all_nodes(result.graph, *result.functions))
     del result.graph.value_info[:]
     for value in (*result.graph.input, *result.graph.output):
         if value.type.tensor_type.elem_type in _WIDE_TYPES:
@@ -69,15 +63,6 @@ def narrow_outputs(graph: gs.Graph, original: ModelProto) -> bool:
     return bool(changed)
 
 
-def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    """Every node of a graph, those of subgraphs included."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                yield from _nodes(inner)
-
-
 def _is_wide_weight(tensor: TensorProto) -> bool:
     """Whether the tensor shows that a model computes in double: single numbers and vectors do not."""
     return tensor.data_type == TensorProto.DOUBLE and len(tensor.dims) > 1
@@ -92,11 +77,6 @@ def _widen_nodes(nodes: Iterable[NodeProto]) -> None:
         for attribute in node.attribute:
             if attribute.name in _TYPE_ATTRIBUTES and attribute.i in _WIDE_TYPES:
                 attribute.i = _FLOAT
-
-
-def _widen_tensor(tensor: TensorProto, weights: Weights) -> None:
-    if tensor.data_type in _WIDE_TYPES:
-        _set(tensor, _wide(weights, tensor), weights)
 
 
 def _wide(weights: Weights, tensor: TensorProto) -> npt.NDArray[np.float32]:

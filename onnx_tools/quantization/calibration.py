@@ -11,7 +11,7 @@ import numpy.typing as npt
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from ..errors import RewriteError
-from ..files import Model, open_session, results_of
+from ..files import Model, open_session, replace_items, results_of
 from ..operators import with_functions
 from ..precision import with_rounding
 
@@ -47,8 +47,7 @@ def largest_numbers(
     runs = _runnable(model, precision)
     outputs_marked = runs.proto
     names = [_with_largest(outputs_marked, tensor, index, by_column) for index, tensor in enumerate(tensors)]
-    del outputs_marked.graph.output[:]
-    outputs_marked.graph.output.extend(ValueInfoProto(name=name) for name in names)
+    replace_items(outputs_marked.graph.output, (ValueInfoProto(name=name) for name in names))
     session = open_session(runs)
     largest = [np.zeros((), np.float32) for _ in tensors]
     for number, feeds in enumerate(batches, 1):

@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from onnx import GraphProto, ModelProto, TensorProto
+from onnx import GraphProto
 
-from ..files import Model
+from ..files import Model, copy_message, replace_items
 from ..importing import keep_needed
 from .stretches import Cut, Form, Stretches
 
@@ -135,8 +135,7 @@ def _longest_repeat(forms: Sequence[tuple[Form, Form]], shapes: Sequence[object]
 def _without(model: Model, first: Cut, last: Cut, stretches: Stretches) -> Model | None:
     """A model that reads the tensors `first` instead of `last`; None if anything else needs what lies between."""
     between, new_names = stretches.between(first, last), dict(zip(last, first, strict=True))
-    result = ModelProto()
-    result.CopyFrom(model.proto)
+    result = copy_message(model.proto)
     for node in result.graph.node:
         for index, name in enumerate(node.input):
             if name in new_names:
@@ -150,11 +149,7 @@ def _without(model: Model, first: Cut, last: Cut, stretches: Stretches) -> Model
 
 def _drop_unread(graph: GraphProto) -> None:
     names_read = {name for node in graph.node for name in node.input} | {item.name for item in graph.output}
-    initializers = [
-        TensorProto.FromString(item.SerializeToString()) for item in graph.initializer if item.name in names_read
-    ]
-    del graph.initializer[:]
-    graph.initializer.extend(initializers)
+    replace_items(graph.initializer, (item for item in graph.initializer if item.name in names_read))
 
 
 def _shapes(graph: GraphProto) -> dict[str, tuple[int | str, ...]]:

@@ -13,7 +13,7 @@ from onnx import ModelProto, helper
 from padfree.contract.names import PER_SEQUENCE, PREFIX
 
 from ..analysis import IdRule, with_rules
-from ..files import Array
+from ..files import Array, fed_inputs
 from ..importing import sequence_inputs_of, shared_inputs_of
 
 LONGEST, RAGGED = "longest", "ragged"  # names of batches
@@ -190,11 +190,8 @@ def _original_feeds(
     rows, of_sequences = sequence_inputs(metadata), sequence_inputs_of(original)
     shared_inputs = shared_inputs_of(original)
     excluded_ids = metadata.get("coverage", {}).get("excluded_ids", {})
-    initializers = {tensor.name for tensor in original.graph.initializer}
     feeds: dict[str, Array] = {}
-    for item in original.graph.input:
-        if item.name in initializers:
-            continue
+    for item in fed_inputs(original):
         dtype = helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
         widths = [dim.dim_value for dim in item.type.tensor_type.shape.dim[2:]]
         if item.name in rows:

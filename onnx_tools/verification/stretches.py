@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
-from ..files import LARGE_BYTES, Model, bytes_of
+from ..files import LARGE_BYTES, Model, bytes_of, copy_message
 from ..operators import DOMAIN, OPERATORS, node_attributes
 
 Form: TypeAlias = tuple[object, ...]
@@ -142,8 +142,7 @@ class Stretches:
             return ("weight", *kind)
         if _is_large(tensor):
             return ("large", name, *kind)
-        stub = TensorProto()
-        stub.CopyFrom(tensor)
+        stub = copy_message(tensor)
         stub.ClearField("name")
         return ("numbers", stub.SerializeToString(deterministic=True))
 
@@ -191,10 +190,8 @@ def _head(node: NodeProto) -> tuple[object, ...]:
 def _nameless(attribute: AttributeProto) -> bytes:
     """An attribute's bytes, without the name that its tensor may have."""
     if attribute.HasField("t"):
-        copy = AttributeProto()
-        copy.CopyFrom(attribute)
-        copy.t.ClearField("name")
-        attribute = copy
+        attribute = copy_message(attribute)
+        attribute.t.ClearField("name")
     return bytes(attribute.SerializeToString(deterministic=True))
 
 

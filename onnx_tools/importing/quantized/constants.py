@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from ...analysis import STANDARD_DOMAINS
 from ...files import Array, Model
 
-_STANDARD = ("", "ai.onnx")
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
@@ -27,7 +27,7 @@ class Constants:
         self._node_values = dict[str, TensorProto]()
         self._handed_on = dict[str, NodeProto]()
         for node in model.proto.graph.node:
-            if node.domain in _STANDARD and _hands_on(node):
+            if node.domain in STANDARD_DOMAINS and _hands_on(node):
                 self._handed_on[node.output[0]] = node
             elif (value := _value(node)) is not None:
                 self._node_values[node.output[0]] = value
@@ -84,7 +84,7 @@ def attribute_of(node: NodeProto, name: str) -> Any:
 
 def _value(node: NodeProto) -> TensorProto | None:
     """The value of a Constant node, where it is a tensor or floats; None for others."""
-    if node.op_type != "Constant" or node.domain not in _STANDARD:
+    if node.op_type != "Constant" or node.domain not in STANDARD_DOMAINS:
         return None
     attribute = node.attribute[0]
     if attribute.name in ("value_float", "value_floats"):

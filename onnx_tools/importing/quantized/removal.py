@@ -15,11 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, helper
 
-from ...files import LARGE_BYTES, Array, Model, Weights
+from ...files import Array, Model, all_nodes, copy_message, replace_items
 from ..canonical import in_order
-from ..skeleton import all_nodes
 from .constants import Constants
 from .pairs import Pairs, check_scale, pair_error
 from .rounding import NAMES
@@ -141,9 +140,8 @@ class _Removal:
 
     def _rewrite(self) -> Model:
         """The model without the nodes; the readers of their results read the numbers that were rounded."""
-        result, weights = ModelProto(), self.source.weights.copy()
-        result.CopyFrom(self.source.proto)
-        graph = result.graph
+        result = Model(copy_message(self.source.proto), self.source.weights.copy())
+        graph = result.proto.graph
         for node in all_nodes(graph):
             for position, name in enumerate(node.input):
                 node.input[position] = self._follow(name)
@@ -152,17 +150,18 @@ class _Removal:
         nodes += [
             helper.make_node("Identity", [self._follow(name)], [name]) for name in self._new_names if name in outputs
         ]
-        _replace(graph.node, nodes)
+        replace_items(graph.node, nodes)
         names_read = _read(graph)
-        _replace(graph.node, [node for node in nodes if not quantizes(node) or names_read.intersection(node.output)])
+        others = (node for node in nodes if not quantizes(node) or names_read.intersection(node.output))
+        replace_items(graph.node, others)
         unread_names = {item.name for item in graph.initializer} - _read(graph)
-        _replace(graph.initializer, [item for item in graph.initializer if item.name not in unread_names])
-        _replace(graph.input, [item for item in graph.input if item.name not in unread_names])  # old files list weights
+        replace_items(graph.initializer, [item for item in graph.initializer if item.name not in unread_names])
+        replace_items(graph.input, [item for item in graph.input if item.name not in unread_names])
         del graph.value_info[:]
-        drop_unused_domain(result)
+        drop_unused_domain(result.proto)
         for name, values in self._weights.items():
-            _add(result, weights, name, values)
-        return Model(result, weights)
+            result.add_weight(name, np.ascontiguousarray(values, np.float32))
+        return result
 
     def _is_gone(self, node: NodeProto) -> bool:
         return any(name in self._weights or name in self._new_names for name in node.output)
@@ -182,18 +181,3 @@ class _Removal:
 def _read(graph: GraphProto) -> set[str]:
     """The names that nodes read, and those of outputs."""
     return {name for node in all_nodes(graph) for name in node.input} | {value.name for value in graph.output}
-
-
-def _replace(container: Any, items: list[Any]) -> None:
-    """Replaces the items of a message's list."""
-    del container[:]
-    container.extend(items)
-
-
-def _add(model: ModelProto, weights: Weights, name: str, values: Array) -> None:
-    """Adds a float32 initializer, outside of the message where it is large."""
-    tensor = model.graph.initializer.add(name=name)
-    if values.nbytes >= LARGE_BYTES:
-        weights.hold_array(tensor, np.ascontiguousarray(values, np.float32))
-    else:
-        tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(values, np.float32), name))

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from onnx import ModelProto, NodeProto, TensorProto
 
+from ...files import copy_message, replace_items
 from ..newer_opsets import raise_opset
 from ..skeleton import Names
 
@@ -56,8 +57,7 @@ def standard_rounding(model: ModelProto) -> ModelProto:
     """
     if not any(of_tensorrt(node) for node in model.graph.node):
         return model
-    result = ModelProto()
-    result.CopyFrom(model)
+    result = copy_message(model)
     raise_opset(result, _E4M3_OPSET)
     result.ir_version = max(result.ir_version, _E4M3_IR)
     zero = Names(result.graph).fresh("e4m3_zero")
@@ -73,8 +73,5 @@ def standard_rounding(model: ModelProto) -> ModelProto:
 
 def drop_unused_domain(model: ModelProto) -> None:
     """Takes the domain of TensorRT's own nodes out of the imports, where none of them is left."""
-    if any(node.domain == TENSORRT for node in model.graph.node):
-        return
-    remaining = [item for item in model.opset_import if item.domain != TENSORRT]
-    del model.opset_import[:]
-    model.opset_import.extend(remaining)
+    if all(node.domain != TENSORRT for node in model.graph.node):
+        replace_items(model.opset_import, (item for item in model.opset_import if item.domain != TENSORRT))

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections import defaultdict
 
 import numpy as np
-from onnx import ModelProto, NodeProto, numpy_helper
+from onnx import NodeProto
 
-from ...files import LARGE_BYTES, Floats, Model
+from ...analysis import STANDARD_DOMAINS
+from ...files import Floats, Model, copy_message, replace_items
 from ..skeleton import Names
 from .constants import Constants
 
-_STANDARD = ("", "ai.onnx")
 _ROOTS = ("Sqrt", "Reciprocal", "Pow", "Div")
 _MOST_AXES = 2
 """The most axes of factors, and the fewest of a GEMM's input: with more, factors would give the GEMM another axis."""
@@ -59,7 +59,7 @@ class _ScaleFolding:
 
     def _factors(self, node: NodeProto) -> tuple[str, Floats] | None:
         """For a Mul by a constant for every feature, the tensor that it multiplies, and the factors."""
-        if node.op_type != "Mul" or node.domain not in _STANDARD or node.output[0] in self._outputs:
+        if node.op_type != "Mul" or node.domain not in STANDARD_DOMAINS or node.output[0] in self._outputs:
             return None
         constants = [self._constant(name) for name in node.input]
         at = 1 if constants[0] is None else 0
@@ -85,7 +85,7 @@ class _ScaleFolding:
         return maker
 
     def _is_gemm(self, node: NodeProto, x: str, width: int) -> bool:
-        if node.op_type != "MatMul" or node.domain not in _STANDARD or node.input[0] != x or node.input[1] == x:
+        if node.op_type != "MatMul" or node.domain not in STANDARD_DOMAINS or node.input[0] != x or node.input[1] == x:
             return False
         weight = self._weight(node.input[1])
         return weight is not None and len(weight) == width
@@ -100,10 +100,10 @@ class _ScaleFolding:
         return values.astype(np.float32) if values is not None and values.dtype.kind == "f" else None
 
     def _rewrite(self, folded: dict[str, tuple[str, str, Floats]], scaled_names: set[str]) -> Model:
-        result, weights = ModelProto(), self._model.weights.copy()
-        result.CopyFrom(self._model.proto)
-        names = Names(result.graph)
-        nodes = [node for node in result.graph.node if not scaled_names.intersection(node.output)]
+        result = Model(copy_message(self._model.proto), self._model.weights.copy())
+        graph = result.proto.graph
+        names = Names(graph)
+        nodes = [node for node in graph.node if not scaled_names.intersection(node.output)]
         for node in nodes:
             if node.output[0] not in folded:
                 continue
@@ -111,13 +111,8 @@ class _ScaleFolding:
             weight = self._weight(name)
             if weight is None:
                 raise AssertionError("GEMMs have constant weights")
-            values = np.ascontiguousarray(weight * factors[:, np.newaxis], np.float32)
-            tensor = result.graph.initializer.add(name=names.fresh(f"{node.name or node.output[0]}_weight"))
-            if values.nbytes >= LARGE_BYTES:
-                weights.hold_array(tensor, values)
-            else:
-                tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
-            node.input[:] = [x, tensor.name]
-        del result.graph.node[:]
-        result.graph.node.extend(nodes)
-        return Model(result, weights)
+            scaled_name = names.fresh(f"{node.name or node.output[0]}_weight")
+            result.add_weight(scaled_name, np.ascontiguousarray(weight * factors[:, np.newaxis], np.float32))
+            node.input[:] = [x, scaled_name]
+        replace_items(graph.node, nodes)
+        return result
