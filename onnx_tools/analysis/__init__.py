@@ -38,6 +38,7 @@ from .held_positions import holds_entry
 from .layout import B, Layout, S, T, is_shared_input, is_token_input, is_token_shape, layout_of, rows_before, token_axis
 from .layout_rules import NoRule, PackedForm, is_slot_shape, packed_form
 from .limits import first_width, limit_of, table_of
+from .once import once
 from .onnx_operators import ELEMENTWISE, OPERATORS, REORDERINGS, RESHAPES, Movement, Work, moving, working
 from .position_limits import longest_sequence
 from .positional import LONGEST_TRIAL, Positional
@@ -57,7 +58,7 @@ from .token_elements import (
     token_elements,
     token_numbers,
 )
-from .walks import nodes_before, readers_after
+from .walks import nodes_before, readers_after, tensors_before
 
 __all__ = [
     "BATCH",
@@ -119,6 +120,7 @@ __all__ = [
     "names_in_use",
     "node_name",
     "nodes_before",
+    "once",
     "opset",
     "packed_form",
     "packed_rows",
@@ -136,6 +138,7 @@ __all__ = [
     "rules_for",
     "set_padfree_inputs",
     "table_of",
+    "tensors_before",
     "tidy",
     "token_axis",
     "token_elements",

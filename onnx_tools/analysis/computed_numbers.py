@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 
 from .computation import Computation, computation_of
 from .limits import limit_of
+from .once import once
 from .symbolic import Analysis
 
 # How many ids are tried, each throughout a sequence: positions that skip the padding id are counted in the other
@@ -32,9 +33,7 @@ class ComputedNumbers:
 
     def __call__(self, length: int) -> tuple[int, int]:
         """The smallest and the largest number. Raises NotComputedError."""
-        if length not in self._bounds:
-            self._bounds[length] = self._run(length)
-        return self._bounds[length]
+        return once(self._bounds, length, lambda: self._run(length))
 
     def _run(self, length: int) -> tuple[int, int]:
         batch = 2 * _IDS if self._limits else 1

@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 
 from .symbolic import Analysis, Poly
 from .symbolic.facts import Facts, Shape
+from .walks import tensors_before
 
 B, S, T = Poly.atom("B"), Poly.atom("S"), Poly.atom("T")
 
@@ -77,15 +78,9 @@ def packed_axis(axis: int, sequence: int) -> int | None:
 
 def rows_before(node: gs.Node, analysis: Analysis) -> str | None:
     """The name of the nearest tensor [B,S,E] of floats that a node is computed from."""
-    waiting, seen = [*node.inputs], set[int]()
-    while waiting:
-        tensor = waiting.pop(0)
+    for tensor in tensors_before(node.inputs):
         facts = analysis[tensor]
         shape = facts.shape or ()
         if len(shape) == 3 and tuple(shape[:2]) == (B, S) and (facts.dtype or "").startswith("float"):
             return str(tensor.name)
-        for maker in tensor.inputs:
-            if id(maker) not in seen:
-                seen.add(id(maker))
-                waiting += maker.inputs
     return None

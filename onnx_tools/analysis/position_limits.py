@@ -17,6 +17,7 @@ import onnx_graphsurgeon as gs
 from .computation import NotComputedError
 from .computed_numbers import ComputedNumbers, computed_numbers
 from .graph import argument, is_standard
+from .once import once
 from .onnx_operators import OPERATORS, ShapeRule
 from .symbolic import Analysis, Axis, Index, Poly
 from .symbolic.arguments import axes_of_node, axis_of
@@ -68,9 +69,7 @@ def longest_sequence(graph: gs.Graph, analysis: Analysis) -> int | None:
             numbers = computed_numbers(graph, analysis, look_up.tensor, look_up.column)
             if numbers is not None:
                 key = (numbers.key, look_up.column, look_up.size, look_up.past)
-                if key not in lengths:
-                    lengths[key] = _by_trying(look_up, numbers)
-                limits.append(lengths[key])
+                limits.append(once(lengths, key, partial(_by_trying, look_up, numbers)))
     return min((item for item in limits if item is not None), default=None)
 
 

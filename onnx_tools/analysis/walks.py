@@ -33,3 +33,17 @@ def nodes_before(tensors: Iterable[gs.Tensor], goes_on: Callable[[gs.Node], bool
                 yield node
                 if goes_on(node):
                     waiting += node.inputs
+
+
+def tensors_before(
+    tensors: Iterable[gs.Tensor], reads: Callable[[gs.Node], Iterable[gs.Tensor]] = lambda node: node.inputs
+) -> Iterator[gs.Tensor]:
+    """The tensors and what they are computed from, the nearest first; `reads` tells what a node reads."""
+    waiting, seen = list(tensors), set[int]()
+    while waiting:
+        tensor = waiting.pop(0)
+        yield tensor
+        for node in tensor.inputs:
+            if id(node) not in seen:
+                seen.add(id(node))
+                waiting += reads(node)

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto
 
-from ..analysis import node_name
+from ..analysis import node_name, tensors_before
 from ..analysis.symbolic import Facts
 from ..errors import RewriteError
 from ..files import names_read, replace_items
@@ -66,7 +66,7 @@ def refusal(node: gs.Node, graph: gs.Graph, lookup: Lookup) -> RewriteError:
 
 def _squeezed_axis(node: gs.Node) -> int | None:
     """The axis that an If removes in one branch, -1 where it names none; None for any other node."""
-    branches = [value for value in node.attrs.values() if isinstance(value, gs.Graph)]
+    branches = graphs_in(node)
     operators = sorted([inner.op for inner in branch.nodes if inner.op != "Constant"] for branch in branches)
     if node.op != "If" or operators not in ([["Identity"], ["Squeeze"]], [[], ["Squeeze"]]):
         return None
@@ -84,11 +84,16 @@ def _values(tensor: gs.Tensor) -> Sequence[int] | None:
     return None if value is None else [int(item) for item in np.ravel(value.values)]
 
 
+def graphs_in(node: gs.Node) -> list[gs.Graph]:
+    """The graphs that a node holds."""
+    values = (value if isinstance(value, list) else [value] for value in node.attrs.values())
+    return [item for items in values for item in items if isinstance(item, gs.Graph)]
+
+
 def _reads(node: gs.Node) -> Iterator[gs.Tensor]:
     """The tensors that a node reads, also in its subgraphs."""
     yield from node.inputs
-    values = (value if isinstance(value, list) else [value] for value in node.attrs.values())
-    for inner in [item for items in values for item in items if isinstance(item, gs.Graph)]:
+    for inner in graphs_in(node):
         yield from inner.outputs
         for each in inner.nodes:
             yield from _reads(each)
@@ -96,29 +101,15 @@ def _reads(node: gs.Node) -> Iterator[gs.Tensor]:
 
 def _depends(tensor: gs.Tensor, node: gs.Node) -> bool:
     """Whether a tensor depends on a node."""
-    waiting, seen = [tensor], set[int]()
-    while waiting:
-        for maker in waiting.pop().inputs:
-            if maker is node:
-                return True
-            if id(maker) not in seen:
-                seen.add(id(maker))
-                waiting += list(_reads(maker))
-    return False
+    return any(maker is node for item in tensors_before([tensor], _reads) for maker in item.inputs)
 
 
 def _before(node: gs.Node, graph: gs.Graph, lookup: Lookup) -> gs.Tensor | None:
     """The nearest float tensor of three axes, as [B,S,E], that a node depends on."""
     inside = {id(item) for item in graph.nodes}
-    waiting, seen = list(_reads(node)), set[int]()
-    while waiting:
-        tensor = waiting.pop(0)
+    for tensor in tensors_before(_reads(node), _reads):
         facts = lookup(tensor)
         outside = any(id(maker) in inside for maker in tensor.inputs)
         if outside and facts.rank == 3 and (facts.dtype or "").startswith("float"):
             return tensor
-        for maker in tensor.inputs:
-            if id(maker) not in seen:
-                seen.add(id(maker))
-                waiting += list(_reads(maker))
     return None

@@ -123,7 +123,7 @@ class _Converter:
         kind = self.types[name].elem_type if name in self.types else 0
         return helper.tensor_dtype_to_np_dtype(kind) if kind else np.dtype(np.float32)
 
-    def attribute_to_input(self, node: NodeProto, attribute: str, position: int, dtype: Any = np.int64) -> Nodes:
+    def attribute_to_input(self, node: NodeProto, attribute: str, position: int) -> Nodes:
         """The node with an attribute turned into its input `position`, after a Constant; itself where it has none."""
         value = take_attribute(node, attribute)
         if value is None:
@@ -136,13 +136,18 @@ class _Converter:
             new.op("Constant", output=name)
             new.graph.node[0].attribute.add(name=kind, ref_attr_name=value.ref_attr_name, type=value.type)
         else:
-            values = np.asarray(helper.get_attribute_value(value), dtype)
+            dtypes = {AttributeProto.FLOATS: np.float32, AttributeProto.FLOAT: self.dtype(node.input[0])}
+            values = np.asarray(helper.get_attribute_value(value), dtypes.get(value.type, np.int64))
             new.op("Constant", output=name, value=numpy_helper.from_array(values))
         while len(node.input) < position:
             node.input.append("")
         del node.input[position:]
         node.input.append(name)
         return [*new.graph.node, node]
+
+
+Rule = Callable[[_Converter, NodeProto], Nodes]
+"""The nodes that do in one opset what a node does in the opset before it."""
 
 
 def take_attribute(node: NodeProto, name: str) -> AttributeProto | None:
@@ -180,17 +185,26 @@ def _batch_norm_14(converter: _Converter, node: NodeProto) -> Nodes:
     return [node]
 
 
+def _to_inputs(**positions: int) -> Rule:
+    """The rule that turns attributes into inputs, each at its position."""
+
+    def rule(converter: _Converter, node: NodeProto) -> Nodes:
+        before = Nodes()
+        for name, position in positions.items():
+            *more, node = converter.attribute_to_input(node, name, position)
+            before += more
+        return [*before, node]
+
+    return rule
+
+
 def _slice(converter: _Converter, node: NodeProto) -> Nodes:
     if any(item.ref_attr_name for item in node.attribute):
         raise _refusal(node, converter.version, "its limits come from a function's attributes")
     count = len(next(item.ints for item in node.attribute if item.name == "starts"))
     if not any(item.name == "axes" for item in node.attribute):
         node.attribute.append(helper.make_attribute("axes", list(range(count))))
-    *before, node = converter.attribute_to_input(node, "starts", 1)
-    for position, name in ((2, "ends"), (3, "axes")):
-        *more, node = converter.attribute_to_input(node, name, position)
-        before += more
-    return [*before, node]
+    return _to_inputs(starts=1, ends=2, axes=3)(converter, node)
 
 
 def _top_k(converter: _Converter, node: NodeProto) -> Nodes:
@@ -198,10 +212,6 @@ def _top_k(converter: _Converter, node: NodeProto) -> Nodes:
     take_attribute(node, "k")
     node.attribute.append(helper.make_attribute("k", [int(attribute.i)]))
     return converter.attribute_to_input(node, "k", 1)
-
-
-def _upsample_9(converter: _Converter, node: NodeProto) -> Nodes:
-    return converter.attribute_to_input(node, "scales", 1, np.float32)
 
 
 def _upsample_10(_: _Converter, node: NodeProto) -> Nodes:
@@ -219,19 +229,6 @@ def _resize_11(_: _Converter, node: NodeProto) -> Nodes:
     return [node]
 
 
-def _clip(converter: _Converter, node: NodeProto) -> Nodes:
-    dtype = converter.dtype(node.input[0])
-    *first, node = converter.attribute_to_input(node, "min", 1, dtype)
-    *second, node = converter.attribute_to_input(node, "max", 2, dtype)
-    return [*first, *second, node]
-
-
-def _pad(converter: _Converter, node: NodeProto) -> Nodes:
-    *first, node = converter.attribute_to_input(node, "pads", 1)
-    *second, node = converter.attribute_to_input(node, "value", 2, converter.dtype(node.input[0]))
-    return [*first, *second, node]
-
-
 def _scatter(_: _Converter, node: NodeProto) -> Nodes:
     node.op_type = "ScatterElements"
     return [node]
@@ -247,14 +244,6 @@ def _dropout_10(converter: _Converter, node: NodeProto) -> Nodes:
     if any(node.output[1:]):
         raise _refusal(node, converter.version, "its mask is no bool tensor there")
     return [node]
-
-
-def _axes_to_input(converter: _Converter, node: NodeProto) -> Nodes:
-    return converter.attribute_to_input(node, "axes", 1)
-
-
-def _split(converter: _Converter, node: NodeProto) -> Nodes:
-    return converter.attribute_to_input(node, "split", 1)
 
 
 def _softmax(converter: _Converter, node: NodeProto) -> Nodes:
@@ -276,22 +265,22 @@ def _softmax(converter: _Converter, node: NodeProto) -> Nodes:
     return [*before.graph.node, node, *after.graph.node]
 
 
-_STEPS: Mapping[tuple[str, int], Callable[[_Converter, NodeProto], Nodes]] = MappingProxyType(
+_STEPS: Mapping[tuple[str, int], Rule] = MappingProxyType(
     {
         ("BatchNormalization", 9): _batch_norm_9,
-        ("Upsample", 9): _upsample_9,
+        ("Upsample", 9): _to_inputs(scales=1),
         ("Dropout", 10): _dropout_10,
         ("Slice", 10): _slice,
         ("TopK", 10): _top_k,
         ("Upsample", 10): _upsample_10,
-        ("Clip", 11): _clip,
-        ("Pad", 11): _pad,
+        ("Clip", 11): _to_inputs(min=1, max=2),
+        ("Pad", 11): _to_inputs(pads=1, value=2),
         ("Resize", 11): _resize_11,
         ("Scatter", 11): _scatter,
         ("Dropout", 12): _dropout,
         **{(op, 13): _softmax for op in ("Hardmax", "LogSoftmax", "Softmax")},
-        **{(op, 13): _axes_to_input for op in ("ReduceSum", "Squeeze", "Unsqueeze")},
-        ("Split", 13): _split,
+        **{(op, 13): _to_inputs(axes=1) for op in ("ReduceSum", "Squeeze", "Unsqueeze")},
+        ("Split", 13): _to_inputs(split=1),
         ("BatchNormalization", 14): _batch_norm_14,
     }
 )

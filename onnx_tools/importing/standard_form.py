@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 from ..analysis import Editor, disconnect, inline_constants, node_name, opset
 from ..analysis.symbolic import Facts, constant_of, facts_of_inputs, learn
 from ..errors import RewriteError
-from .control_flow import refusal
+from .control_flow import graphs_in, refusal
 from .fused import expand_fused, is_fused
 from .sequences import take_apart
 
@@ -43,7 +43,7 @@ class _StandardWalk:
         for node in nodes:
             if not node.outputs:
                 continue  # a constant whose values the tensor holds now
-            if _subgraphs(node):
+            if graphs_in(node):
                 self._choose(node)
                 continue
             count = len(self._graph.nodes)
@@ -63,7 +63,7 @@ class _StandardWalk:
         if condition is None:
             raise refusal(node, self._graph, self._facts_of)
         chosen_branch, other_branch = ("then_branch", "else_branch") if condition else ("else_branch", "then_branch")
-        _detach(node.attrs[other_branch])
+        disconnect(*_all_nodes(node.attrs[other_branch]))
         branch, outputs = node.attrs[chosen_branch], list(node.outputs)
         if len(branch.outputs) != len(outputs):
             raise RewriteError(
@@ -93,18 +93,8 @@ class _StandardWalk:
         return constant_of(tensor) if isinstance(tensor, gs.Constant) else self._facts.get(tensor.name, Facts())
 
 
-def _subgraphs(node: gs.Node) -> list[gs.Graph]:
-    values = (value if isinstance(value, list) else [value] for value in node.attrs.values())
-    return [item for items in values for item in items if isinstance(item, gs.Graph)]
-
-
-def _detach(graph: gs.Graph) -> None:
-    """Disconnects the nodes of a branch that is not taken."""
-    disconnect(*_all_nodes(graph))
-
-
 def _all_nodes(graph: gs.Graph) -> Iterator[gs.Node]:
     for node in graph.nodes:
         yield node
-        for inner in _subgraphs(node):
+        for inner in graphs_in(node):
             yield from _all_nodes(inner)

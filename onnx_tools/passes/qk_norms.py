@@ -17,6 +17,7 @@ from ..analysis import (
     is_padfree,
     made_by,
     node_name,
+    once,
     padfree_inputs,
     producer,
     set_padfree_inputs,
@@ -185,6 +186,4 @@ class _QkNorms:
     def _join(self, constants: Sequence[gs.Constant], stem: str) -> gs.Constant:
         """Constants side by side; layers that share their constants share the result."""
         key = tuple(item.name for item in constants)
-        if key not in self._constants:
-            self._constants[key] = join_columns(self._editor.fresh(stem), constants)
-        return self._constants[key]
+        return once(self._constants, key, lambda: join_columns(self._editor.fresh(stem), constants))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from ..analysis import Editor
+from ..analysis import Editor, once
 from ..analysis.symbolic import Poly, Shape
 
 
@@ -25,9 +25,7 @@ class ShapeBuilder:
         return self._editor.op("Concat", *parts, stem="shape", axis=0) if parts else self._editor.integers()
 
     def _size(self, size: Poly) -> gs.Tensor:
-        if size not in self._tensors:
-            self._tensors[size] = self._make(size)
-        return self._tensors[size]
+        return once(self._tensors, size, lambda: self._make(size))
 
     def _make(self, size: Poly) -> gs.Tensor:
         constant = size.constant()

@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 from onnx import TensorProto
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
-from ..analysis import dtype_name, is_output, is_standard, opset, remove_nodes
+from ..analysis import dtype_name, is_output, is_standard, once, opset, remove_nodes
 from ..operators import ACT_TYPES, DOMAIN, OPERATORS
 from .constants import HalfConstants, float_values
 from .rounded_weights import round_to
@@ -124,9 +124,7 @@ class Conversion:
         if self._types[name] == target:
             return tensor
         cast = f"{name}.to_{TensorProto.DataType.Name(target).lower()}"
-        if cast not in self._casts:
-            self._casts[cast] = self._cast(tensor, gs.Variable(cast), cast, target)
-        return self._casts[cast]
+        return once(self._casts, cast, lambda: self._cast(tensor, gs.Variable(cast), cast, target))
 
     def _cast(self, tensor: gs.Tensor, result: gs.Tensor, name: str, target: int) -> gs.Tensor:
         """Adds a Cast; returns its result."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..analysis import Editor, is_output, is_padfree, padfree_inputs, producer
+from ..analysis import Editor, is_output, is_padfree, once, padfree_inputs, producer
 from ..operators import ACT_TYPES, OPERATORS
 from ..passes import PassResult
 from .formats import E4M3, Format
@@ -160,8 +160,6 @@ class _Narrowing:
         return self._editor.constant(f"{result.name}_y_factors", (1 / divisors).astype(np.float32))
 
     def _rows_of(self, weight: gs.Constant, scale: TensorScale) -> gs.Constant:
+        stem, rows = f"{weight.name}_{self._format.name}", self._weights.of(weight, scale).rows
         key = weight.name, scale.key
-        if key not in self._rows:
-            rows = self._weights.of(weight, scale).rows
-            self._rows[key] = constant_of(self._editor, f"{weight.name}_{self._format.name}", rows, self._format)
-        return self._rows[key]
+        return once(self._rows, key, lambda: constant_of(self._editor, stem, rows, self._format))

@@ -17,9 +17,6 @@ from .facts import MAX_ELEMENTS, MAX_PATTERN, Facts, constant_facts
 from .poly import Poly
 from .rules import infer, looks_further
 
-B, S, T = Poly.atom("B"), Poly.atom("S"), Poly.atom("T")
-
-
 _NOTHING = Facts()
 _INTEGERS = frozenset({"bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))})
 _FLOATS = frozenset({"float16", "float32", "float64"})

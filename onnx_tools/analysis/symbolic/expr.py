@@ -272,14 +272,12 @@ def _compare(op: str, difference: Poly) -> bool | None:
     """a op b for a - b = difference, or None where that is not certain."""
     above, below = difference.is_positive(), (-difference).is_positive()
     at_least, at_most = difference.is_non_negative(), (-difference).is_non_negative()
-    if op == "Equal":
-        return True if not difference.terms else False if above or below else None
-    if op == "Greater":
-        return True if above else False if at_most else None
-    if op == "GreaterOrEqual":
-        return True if at_least else False if below else None
-    if op == "Less":
-        return True if below else False if at_least else None
-    if op == "LessOrEqual":
-        return True if at_most else False if above else None
-    return None
+    certain = {
+        "Equal": (not difference.terms, above or below),
+        "Greater": (above, at_most),
+        "GreaterOrEqual": (at_least, below),
+        "Less": (below, at_least),
+        "LessOrEqual": (at_most, above),
+    }
+    is_true, is_false = certain.get(op, (False, False))
+    return True if is_true else False if is_false else None

@@ -44,14 +44,8 @@ def _results(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> Results:
         return padfree(node, input_facts)
     if node.domain not in STANDARD_DOMAINS or not input_facts:
         return None
-    if node.op == "GatherND":
-        return gather_nd(node, input_facts, lookup)
-    if node.op == "ScatterND":
-        return scatter_nd(node, input_facts, lookup)
-    if node.op == "ConstantOfShape":
-        return _constant_of_shape(node, input_facts, lookup)
-    if node.op == "LayerNormalization":
-        return _layer_norm(node, input_facts)
+    if node.op in _LOOKING_RULES:
+        return _LOOKING_RULES[node.op](node, input_facts, lookup)
     record = OPERATORS.get(node.op)
     if record is not None and record.shape is ShapeRule.FIRST:
         return Facts(input_facts[0].shape, input_facts[0].dtype, constant=all(item.constant for item in input_facts))
@@ -283,6 +277,9 @@ def _row_sum(x: Facts) -> RowSum | None:
     return RowSum(expr.source, axis_index(0), x.dtype or expr.dtype)
 
 
+_LOOKING_RULES: Mapping[str, Callable[[gs.Node, InputFacts, Lookup], Results]] = MappingProxyType(
+    {"ConstantOfShape": _constant_of_shape, "GatherND": gather_nd, "ScatterND": scatter_nd}
+)
 _RULES: Mapping[str, Callable[[gs.Node, InputFacts], Results]] = MappingProxyType(
     {
         "Attention": attention,
@@ -303,6 +300,7 @@ _RULES: Mapping[str, Callable[[gs.Node, InputFacts], Results]] = MappingProxyTyp
         "Identity": lambda _, facts: facts[0],
         "IsInf": _is_nan,
         "IsNaN": _is_nan,
+        "LayerNormalization": _layer_norm,
         "MatMul": matmul,
         "Range": _range,
         "Reshape": lambda node, facts: movement.reshape(

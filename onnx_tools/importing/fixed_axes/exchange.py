@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis import ELEMENTWISE, Editor, is_standard, node_name
+from ...analysis import ELEMENTWISE, Editor, is_standard, node_name, once
 from ...analysis.symbolic import Facts, Poly, Shape
 from ...passes.shapes import ShapeBuilder, shape_source
 from .unknowns import B, S, Unknowns, ambiguous
@@ -51,7 +51,7 @@ class _Exchange:
         if isinstance(tensor, gs.Constant) and tensor.values.reshape(-1).tolist() == plain:
             return tensor
         rank, dtype = len(tensor.shape) if isinstance(tensor, gs.Constant) else 1, np.dtype(tensor.dtype or _INT64)
-        return self._once(("numbers", tuple(sizes), rank, dtype), lambda: self._numbers(sizes, rank, dtype))
+        return once(self._tensors, ("numbers", tuple(sizes), rank, dtype), lambda: self._numbers(sizes, rank, dtype))
 
     def _numbers(self, sizes: list[Poly], rank: int, dtype: np.dtype) -> gs.Tensor:
         result = self.shapes.build(sizes)
@@ -71,9 +71,9 @@ class _Exchange:
         if is_standard(node, *ELEMENTWISE):
             same = [axis for axis in lengths + batches if self._broadcasts(node, tensor, axis)]
             if same:
-                one = self._once((tensor.name, tuple(same)), lambda: self._of_one(tensor, same))
+                one = once(self._tensors, (tensor.name, tuple(same)), lambda: self._of_one(tensor, same))
                 return self.constant(node, one, tuple(Poly.of(1) if i in same else n for i, n in enumerate(shape)))
-        return self._once((tensor.name, shape), lambda: self._resize(node, tensor, lengths, batches))
+        return once(self._tensors, (tensor.name, shape), lambda: self._resize(node, tensor, lengths, batches))
 
     def _broadcasts(self, node: gs.Node, tensor: gs.Constant, axis: int) -> bool:
         """Whether the constant is the same all along an axis that another operand has."""
@@ -142,11 +142,6 @@ class _Exchange:
         facts = self._facts.get(tensor.name, Facts())
         shape = () if facts.constant else facts.shape or ()
         return tuple(self._unknowns.final(size) for size in shape)
-
-    def _once(self, key: object, make: Callable[[], gs.Tensor]) -> gs.Tensor:
-        if key not in self._tensors:
-            self._tensors[key] = make()
-        return self._tensors[key]
 
     def _error(self, node: gs.Node, tensor: gs.Constant, reason: str) -> Exception:
         where = f"'{node_name(node)}' ({node.op})"

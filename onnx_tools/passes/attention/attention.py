@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis import Editor, node_name
+from ...analysis import Editor, node_name, once
 from ...analysis.symbolic import Analysis
 from ...match import IF_CONTIGUOUS, Miss, NoMatch
 from ...match.attention.attention import Attention, Surroundings, is_candidate, match, surroundings
@@ -226,7 +226,4 @@ class _Replacement:
 
     def _constant(self, stem: str, values: np.ndarray) -> gs.Constant:
         """A constant that layers share."""
-        key = (stem, values.tobytes())
-        if key not in self._constants:
-            self._constants[key] = self._editor.constant(stem, values)
-        return self._constants[key]
+        return once(self._constants, (stem, values.tobytes()), lambda: self._editor.constant(stem, values))

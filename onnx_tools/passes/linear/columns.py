@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
-from ...analysis import Editor
+from ...analysis import Editor, once
 from ...files import HeldValues, array_of, bytes_of_array
 from ...operators import ACT_TYPES
 
@@ -51,9 +51,7 @@ class Columns:
         key = tuple(
             (name, part.columns.tobytes(), part.indices.tobytes()) for name, part in zip(names, parts, strict=True)
         )
-        if key not in self._constants:
-            self._constants[key] = self._constant(stem, _fill(parts))
-        return self._constants[key]
+        return once(self._constants, key, lambda: self._constant(stem, _fill(parts)))
 
     def of_heads(self, values: gs.Constant, heads: int) -> gs.Constant:
         """The float32 numbers [1,P] of one head, repeated for every head."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
-from ...analysis import Editor
+from ...analysis import Editor, once
 from ...files import Floats, HeldValues, bytes_of_array
 from ...match import NoMatch
 from ...operators import ACT_TYPES
@@ -72,9 +72,7 @@ class FoldedWeights:
         if beta is None:
             return np.zeros(int(weight.shape[1]))
         key = (weight.name, beta.name)
-        if key not in self._shifts:
-            self._shifts[key] = exact_product(values_of(beta), values_of(weight))
-        return self._shifts[key]
+        return once(self._shifts, key, lambda: exact_product(values_of(beta), values_of(weight)))
 
     def _round(self, exact: Floats) -> tuple[Floats | HeldValues, Floats]:
         """The values in the graph's type, and the numbers that they are then."""

@@ -16,6 +16,7 @@ from ...analysis import (
     is_output,
     is_padfree,
     node_name,
+    once,
     padfree_inputs,
     producer,
     set_padfree_inputs,
@@ -251,10 +252,8 @@ class _NormFolding:
 
     def _moments_of(self, norm: _Norm) -> gs.Tensor:
         """The moments [E/64,T,2] of a norm's z."""
-        key = id(norm.gemm)
-        if key not in self._moments:
-            self._moments[key] = self._editor.variable(f"{norm.z.name}_moments", np.dtype(np.float32))
-        return self._moments[key]
+        name, float32 = f"{norm.z.name}_moments", np.dtype(np.float32)
+        return once(self._moments, id(norm.gemm), lambda: self._editor.variable(name, float32))
 
     def _change(self, gemm: gs.Node, *, gives_moments: bool) -> None:
         """Gives a GEMM its new inputs, and the moments as an output."""

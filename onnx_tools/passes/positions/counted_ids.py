@@ -15,7 +15,6 @@ from ...match.values import Mask, table_rows
 from ..shapes import ShapeBuilder, shape_source
 
 _OWN = (axis_index(0), axis_index(1))
-_INT64 = np.dtype(np.int64)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import onnx_graphsurgeon as gs
 
-from ...analysis import ELEMENTWISE, Editor, S, is_slot_shape, is_standard, producer, token_axis
+from ...analysis import ELEMENTWISE, Editor, S, is_slot_shape, is_standard, once, producer, token_axis
 from ...analysis.symbolic import Analysis, arguments_with_axes, axes_of, permutation
 from ...match import NoMatch
 from .positions import position_axis
@@ -77,9 +77,7 @@ class _Lift:
 
     def _lift_once(self, tensor: gs.Tensor, depth: int) -> gs.Tensor:
         """[1,S,...] of a tensor [S,...] made of positions. Raises NoMatch where it is made of something else."""
-        if tensor.name not in self._cache:
-            self._cache[tensor.name] = self._lift(tensor, depth)
-        return self._cache[tensor.name]
+        return once(self._cache, tensor.name, lambda: self._lift(tensor, depth))
 
     def _lift(self, tensor: gs.Tensor, depth: int) -> gs.Tensor:
         facts, node = self._analysis[tensor], producer(tensor)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis import B, Editor, S
+from ...analysis import B, Editor, S, once
 from ...analysis.symbolic import Analysis, Poly, Shape
 from ..shapes import ShapeBuilder
 
@@ -217,9 +217,7 @@ class Views:
         if list(perm) == list(range(len(perm))):
             return tensor
         key = (tensor.name, "Transpose", tuple(perm))
-        if key not in self._transposes:
-            self._transposes[key] = self._editor.op("Transpose", tensor, stem="moved", perm=list(perm))
-        return self._transposes[key]
+        return once(self._transposes, key, lambda: self._editor.op("Transpose", tensor, stem="moved", perm=list(perm)))
 
     def _regroup(self, view: View, tensor: gs.Tensor, rest: Sequence[int]) -> gs.Tensor:
         """A tensor with the first two axes of the view's tensor, reshaped to [B,S,*rest]."""

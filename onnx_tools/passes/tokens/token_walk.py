@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ...analysis import Editor
+from ...analysis import Editor, once
 from ...analysis.symbolic import Analysis, Facts, Shape, arguments_with_axes
 from ...match import NoMatch
 from ..shapes import ShapeBuilder, shape_source
@@ -62,9 +62,7 @@ class TokenWalk:
 
     def view(self, tensor: gs.Tensor) -> View:
         """The view of a tensor. Raises NoMatch where there is none."""
-        if tensor.name not in self._view_by_name:
-            self._view_by_name[tensor.name] = self._views.seed(tensor)
-        view = self._view_by_name[tensor.name]
+        view = once(self._view_by_name, tensor.name, lambda: self._views.seed(tensor))
         if view is None:
             raise NoMatch(f"'{tensor.name}' is no view of [B,S,...]")
         return view
@@ -98,9 +96,7 @@ class TokenWalk:
 
     def transpose(self, matrix: gs.Constant) -> gs.Constant:
         """A constant matrix transposed, once for all that ask."""
-        if matrix.name not in self._transposes:
-            self._transposes[matrix.name] = self._editor.constant(matrix.name, matrix.values.T)
-        return self._transposes[matrix.name]
+        return once(self._transposes, matrix.name, lambda: self._editor.constant(matrix.name, matrix.values.T))
 
     def apart(self, view: View, target: Shape) -> View:
         """The view of the viewed tensor reshaped. Raises NoMatch where there is none."""

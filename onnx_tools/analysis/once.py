@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values that are made when somebody first asks for them, and then shared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+def once(values: dict[Key, Value], key: Key, make: Callable[[], Value]) -> Value:
+    """The value of a key, which `make` makes where there is none yet."""
+    if key not in values:
+        values[key] = make()
+    return values[key]
