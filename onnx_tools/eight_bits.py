@@ -210,7 +210,7 @@ def _narrow(rewritten: GraphModel, selection: Selection, weights: QuantizedWeigh
     result = narrow_gemms(graph, precision, selection.layers.chosen_layers, selection.scales, weights, number_format)
     tidy(graph)
     check_graph(graph, result.name)
-    metadata["coverage"]["passes"].append({"name": result.name, "replaced": result.replaced, "missed": []})
+    metadata["coverage"]["passes"].append(result.to_dict())
     rewritten.describe_nodes()
     exported = rewritten.export()
     check_nodes(exported.proto)

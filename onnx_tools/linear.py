@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 
 from .analysis import check_graph, tidy
 from .analysis.symbolic import analyse
@@ -58,9 +57,7 @@ def add_linear(
             analysis = check_graph(graph, result.name)
 
     coverage = metadata["coverage"]
-    for result in results:
-        misses = [asdict(miss) for miss in result.missed]
-        coverage["passes"].append({"name": result.name, "replaced": result.replaced, "missed": misses})
+    coverage["passes"] += [result.to_dict() for result in results]
     if "products" in coverage:
         coverage["products"]["rewritten"] = [item.to_dict() for item in gemms_of(graph, analysis).items]
     model.describe_nodes()

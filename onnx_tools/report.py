@@ -87,10 +87,7 @@ class CoverageReport:
             "every_slot_counts": self.every_slot_counts,
             "complete": self.complete,
             "packed_gemm_share": self.packed_gemm_share,
-            "passes": [
-                {"name": item.name, "replaced": item.replaced, "missed": [asdict(miss) for miss in item.missed]}
-                for item in self.passes
-            ],
+            "passes": [item.to_dict() for item in self.passes],
             "islands": [asdict(item) for item in self.islands],
             "outputs": dict(self.outputs),
             "plugins": dict(self.plugins),

@@ -36,7 +36,7 @@ class Model:
         result = cls(without_initializers(proto))
         for tensor in proto.graph.initializer:
             if tensor.HasField("raw_data") and raw_bytes(tensor) >= LARGE_BYTES:
-                result.weights.hold(_stub(result.proto.graph, tensor), memoryview(tensor.raw_data))
+                result.weights.hold(add_stub(result.proto.graph, tensor), memoryview(tensor.raw_data))
             else:
                 result.proto.graph.initializer.append(tensor)
         return result
@@ -49,7 +49,7 @@ class Model:
             if data is None:
                 result.graph.initializer.append(tensor)
             else:  # protobuf appends messages through their bytes, which end at 2 GB
-                _stub(result.graph, tensor).raw_data = bytes(data)
+                add_stub(result.graph, tensor).raw_data = bytes(data)
         return result
 
     def with_proto(self, proto: ModelProto) -> Model:
@@ -125,7 +125,7 @@ def _head_of_data(tensor: TensorProto, size: int) -> bytes:
     return bytes(stub.SerializeToString() + message_head(TensorProto.RAW_DATA_FIELD_NUMBER, size))
 
 
-def _stub(graph: GraphProto, tensor: TensorProto) -> TensorProto:
+def add_stub(graph: GraphProto, tensor: TensorProto) -> TensorProto:
     """An initializer with a tensor's name, type and shape alone, added to the graph."""
     result: TensorProto = graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
     return result

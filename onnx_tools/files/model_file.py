@@ -20,7 +20,7 @@ from ..errors import ModelFileError
 from .data_files import DIGEST_BYTES, data_name, own_data_files
 from .data_sizes import check_data, raw_bytes
 from .external_data import model_tensors, node_tensors, read_external_data
-from .model import Model, Piece, bytes_in_pieces, without_initializers
+from .model import Model, Piece, add_stub, bytes_in_pieces, without_initializers
 from .weights import Storage, Weights
 from .wire import FileMap, read_model
 
@@ -202,12 +202,10 @@ def _outside(source: Model, location: str, ranges: list[tuple[int, int]]) -> Mod
     model, weights = source.proto, source.weights
     result = without_initializers(model)
     for tensor in model.graph.initializer:
-        copy = result.graph.initializer.add()
         if _size(tensor, weights) > _SMALL_TENSOR_BYTES:
-            copy.name, copy.data_type = tensor.name, tensor.data_type
-            copy.dims.extend(tensor.dims)
+            add_stub(result.graph, tensor)
         else:
-            copy.CopyFrom(tensor)
+            result.graph.initializer.append(tensor)
     remaining = iter(ranges)
     for tensor, copy in zip(model_tensors(model.graph), model_tensors(result.graph), strict=True):
         if _size(tensor, weights) > _SMALL_TENSOR_BYTES:

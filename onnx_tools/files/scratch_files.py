@@ -12,7 +12,7 @@ from onnx import StringStringEntryProto, TensorProto
 
 from .data_sizes import raw_bytes
 from .external_data import model_tensors
-from .model import Model, bytes_in_pieces, without_initializers
+from .model import Model, add_stub, bytes_in_pieces, without_initializers
 from .model_file import EXTERNAL_DATA_BYTES
 
 _ALIGNMENT_BYTES = 4096  # lets readers map tensors into memory
@@ -34,13 +34,12 @@ def write_model(model: Model, file: Path, *, external_data_bytes: int = EXTERNAL
     result = without_initializers(model.proto)
     with file.with_name(f"{file.name}.data").open("wb") as stream:
         for tensor in model.proto.graph.initializer:
-            copy = result.graph.initializer.add()
             data = model.weights.data_of(tensor)
             if data is None:
-                copy.CopyFrom(tensor)
+                result.graph.initializer.append(tensor)
                 continue
-            copy.name, copy.data_type, copy.data_location = tensor.name, tensor.data_type, TensorProto.EXTERNAL
-            copy.dims.extend(tensor.dims)
+            copy = add_stub(result.graph, tensor)
+            copy.data_location = TensorProto.EXTERNAL
             stream.write(bytes(-stream.tell() % _ALIGNMENT_BYTES))
             location = {"location": f"{file.name}.data", "offset": stream.tell(), "length": len(data)}
             copy.external_data.extend(

@@ -13,7 +13,7 @@ from .ragged_tokens import RaggedTokens, bool_to_bias, grid_token, prefixes, rag
 
 def attention(b: BodyBuilder) -> None:
     """Writes the body: Smax * Smax scores per head and sequence, and no tensor of size T * T."""
-    heads, kv_heads, size = (b.as_vector(b.attribute(name)) for name in ("num_heads", "num_kv_heads", "head_size"))
+    heads, kv_heads, size = (b.attribute_vector(name) for name in ("num_heads", "num_kv_heads", "head_size"))
     width = b.op("Mul", heads, size)
     ragged = ragged_from_cu_seqlens(b, b.load_index("cu_seqlens"))
     batch = b.op("Shape", ragged.lens)
@@ -43,7 +43,7 @@ def attention(b: BodyBuilder) -> None:
     context = b.op("MatMul", b.op("Softmax", scores, axis=-1), v)
     rows = b.reshape_to(b.op("Transpose", context, perm=[0, 3, 1, 2, 4]), b.op("Mul", batch, ragged.smax), width)
 
-    flat_mask = b.flat(ragged.mask)
+    flat_mask = b.reshape(ragged.mask, -1)
     live = b.op("Squeeze", b.op("NonZero", flat_mask), [0])
     missing = b.op("Concat", b.op("Sub", tokens, ragged.total), width, axis=0)
     filler = b.op("ConstantOfShape", missing)
@@ -149,7 +149,7 @@ def _add_disentangled(b: BodyBuilder, scores: str, q: str, k: str, distance: str
     q is [B,H,1,Smax,D] and scaled; k is [B,H,1,D,Smax] and unscaled. Batch and positions are one axis in the dot
     products: onnxruntime's MatMul does not broadcast a table over an empty batch.
     """
-    heads, size = (b.as_vector(b.attribute(name)) for name in ("num_heads", "head_size"))
+    heads, size = (b.attribute_vector(name) for name in ("num_heads", "head_size"))
     index = _table_index(b, distance)
     batch, length = b.dim(scores, 0), b.dim(scores, -1)
 

@@ -17,7 +17,7 @@ from .ragged_tokens import RaggedTokens, grid_token, is_live, pad_index, prefixe
 
 def _index(b: BodyBuilder) -> None:
     is_token = b.op("Cast", b.op("Not", b.op("Equal", "mask", b.const(0, np.int32))), to=TensorProto.INT64)
-    flat = b.flat(is_token)
+    flat = b.reshape(is_token, -1)
     b.output_index("token_index", b.op("Squeeze", b.op("NonZero", flat), [0]))
     b.output_index("seq_lens", b.along("ReduceSum", is_token, 1, keepdims=0))
     b.output_index("num_tokens", b.along("ReduceSum", flat, 0, keepdims=0))
@@ -112,7 +112,7 @@ def _embedding(b: BodyBuilder) -> None:
 
 
 def _rotary(b: BodyBuilder) -> None:
-    heads, size = b.as_vector(b.attribute("num_heads")), b.as_vector(b.attribute("head_size"))
+    heads, size = b.attribute_vector("num_heads"), b.attribute_vector("head_size")
     width, end = b.op("Mul", heads, size), b.integers(np.iinfo(np.int64).max)
     columns = b.load(b.op("Slice", "x", [0], width, [1]))
     rest = b.load(b.op("Slice", "x", width, end, [1]))
@@ -131,8 +131,8 @@ def _rotated_heads(b: BodyBuilder, columns: str, tokens: str, heads: str, size: 
 
 
 def _qk_norm_rotary(b: BodyBuilder) -> None:
-    tokens, size = b.dim("qkv", 0), b.as_vector(b.attribute("head_size"))
-    counts = [b.as_vector(b.attribute(name)) for name in ("num_heads", "num_kv_heads")]
+    tokens, size = b.dim("qkv", 0), b.attribute_vector("head_size")
+    counts = [b.attribute_vector(name) for name in ("num_heads", "num_kv_heads")]
     q, both = counts[0], b.op("Add", *counts)
     normed = []
     for name, first, end, count in (("q_gamma", b.integers(0), q, counts[0]), ("k_gamma", q, both, counts[1])):

@@ -65,6 +65,10 @@ class BodyBuilder(NodeBuilder[str]):
         is_int = self.spec.attribute(name).type == "int"
         return self._op_with_reference("Constant", [], "value_int" if is_int else "value_float", name, is_int)
 
+    def attribute_vector(self, name: str) -> str:
+        """The node's attribute as [1]."""
+        return self.reshape(self.attribute(name), 1)
+
     def _op_with_reference(
         self, op_type: str, inputs: Sequence[str], key: str, reference: str, is_int: bool, **attributes: Any
     ) -> str:
@@ -141,18 +145,6 @@ class BodyBuilder(NodeBuilder[str]):
         end = self.integers(np.iinfo(np.int64).max)
         return self.op("Slice", self.op("Shape", value), [axis], end)
 
-    def flat(self, value: str) -> str:
-        """All elements along one axis."""
-        return self.reshape(value, -1)
-
-    def as_vector(self, scalar: str) -> str:
-        """A scalar as [1]."""
-        return self.reshape(scalar, 1)
-
-    def as_scalar(self, vector: str) -> str:
-        """[1] as a scalar."""
-        return self.along("Squeeze", vector, 0)
-
     def reshape_to(self, value: str, *dims: str) -> str:
         """Reshapes to dimensions that are all given, where 0 means 0 (each argument is int64 [n])."""
         shape = self.op("Concat", *dims, axis=0) if len(dims) > 1 else dims[0]
@@ -160,7 +152,7 @@ class BodyBuilder(NodeBuilder[str]):
 
     def range(self, count: str) -> str:
         """0 .. count-1, count being int64 [1]."""
-        return self.count_to(self.as_scalar(count))
+        return self.count_to(self.along("Squeeze", count, 0))
 
     def fill(self, count: str, value: int) -> str:
         """int64 [count] of one value, count being int64 [1]."""

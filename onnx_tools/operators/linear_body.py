@@ -112,7 +112,7 @@ def _rotated_columns(b: BodyBuilder, columns: str) -> str:
 
 def _first_columns(b: BodyBuilder, columns: str) -> tuple[str, str, str]:
     """The first rotary_features columns of [T,N], their number, and the other columns."""
-    count = b.as_vector(b.attribute("rotary_features"))
+    count = b.attribute_vector("rotary_features")
     rest = b.op("Slice", columns, count, [np.iinfo(np.int64).max], [1])
     return b.op("Slice", columns, [0], count, [1]), count, rest
 

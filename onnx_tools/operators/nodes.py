@@ -107,12 +107,6 @@ def node_attributes(node: NodeProto) -> dict[str, AttributeValue]:
     return dict(spec.complete(values))
 
 
-def named_inputs(node: NodeProto) -> dict[str, str]:
-    """The tensors that a padfree node reads, by the names of its description."""
-    specs = OPERATORS[node.op_type].inputs_for(node_attributes(node))
-    return dict(zip((spec.name for spec in specs), node.input, strict=True))
-
-
 def _check_value(node: NodeProto, spec: AttributeSpec, value: AttributeValue) -> None:
     wrong = spec.allowed is not None and value not in spec.allowed
     if not isinstance(value, str):

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -32,6 +33,10 @@ class PassResult:
     excluded: tuple[tuple[str, tuple[int, ...]], ...] = ()
     right_padded: tuple[str, ...] = ()
     contiguous: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the metadata says of the pass."""
+        return {"name": self.name, "replaced": self.replaced, "missed": [asdict(miss) for miss in self.missed]}
 
 
 def replace_each(name: str, nodes: Iterable[gs.Node], replace: Callable[[gs.Node], int]) -> PassResult:

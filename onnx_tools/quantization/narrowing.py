@@ -42,8 +42,7 @@ def narrow_gemms(
         weights: quantises their weights, and keeps the results.
         number_format: the 8-bit type.
     """
-    narrowing = _Narrowing(graph, precision, layers, scales, weights, number_format)
-    narrowing.run()
+    _Narrowing(graph, precision, layers, scales, weights, number_format).run()
     return PassResult(number_format.precision, len(layers))
 
 

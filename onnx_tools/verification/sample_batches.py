@@ -55,7 +55,7 @@ class Sample:
 
 
 def sample_of(original: ModelProto, metadata: Mapping[str, Any], *, seed: int = 0) -> Sample:
-    """The ragged batch among those that `verify` uses."""
+    """The ragged batch among those that `verify_ids` uses."""
     rng = np.random.default_rng(seed)
     batch = next(item for item in make_batches(metadata, rng) if item.name == RAGGED)
     return Sample(feeds_of(original, metadata, batch, rng)[1], batch.mask)

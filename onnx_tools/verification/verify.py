@@ -66,22 +66,6 @@ class Verification:
     parts: int = 1
 
 
-def verify(
-    original: Model, rewritten: Model, metadata: Mapping[str, Any], *, seed: int = 0, whole: bool = False
-) -> Verification:
-    """Compares the two models on seeded ragged batches; padded slots hold random ids.
-
-    Long sequences, and batches with much padding, are compared without layers that repeat others (repeated_layers.py),
-    except with `whole`, or if those models differ: then the whole ones decide. In models whose weights are read anew
-    for every run, only ragged sequences go through all layers.
-
-    The rewritten model carries function bodies and is still float32; `metadata` is the object that goes into it.
-    Infinities, NaNs and integers have to be equal, and stand-ins for infinity must match each other.
-    Raises VerificationError for the first output value that differs by more than RELATIVE_TOLERANCE.
-    """
-    return verify_ids(original, rewritten, metadata, seed=seed, whole=whole)
-
-
 def verify_ids(
     original: Model,
     rewritten: Model,
@@ -92,7 +76,15 @@ def verify_ids(
     special: Mapping[str, SpecialIds] | None = None,
     on_progress: Progress = lambda _done, _of: None,
 ) -> Verification:
-    """As verify, and also finds the rules that ids have to follow.
+    """Compares the two models on seeded ragged batches; padded slots hold random ids, or such as rules that it finds.
+
+    Long sequences, and batches with much padding, are compared without layers that repeat others (repeated_layers.py),
+    except with `whole`, or if those models differ: then the whole ones decide. In models whose weights are read anew
+    for every run, only ragged sequences go through all layers.
+
+    The rewritten model carries function bodies and is still float32; `metadata` is the object that goes into it.
+    Infinities, NaNs and integers have to be equal, and stand-ins for infinity must match each other.
+    Raises VerificationError for the first output value that differs by more than RELATIVE_TOLERANCE.
 
     If the two models differ, and the original's answers change with the ids in padded slots, or it cannot run on them,
     it looks for certain ids (`special`): then ids are tried that end in one of these, with padding that is none of
@@ -159,7 +151,7 @@ def verify_assumed(
     whole: bool = False,
     on_progress: Progress = lambda _done, _of: None,
 ) -> Verification:
-    """As verify, with ids that follow these rules, in padding too. Raises VerificationError."""
+    """As verify_ids, with ids that follow these rules, in padding too. Raises VerificationError."""
     models = _Models(original, rewritten, metadata, whole=whole, on_progress=on_progress)
     entry = {**metadata, "id_rules": {name: rule.to_dict() for name, rule in rules.items()}}
     worst = models.compare(entry, seed)

@@ -70,7 +70,7 @@ def run(model: ModelProto, feeds: ranges.Feeds, names: Sequence[str]) -> list[ra
 def verify(
     original: ModelProto, rewritten: ModelProto, metadata: Mapping[str, Any], *, seed: int = 0
 ) -> dict[str, float]:
-    return dict(verification.verify(Model(original), Model(rewritten), metadata, seed=seed).errors)
+    return dict(verification.verify_ids(Model(original), Model(rewritten), metadata, seed=seed).errors)
 
 
 def verify_ids(

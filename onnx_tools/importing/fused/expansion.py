@@ -128,11 +128,11 @@ class Expansion(NodeBuilder[gs.Tensor]):
             first = self.op("Add", first, term)
         return first
 
-    def columns(self, x: gs.Tensor, start: int, end: int, axis: int = -1, step: int = 1) -> gs.Tensor:
-        """A part of a tensor along an axis; the part of a constant is a constant."""
+    def columns(self, x: gs.Tensor, start: int, end: int, step: int = 1) -> gs.Tensor:
+        """A part of a tensor along its last axis; the part of a constant is a constant."""
         if isinstance(x, gs.Constant):
-            return self.constant(np.moveaxis(np.moveaxis(x.values, axis, 0)[start:end:step], 0, axis))
-        return self.op("Slice", x, [start], [end], [axis], [step])
+            return self.constant(x.values[..., start:end:step])
+        return self.op("Slice", x, [start], [end], [-1], [step])
 
     def uncast(self, tensor: gs.Tensor) -> gs.Tensor:
         """The integers before casts to other integer types, which fused operators ask for."""

@@ -23,13 +23,9 @@ def rotary_embedding(e: Expansion) -> gs.Tensor:
     x, positions = e.input(0, "tensor"), e.optional_input(3) if standard else e.input(1, "positions")
     tables = [e.input(position - standard, "table") for position in (2, 3)]
     half = e.width(tables[0], "table")
-    split = len(e.shape(x, "tensor")) == 4
     width = e.width(x, "tensor")
-    size = width if split else _head_size(e, width, 2 * half)
-    heads = x if split else e.reshape(x, 0, 0, width // size, size)
-    cosine, sine = (_angles(e, table, positions, x, 2 if split else 1) for table in tables)
-    result = _rotated_heads(e, heads, size, (cosine, sine), half, interleaved=bool(e.integer("interleaved")))
-    return result if split else e.reshape(result, 0, 0, width)
+    size = width if len(e.shape(x, "tensor")) == 4 else _head_size(e, width, 2 * half)
+    return rotate(e, x, size, (tables[0], tables[1]), positions, interleaved=bool(e.integer("interleaved")))
 
 
 def rotate(
@@ -41,12 +37,12 @@ def rotate(
     *,
     interleaved: bool,
 ) -> gs.Tensor:
-    """Heads [B,S,H*D] of this size, rotated by the rows of two tables at positions [B,S]; None means 0, 1, 2, ..."""
-    positions = e.reshape(e.slots(x, 1), 1, -1) if positions is None else positions
-    width, half = e.width(x, "tensor"), e.width(tables[0], "table")
-    heads = e.reshape(x, 0, 0, width // size, size)
-    cosine, sine = (_angles(e, table, positions, x, 1) for table in tables)
-    return e.reshape(_rotated_heads(e, heads, size, (cosine, sine), half, interleaved=interleaved), 0, 0, width)
+    """Heads [B,S,H*D] of this size, or [B,H,S,D], rotated by rows of two tables, at positions [B,S] or all."""
+    width, half, split = e.width(x, "tensor"), e.width(tables[0], "table"), len(e.shape(x, "tensor")) == 4
+    heads = x if split else e.reshape(x, 0, 0, width // size, size)
+    cosine, sine = (_angles(e, table, positions, x, 2 if split else 1) for table in tables)
+    result = _rotated_heads(e, heads, size, (cosine, sine), half, interleaved=interleaved)
+    return result if split else e.reshape(result, 0, 0, width)
 
 
 def _rotated_heads(

@@ -17,16 +17,14 @@ def keep_nodes(editor: Editor, mask: gs.Tensor, rule: Keeping) -> gs.Tensor:
             return mask
         # Any non-zero value keeps a slot, and must stay non-zero as int32.
         truth = mask if np.dtype(mask.dtype) == np.bool_ else editor.cast(mask, np.bool_, "padfree_kept")
-        if rule.form == "zero":
-            truth = editor.op("Not", truth, stem="padfree_kept")
     elif rule.form in ("above", "below"):
         limit = editor.scalar(rule.values[0], mask.dtype)
         op = "Greater" if rule.form == "above" else "Less"
         truth = editor.op(op, mask, limit, stem="padfree_kept")
     else:
         truth = _is_one_of(editor, mask, rule.values)
-        if rule.form == "except":
-            truth = editor.op("Not", truth, stem="padfree_kept")
+    if rule.form in ("zero", "except"):
+        truth = editor.op("Not", truth, stem="padfree_kept")
     return editor.cast(truth, np.int32, "padfree_mask")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -67,11 +67,6 @@ def is_odd(shape: Shape | None) -> bool:
     return not (len(dynamic_sizes) == 2 and shape[0] == B and dynamic_sizes[1] == S)
 
 
-def with_groups(view: View, groups: Sequence[tuple[int, ...]]) -> View:
-    """The view with other groups."""
-    return View(view.tensor, view.rest, tuple(groups), view.has_batch, view.has_sequence)
-
-
 class Views:
     """Makes tensors [B,S,...] for views, and the viewed tensors again, each once."""
 
@@ -112,8 +107,8 @@ class Views:
                 return None
             apart = self._reshape(tensor, [B, Poly.of(heads or 1), *shape[1:]])
             front = self._transpose(apart, [0, 2, 1, *range(3, len(shape) + 1)])
-            return View(front, view.rest, view.groups)
-        return View(self._front(tensor, view), view.rest, view.groups, view.has_batch, view.has_sequence)
+            return replace(view, tensor=front)
+        return replace(view, tensor=self._front(tensor, view))
 
     def _front(self, tensor: gs.Tensor, view: View) -> gs.Tensor:
         """The tensor as [B or 1, S or 1, *rest], where each of its axes is one of these."""
@@ -159,7 +154,7 @@ class Views:
         tensor = view.tensor
         if tuple(rest) != view.rest:
             tensor = self._regroup(view, tensor, rest)
-        return View(tensor, tuple(rest), groups, view.has_batch, view.has_sequence)
+        return replace(view, tensor=tensor, rest=tuple(rest), groups=groups)
 
     def plain(self, view: View) -> View | None:
         """The view with at most one axis other than B and S in a group, all in order, none of size 1; or None."""
@@ -179,7 +174,7 @@ class Views:
         tensor = self._transpose(view.tensor, [0, 1, *order, *other_axes])
         if len(sizes) != len(view.rest):
             tensor = self._regroup(view, tensor, sizes)
-        return View(tensor, tuple(sizes), tuple(groups), view.has_batch, view.has_sequence)
+        return replace(view, tensor=tensor, rest=tuple(sizes), groups=tuple(groups))
 
     def spread(self, view: View, widths: Sequence[int], sizes: Sequence[int]) -> gs.Tensor:
         """The tensor of a plain view with an axis for each of `sizes` that is not 1; `widths` are its own sizes."""
@@ -210,8 +205,7 @@ class Views:
 
     def regroup(self, view: View) -> View:
         """The view with its tensor reshaped to all axes that the view has, including those of size 1."""
-        tensor = self._regroup(view, view.tensor, view.rest)
-        return View(tensor, view.rest, view.groups, view.has_batch, view.has_sequence)
+        return replace(view, tensor=self._regroup(view, view.tensor, view.rest))
 
     def _transpose(self, tensor: gs.Tensor, perm: Sequence[int]) -> gs.Tensor:
         if list(perm) == list(range(len(perm))):

@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ...analysis import Editor, once
-from ...analysis.symbolic import Analysis, Facts, Shape, arguments_with_axes
+from ...analysis.symbolic import Analysis, Shape, arguments_with_axes
 from ...match import NoMatch
 from ..shapes import ShapeBuilder, shape_source
-from .token_view import View, Views, is_odd, with_groups
+from .token_view import View, Views, is_odd
 
 
 class TokenWalk:
@@ -21,15 +22,15 @@ class TokenWalk:
     def __init__(self, editor: Editor, analysis: Analysis) -> None:
         self.replaced_count = 0
         self._editor = editor
-        self._analysis = analysis
-        self._views = Views(editor, analysis, ShapeBuilder(editor, shape_source(editor.graph)))
+        self.analysis = analysis
+        self.views = Views(editor, analysis, ShapeBuilder(editor, shape_source(editor.graph)))
         self._view_by_name: dict[str, View | None] = {}
         self._transposes: dict[str, gs.Constant] = {}
         self._replacements: list[tuple[gs.Tensor, gs.Tensor]] = []  # tensors of the graph, and what is read instead
 
     def visit(self, node: gs.Node, rule: Callable[[TokenWalk, gs.Node], list[View]], moves: bool) -> None:
         """Finds the views of a node's outputs by a rule, which computes them on [B,S,...] unless it only `moves`."""
-        facts = [self._analysis[tensor] for tensor in [*node.inputs, *node.outputs]]
+        facts = [self.analysis[tensor] for tensor in [*node.inputs, *node.outputs]]
         if not any(is_odd(item.shape) for item in facts) or any(item.shape is None for item in facts):
             return
         try:
@@ -37,10 +38,10 @@ class TokenWalk:
         except NoMatch:
             return
         for tensor, view in zip(list(node.outputs), views, strict=True):
-            shape = self._analysis[tensor].shape or ()
+            shape = self.analysis[tensor].shape or ()
             self._view_by_name[tensor.name] = view
             if not moves or not is_odd(shape):
-                self._replacements.append((tensor, self._views.view_of(view, shape)))
+                self._replacements.append((tensor, self.views.view_of(view, shape)))
         self.replaced_count += not moves
 
     def finish(self) -> None:
@@ -48,38 +49,30 @@ class TokenWalk:
         for old, new in self._replacements:
             self._editor.redirect(old, new)
 
-    def facts(self, tensor: gs.Tensor) -> Facts:
-        """What is known of a tensor of the graph before this pass."""
-        return self._analysis[tensor]
-
-    def axes_along(self, node: gs.Node) -> list[int] | None:
-        """The axes along which a node of the graph works; see arguments.axes_along."""
-        return self._analysis.axes_along(node)
-
     def shape(self, tensor: gs.Tensor) -> Shape:
         """The shape of a tensor that has a view."""
-        return self._analysis[tensor].shape or ()
+        return self.analysis[tensor].shape or ()
 
     def view(self, tensor: gs.Tensor) -> View:
         """The view of a tensor. Raises NoMatch where there is none."""
-        view = once(self._view_by_name, tensor.name, lambda: self._views.seed(tensor))
+        view = once(self._view_by_name, tensor.name, lambda: self.views.seed(tensor))
         if view is None:
             raise NoMatch(f"'{tensor.name}' is no view of [B,S,...]")
         return view
 
     def whole(self, tensor: gs.Tensor) -> View:
         """A plain view that has batch and sequence. Raises NoMatch where there is none."""
-        view = self._views.plain(self.view(tensor))
+        view = self.views.plain(self.view(tensor))
         if view is None or not view.is_whole:
             raise NoMatch(f"'{tensor.name}' is no view of [B,S,...] in one order")
         return view
 
     def of_rank(self, tensor: gs.Tensor, rank: int) -> View:
         """A plain view with axes of size 1 before its own. Raises NoMatch where there is none."""
-        view = self._views.plain(self.view(tensor))
+        view = self.views.plain(self.view(tensor))
         if view is None or len(view.groups) > rank:
             raise NoMatch(f"'{tensor.name}' is no view of [B,S,...] in one order")
-        return with_groups(view, [*([()] * (rank - len(view.groups))), *view.groups])
+        return replace(view, groups=((),) * (rank - len(view.groups)) + view.groups)
 
     def axis_of(self, view: View, axis: int) -> tuple[View, int]:
         """A plain view with an axis of its tensor for one axis of the viewed tensor, and its index. Raises NoMatch."""
@@ -91,8 +84,7 @@ class TokenWalk:
         groups = [tuple(item + (item >= index) for item in group) for group in view.groups]
         groups[axis] = (index,)
         rest = (*view.rest[: index - 2], 1, *view.rest[index - 2 :])
-        widened = View(view.tensor, rest, tuple(groups), view.has_batch, view.has_sequence)
-        return self._views.regroup(widened), index
+        return self.views.regroup(replace(view, rest=rest, groups=tuple(groups))), index
 
     def transpose(self, matrix: gs.Constant) -> gs.Constant:
         """A constant matrix transposed, once for all that ask."""
@@ -100,18 +92,10 @@ class TokenWalk:
 
     def apart(self, view: View, target: Shape) -> View:
         """The view of the viewed tensor reshaped. Raises NoMatch where there is none."""
-        parts = self._views.apart(view, target)
+        parts = self.views.apart(view, target)
         if parts is None:
             raise NoMatch("the reshape mixes batch, sequence and the rest")
         return parts
-
-    def of_rows(self, rows: gs.Tensor, rest: tuple[int, ...], groups: Sequence[tuple[int, ...]]) -> View:
-        """See Views.of_rows."""
-        return self._views.of_rows(rows, rest, tuple(groups))
-
-    def spread(self, view: View, widths: Sequence[int], sizes: Sequence[int]) -> gs.Tensor:
-        """See Views.spread."""
-        return self._views.spread(view, widths, sizes)
 
     def add(self, like: gs.Node, inputs: Sequence[gs.Tensor], attrs: Mapping[str, object] | None = None) -> gs.Tensor:
         """The first output of a new node like another, with other inputs and attributes."""
@@ -121,7 +105,7 @@ class TokenWalk:
         self, like: gs.Node, x: gs.Tensor, axes: Sequence[int], attrs: Mapping[str, object] | None = None
     ) -> gs.Tensor:
         """The output of a new node like another that works along axes: of another first input, along other axes."""
-        facts = [self._analysis[tensor] for tensor in like.inputs]
+        facts = [self.analysis[tensor] for tensor in like.inputs]
         axis_attrs, constants = arguments_with_axes(like, facts, axes)
         inputs = [x, *like.inputs[1:]]
         for position, values in constants.items():

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -13,7 +14,7 @@ from ...analysis import ELEMENTWISE, REORDERINGS, RESHAPES, STANDARD_DOMAINS, Ed
 from ...analysis.symbolic import Analysis, axis_of, permutation, split_sizes
 from ...match import NoMatch
 from ..base import PassResult
-from .token_view import View, is_odd, with_groups
+from .token_view import View, is_odd
 from .token_walk import TokenWalk
 
 NAME = "tokens"
@@ -38,7 +39,7 @@ def tokens(graph: gs.Graph, analysis: Analysis) -> PassResult:
 
 def _transpose(walk: TokenWalk, node: gs.Node) -> list[View]:
     view = walk.view(node.inputs[0])
-    return [with_groups(view, [view.groups[axis] for axis in permutation(node, len(view.groups))])]
+    return [replace(view, groups=tuple(view.groups[axis] for axis in permutation(node, len(view.groups))))]
 
 
 def _reshape(walk: TokenWalk, node: gs.Node) -> list[View]:
@@ -54,7 +55,7 @@ def _elementwise(walk: TokenWalk, node: gs.Node) -> list[View]:
     rank = len(walk.shape(node.outputs[0]))
     views: list[View | None] = []
     for tensor in node.inputs:
-        has_shape = not tensor.is_empty() and walk.facts(tensor).static_shape() is None
+        has_shape = not tensor.is_empty() and walk.analysis[tensor].static_shape() is None
         views.append(walk.of_rank(tensor, rank) if has_shape else None)
     wholes = [view for view in views if view is not None and view.is_whole]
     if not wholes:
@@ -67,7 +68,7 @@ def _elementwise(walk: TokenWalk, node: gs.Node) -> list[View]:
     inputs: list[gs.Tensor] = []
     for tensor, view, width in zip(node.inputs, views, widths, strict=True):
         if view is not None:
-            inputs.append(walk.spread(view, width, sizes))
+            inputs.append(walk.views.spread(view, width, sizes))
         else:
             inputs.append(tensor if tensor.is_empty() else _operand(walk, tensor, width, sizes))
     rest, groups = list[int](), list[tuple[int, ...]]()
@@ -85,7 +86,7 @@ def _widths(walk: TokenWalk, tensor: gs.Tensor, view: View | None, like: View) -
     """An operand's sizes along the axes of the result, without batch and sequence. Raises NoMatch in another order."""
     rank = len(like.groups)
     if view is None:
-        shape = () if tensor.is_empty() else walk.facts(tensor).static_shape() or ()
+        shape = () if tensor.is_empty() else walk.analysis[tensor].static_shape() or ()
         sizes = [1] * (rank - len(shape)) + list(shape)
         if any(size != 1 and like.tokens(axis) for axis, size in enumerate(sizes)):
             raise NoMatch("an operand without batch and sequence lies along them")
@@ -106,7 +107,7 @@ def _operand(walk: TokenWalk, tensor: gs.Tensor, widths: Sequence[int], sizes: S
     shape = [width for width, size in zip(widths, sizes, strict=True) if size != 1]
     while shape and shape[0] == 1:
         shape.pop(0)
-    if tuple(shape) == walk.facts(tensor).static_shape():
+    if tuple(shape) == walk.analysis[tensor].static_shape():
         return tensor
     if isinstance(tensor, gs.Constant):
         return walk.constant(tensor.values.reshape(shape))
@@ -115,7 +116,7 @@ def _operand(walk: TokenWalk, tensor: gs.Tensor, widths: Sequence[int], sizes: S
 
 def _matmul(walk: TokenWalk, node: gs.Node) -> list[View]:
     """x W with one constant matrix W."""
-    weight = walk.facts(node.inputs[1])
+    weight = walk.analysis[node.inputs[1]]
     if not weight.constant or len(weight.static_shape() or ()) != 2:
         raise NoMatch("MatMul has a second operand that is no constant matrix")
     return [_multiply(walk, node, node.inputs[1], (weight.static_shape() or ())[1])]
@@ -139,7 +140,7 @@ def _gemm(walk: TokenWalk, node: gs.Node) -> list[View]:
     bias = argument(node, 2)
     if not isinstance(matrix, gs.Constant) or int(node.attrs.get("transA", 0)):
         raise NoMatch("Gemm has a second operand that is no constant matrix")
-    shape = () if bias is None else walk.facts(bias).static_shape()
+    shape = () if bias is None else walk.analysis[bias].static_shape()
     if shape is None or any(size != 1 for size in shape[:-1]) or not (bias is None or isinstance(bias, gs.Constant)):
         raise NoMatch("Gemm adds something else than a constant row")
     if int(node.attrs.get("transB", 0)):
@@ -159,7 +160,7 @@ def _last_axis(walk: TokenWalk, node: gs.Node) -> list[View]:
     """A norm or a Softmax over the last axis, or a Softmax over the sequence."""
     rank = len(walk.shape(node.inputs[0]))
     axis = axis_of(node, rank)
-    parameters = [walk.facts(tensor).static_shape() for tensor in node.inputs[1:]]
+    parameters = [walk.analysis[tensor].static_shape() for tensor in node.inputs[1:]]
     if node.op in ("Softmax", "LogSoftmax") and walk.whole(node.inputs[0]).groups[axis] == (_SEQUENCE,):
         view = walk.whole(node.inputs[0])
         return [View(walk.add(node, [view.tensor], {"axis": _SEQUENCE}), view.rest, view.groups)]
@@ -173,7 +174,7 @@ def _last_axis(walk: TokenWalk, node: gs.Node) -> list[View]:
 
 def _gather(walk: TokenWalk, node: gs.Node) -> list[View]:
     """Rows of a constant table, a token of every sequence, or elements along other axes."""
-    data, indices = (walk.facts(tensor) for tensor in node.inputs)
+    data, indices = (walk.analysis[tensor] for tensor in node.inputs)
     axis = axis_of(node, data.rank)
     if data.constant and data.static_shape() is not None and axis == 0:
         view = walk.whole(node.inputs[1])
@@ -188,7 +189,9 @@ def _gather(walk: TokenWalk, node: gs.Node) -> list[View]:
     whole = walk.whole(node.inputs[0])
     if whole.groups[axis] == (_SEQUENCE,) and not rows:
         result = walk.add(node, [whole.tensor, node.inputs[1]], {"axis": _SEQUENCE})
-        return [walk.of_rows(result, whole.rest, [group for i, group in enumerate(whole.groups) if i != axis])]
+        return [
+            walk.views.of_rows(result, whole.rest, tuple(group for i, group in enumerate(whole.groups) if i != axis))
+        ]
     view, index = walk.axis_of(whole, axis)
     result = walk.add(node, [view.tensor, node.inputs[1]], {"axis": index})
     if rows:
@@ -203,7 +206,7 @@ def _set(rest: tuple[int, ...], index: int, size: int) -> tuple[int, ...]:
 
 
 def _split(walk: TokenWalk, node: gs.Node) -> list[View]:
-    facts = [walk.facts(tensor) for tensor in node.inputs]
+    facts = [walk.analysis[tensor] for tensor in node.inputs]
     sizes = split_sizes(node, facts)
     if sizes is None:
         raise NoMatch("Split has sizes that are not known")
@@ -215,8 +218,8 @@ def _split(walk: TokenWalk, node: gs.Node) -> list[View]:
 
 
 def _slice(walk: TokenWalk, node: gs.Node) -> list[View]:
-    axes = walk.axes_along(node)
-    if axes is None or not all(walk.facts(tensor).constant for tensor in node.inputs[1:]):
+    axes = walk.analysis.axes_along(node)
+    if axes is None or not all(walk.analysis[tensor].constant for tensor in node.inputs[1:]):
         raise NoMatch("Slice has limits or axes that are not known")
     view, indices = _apart(walk, node.inputs[0], axes)
     rest = view.rest
@@ -251,7 +254,7 @@ def _concat(walk: TokenWalk, node: gs.Node) -> list[View]:
 
 def _reduce(walk: TokenWalk, node: gs.Node) -> list[View]:
     """A reduction over axes that are neither batch nor sequence, or over the sequence alone."""
-    axes = walk.axes_along(node)
+    axes = walk.analysis.axes_along(node)
     if not axes:
         raise NoMatch(f"{node.op} is over all axes")
     whole = walk.whole(node.inputs[0])
@@ -268,8 +271,9 @@ def _reduce(walk: TokenWalk, node: gs.Node) -> list[View]:
 def _over_sequence(walk: TokenWalk, node: gs.Node, view: View, axis: int) -> View:
     """One row per sequence."""
     keepdims = bool(int(node.attrs.get("keepdims", 1)))
-    groups = [() if i == axis else group for i, group in enumerate(view.groups) if keepdims or i != axis]
-    return walk.of_rows(walk.along(node, view.tensor, [_SEQUENCE], {"keepdims": 0}), view.rest, groups)
+    groups = tuple(() if i == axis else group for i, group in enumerate(view.groups) if keepdims or i != axis)
+    rows = walk.along(node, view.tensor, [_SEQUENCE], {"keepdims": 0})
+    return walk.views.of_rows(rows, view.rest, groups)
 
 
 _SEQUENCE = 1  # its axis in a view's tensor

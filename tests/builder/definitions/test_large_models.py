@@ -27,7 +27,7 @@ from padfree.onnx_tools.operators import with_functions
 from padfree.onnx_tools.options import RewriteOptions
 from padfree.onnx_tools.precision import rounding
 from padfree.onnx_tools.rewrite import finish, rewrite_model
-from padfree.onnx_tools.verification.verify import verify
+from padfree.onnx_tools.verification.verify import verify_ids
 
 from tests.support import tiny_folders
 
@@ -169,13 +169,13 @@ def test_weights_of_any_layer_that_differ_are_found(layer: int, tmp_path: Path) 
     result = rewrite_model(original, RewriteOptions(verify=False)).model
     metadata = read_metadata(result.proto)
     runs = result.with_proto(with_functions(result.proto))
-    verify(original, runs, metadata)
+    verify_ids(original, runs, metadata)
     named = f"layers.{layer}.mlp.down_proj"
     tensor = next(item for item in result.proto.graph.initializer if named in item.name)
     wrong = runs.array(tensor) * np.float32(1.01)
     runs.weights.hold(tensor, memoryview(wrong.tobytes()))
     with pytest.raises(VerificationError):
-        verify(original, runs, metadata)
+        verify_ids(original, runs, metadata)
 
 
 def test_what_is_deferred_is_in_memory_once_as_long_as_it_is_held() -> None:

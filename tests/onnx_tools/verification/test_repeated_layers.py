@@ -16,7 +16,7 @@ from padfree.onnx_tools.importing.canonical import runnable
 from padfree.onnx_tools.operators import with_functions, without_functions
 from padfree.onnx_tools.synthetic import bert_model
 from padfree.onnx_tools.verification.repeated_layers import ShortenedModels, without_repeated_layers
-from padfree.onnx_tools.verification.verify import verify
+from padfree.onnx_tools.verification.verify import verify_ids
 
 LAYERS = 12
 LEFT_OUT = 7  # a layer that is like the others
@@ -96,9 +96,9 @@ def test_a_wrong_weight_of_a_layer_that_is_left_out_is_found(original: ModelProt
     assert f"encoder.layer.{LEFT_OUT}.output.dense.MatMul" not in {
         item.name for item in actual.rewritten.proto.graph.initializer
     }
-    verify(Model(original), Model(with_functions(rewritten)), metadata_of(rewritten))
+    verify_ids(Model(original), Model(with_functions(rewritten)), metadata_of(rewritten))
     with pytest.raises(VerificationError, match="the original gives"):
-        verify(Model(original), Model(with_functions(wrong)), metadata_of(rewritten))
+        verify_ids(Model(original), Model(with_functions(wrong)), metadata_of(rewritten))
 
 
 @pytest.mark.parametrize("layer", [1, LEFT_OUT, LAYERS - 1])
@@ -110,7 +110,7 @@ def test_a_layer_with_an_attribute_of_its_own_stays(original: ModelProto, rewrit
     windows = {item.i for node in kept for item in node.attribute if item.name == "window_left"}
     assert actual is None or windows == {-1, WIDE}
     with pytest.raises(VerificationError, match="batch 'longest'"):
-        verify(Model(original), Model(with_functions(wrong)), metadata_of(rewritten))
+        verify_ids(Model(original), Model(with_functions(wrong)), metadata_of(rewritten))
 
 
 def test_single_numbers_and_tables_are_no_weights(original: ModelProto) -> None:
