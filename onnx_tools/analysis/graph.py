@@ -103,6 +103,11 @@ def is_output(graph: gs.Graph, tensor: gs.Tensor) -> bool:
     return any(tensor is output for output in graph.outputs)
 
 
+def is_number(tensor: gs.Tensor) -> bool:
+    """Whether the tensor is a constant of one element."""
+    return isinstance(tensor, gs.Constant) and int(np.prod(tensor.shape, dtype=np.int64)) == 1
+
+
 def drops_nothing(node: gs.Node) -> bool:
     """Whether a Dropout is in inference mode, where it changes nothing."""
     training = argument(node, 2)

@@ -14,7 +14,15 @@ import onnx_graphsurgeon as gs
 from .graph import STANDARD_DOMAINS, is_padfree, present
 from .layout import B, S, is_token_shape, packed_axis, token_axis
 from .onnx_operators import ELEMENTWISE, OPERATORS, Work, working
-from .symbolic.arguments import arguments_with_axes, axes_along, axes_in_result, axis_of, permutation, split_sizes
+from .symbolic.arguments import (
+    arguments_with_axes,
+    axes_along,
+    axes_in_result,
+    axis_of,
+    given,
+    permutation,
+    split_sizes,
+)
 from .symbolic.facts import Facts, InputFacts, Shape
 
 
@@ -228,9 +236,8 @@ def _triangle(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedFo
 def _pad(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     """Pad along axes other than batch and sequence."""
     rank, pads = len(output.shape or ()), input_facts[1].plain_integers()
-    axes = (
-        input_facts[3].plain_integers() if len(input_facts) > 3 and not node.inputs[3].is_empty() else list(range(rank))
-    )
+    own_axes = given(node, input_facts, 3)
+    axes = list(range(rank)) if own_axes is None else own_axes.plain_integers()
     if pads is None or axes is None or len(pads) != 2 * len(axes):
         raise NoRule("Pad has widths or axes that are not known")
     widths = dict(
@@ -241,7 +248,7 @@ def _pad(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
         raise NoRule("Pad is over the batch or the sequence")
     sides = [[0, *(widths.get(axis, (0, 0))[side] for axis in other_axes)] for side in (0, 1)]
     constants = {1: np.asarray(sides[0] + sides[1], np.int64)}
-    if len(input_facts) > 3 and not node.inputs[3].is_empty():
+    if own_axes is not None:
         constants[3] = np.arange(len(other_axes) + 1)
     return PackedForm((0,), constants=constants)
 

@@ -79,8 +79,8 @@ def token_elements(dims: Dims, mask: MaskArray) -> MaskArray:
 
     def along(values: MaskArray, *axes: int) -> MaskArray:
         """The values laid along these axes of the tensor."""
-        in_order = values if list(axes) == sorted(axes) else values.T
-        return in_order.reshape([values.shape[axes.index(i)] if i in axes else 1 for i in range(len(dims))])
+        in_axis_order = values if list(axes) == sorted(axes) else values.T
+        return in_axis_order.reshape([values.shape[axes.index(i)] if i in axes else 1 for i in range(len(dims))])
 
     for axis, size in enumerate(dims):
         if size == BOTH:

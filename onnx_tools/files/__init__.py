@@ -25,8 +25,8 @@ from .model_file import check_model_data, load_model, open_model, save_model
 from .node_builder import NodeBuilder
 from .ort_session import open_session, parts_of, results_of
 from .scratch_files import write_model
-from .weight_columns import join_columns
-from .weights import LARGE_BYTES, HeldValues, Storage, Weights, array_of, bytes_of_array
+from .weight_columns import join_columns, zeros_for
+from .weights import LARGE_BYTES, HeldValues, Storage, Weights, array_of, bytes_of_array, held_constant, own_values
 
 __all__ = [
     "LARGE_BYTES",
@@ -53,6 +53,7 @@ __all__ = [
     "export_model",
     "fed_inputs",
     "fixed_entry",
+    "held_constant",
     "import_graph",
     "is_rewritten",
     "join_columns",
@@ -64,6 +65,7 @@ __all__ = [
     "of_bfloat16",
     "open_model",
     "open_session",
+    "own_values",
     "parts_of",
     "read_metadata",
     "replace_items",
@@ -74,4 +76,5 @@ __all__ = [
     "without_initializers",
     "write_metadata",
     "write_model",
+    "zeros_for",
 ]

@@ -31,6 +31,11 @@ def join_columns(name: str, constants: Sequence[gs.Constant]) -> gs.Constant:
     return gs.Constant(name, HeldValues(message, _join(sources, shapes)))
 
 
+def zeros_for(weight: gs.Constant) -> gs.Constant:
+    """A bias [N] of zeros for a weight [K,N], in its type."""
+    return gs.Constant(f"zeros_for_{weight.name}", np.zeros(weight.shape[-1], weight.dtype))
+
+
 def _join(sources: Sequence[DeferredData], shapes: Shapes) -> DeferredData:
     kinds = set.intersection(*(set(item.narrow) for item in sources))
     narrow = {kind: _join([item.narrow[kind] for item in sources], shapes) for kind in kinds}

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import BinaryIO
 
 import numpy as np
+import onnx_graphsurgeon as gs
 from onnx import TensorProto, helper, numpy_helper
 from onnx_graphsurgeon.ir.tensor import LazyValues
 from onnx_graphsurgeon.logger import G_LOGGER
@@ -183,6 +184,24 @@ def array_of(tensor: TensorProto, data: memoryview | None = None) -> Array:
 def with_data(tensor: TensorProto, data: memoryview) -> TensorProto:
     """A message of the tensor that holds its data."""
     return TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=bytes(data))
+
+
+def own_values(constant: gs.Constant) -> Array:
+    """A constant's values in its own type, which need not be one of numpy's; reading `values` would keep what it reads.
+
+    They may share the constant's memory: do not write to them.
+    """
+    storage = constant._values
+    if isinstance(storage, HeldValues):
+        return array_of(storage.message, storage.data)
+    lazy = getattr(storage, "tensor", None)
+    return np.asarray(storage) if lazy is None else array_of(lazy)
+
+
+def held_constant(name: str, kind: int, values: Array) -> gs.Constant:
+    """A constant of one of ONNX's types with the bytes of an array, whose type in numpy may be another one."""
+    message = TensorProto(data_type=kind, dims=values.shape)
+    return gs.Constant(name, HeldValues(message, bytes_of_array(values)))
 
 
 class HeldValues(LazyValues):  # type: ignore[misc]

@@ -61,7 +61,7 @@ def name_outputs(graph: gs.Graph, model: ModelProto) -> bool:
     return changed
 
 
-def in_order(model: ModelProto) -> ModelProto:
+def sort_nodes(model: ModelProto) -> ModelProto:
     """The model with its nodes in topological order; the model itself if they are, or if the graph has a cycle.
 
     Nodes whose order does not matter keep theirs. Weights that lie outside of the message are shared, not copied.

@@ -24,11 +24,11 @@ from .canonical import (
     convert_opset,
     densify,
     drop_weight_inputs,
-    in_order,
     name_standard_domain,
     put_functions_in_line,
     runnable,
     separate_outputs,
+    sort_nodes,
     standard_version,
     unify_versions,
 )
@@ -134,7 +134,7 @@ ORIGINAL_STEPS: tuple[ImportStep[Original], ...] = (
 MESSAGE_STEPS: tuple[ImportStep[ModelProto], ...] = (
     ImportStep(refuse_foreign, _holds_domain(DOMAIN, TENSORRT)),
     ImportStep(refuse_names),
-    ImportStep(in_order),
+    ImportStep(sort_nodes),
     ImportStep(name_standard_domain),
     ImportStep(unify_versions),
     ImportStep(put_functions_in_line, _holds_functions),

@@ -16,6 +16,7 @@ from ..analysis import (
     PackedForm,
     dtype_name,
     find_padfree,
+    is_number,
     is_output,
     is_padfree,
     is_standard,
@@ -252,7 +253,7 @@ def _unchanged_operand(analysis: Analysis, node: gs.Node, inputs: list[gs.Tensor
     """The operand that a packed node leaves as it is, as where the mask is applied to tokens; None without one."""
     if len(node.inputs) < 2 or node.domain not in STANDARD_DOMAINS:
         return None
-    numbers = [item.values.reshape(-1) if _is_number(item) else None for item in inputs]
+    numbers = [item.values.reshape(-1) if is_number(item) else None for item in inputs]
     index: int | None = None
     if node.op == "Where" and numbers[0] is not None:
         index = 1 if numbers[0][0] else 2
@@ -263,10 +264,6 @@ def _unchanged_operand(analysis: Analysis, node: gs.Node, inputs: list[gs.Tensor
     if index is None or isinstance(inputs[index], gs.Constant):
         return None
     return inputs[index] if analysis[node.inputs[index]].shape == analysis[node.outputs[0]].shape else None
-
-
-def _is_number(tensor: gs.Tensor) -> bool:
-    return isinstance(tensor, gs.Constant) and int(np.prod(tensor.shape)) == 1
 
 
 def _kept_number(facts: Facts, mask: Mask) -> np.ndarray | None:

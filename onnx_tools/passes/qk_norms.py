@@ -24,7 +24,7 @@ from ..analysis import (
     used_once,
 )
 from ..analysis.symbolic import Analysis
-from ..files import join_columns
+from ..files import join_columns, zeros_for
 from ..match import NoMatch
 from ..match.chains import added_bias
 from .base import PassResult, replace_each
@@ -163,7 +163,7 @@ class _QkNorms:
         weight = self._join([item.matmul.inputs[1] for item in projections], "qkv_weight")
         qkv = self._editor.op("MatMul", x, weight, stem="qkv")
         if any(item.bias is not None for item in projections):
-            bias = self._join([item.bias or self._zeros(item.matmul) for item in projections], "qkv_bias")
+            bias = self._join([item.bias or zeros_for(item.matmul.inputs[1]) for item in projections], "qkv_bias")
             qkv = self._editor.op("Add", qkv, bias, stem="qkv_with_bias")
         qk = self._editor.variable("qk", weight.dtype)
         _, positions, frequencies = q.rotary.inputs
@@ -178,10 +178,6 @@ class _QkNorms:
         inputs = {name: tensor for name, tensor in padfree_inputs(attention).items() if name not in ("q", "k", "v")}
         attention.attrs["qkv_layout"] = "2HD"
         set_padfree_inputs(attention, {**inputs, "qk": qk, "qkv": qkv})
-
-    def _zeros(self, matmul: gs.Node) -> gs.Constant:
-        weight = matmul.inputs[1]
-        return gs.Constant(f"zeros_for_{weight.name}", np.zeros(weight.shape[1], weight.dtype))
 
     def _join(self, constants: Sequence[gs.Constant], stem: str) -> gs.Constant:
         """Constants side by side; layers that share their constants share the result."""

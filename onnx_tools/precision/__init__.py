@@ -3,9 +3,10 @@
 
 from .blocks import exact_product
 from .element_types import check_element_types, infer_element_types
+from .halves import to_float
 from .precision import convert
 from .ranges import unfit_reason
-from .rounded_weights import moved_to_keep_sums, round_values, to_float32
+from .rounded_weights import moved_to_keep_sums, round_values
 from .rounding import with_rounding
 from .widen import HALVES, narrow_outputs, widen
 
@@ -18,7 +19,7 @@ __all__ = [
     "moved_to_keep_sums",
     "narrow_outputs",
     "round_values",
-    "to_float32",
+    "to_float",
     "unfit_reason",
     "widen",
     "with_rounding",

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
-from onnx import TensorProto
 
 from ..analysis import Editor
 from ..errors import RewriteError
-from ..files import Floats, HeldValues, bytes_of_array
+from ..files import Floats, held_constant
 from ..operators import ACT_TYPES
 from ..passes.norms.folded_weights import values_of
 from ..precision import round_values
@@ -63,8 +62,7 @@ class QuantizedWeights:
 
 def constant_of(editor: Editor, stem: str, values: Bytes, number_format: Format) -> gs.Constant:
     """A constant of 8 bits: numpy has no e4m3, so that its data lies outside of its message."""
-    message = TensorProto(data_type=number_format.element_type, dims=values.shape)
-    return gs.Constant(editor.fresh(stem), HeldValues(message, bytes_of_array(values.view(np.uint8))))
+    return held_constant(editor.fresh(stem), number_format.element_type, values.view(np.uint8))
 
 
 def half_scalar(editor: Editor, stem: str, value: float) -> gs.Constant:
@@ -75,11 +73,9 @@ def half_scalar(editor: Editor, stem: str, value: float) -> gs.Constant:
 
 def act_constant(editor: Editor, stem: str, values: Floats, precision: str) -> gs.Constant:
     """Numbers of fp16 or bf16, rounded to nearest."""
-    message = TensorProto(data_type=ACT_TYPES[precision], dims=values.shape)
-    return gs.Constant(editor.fresh(stem), HeldValues(message, bytes_of_array(round_values(values, precision))))
+    return held_constant(editor.fresh(stem), ACT_TYPES[precision], round_values(values, precision))
 
 
 def zeros(editor: Editor, stem: str, count: int, precision: str) -> gs.Constant:
     """Zeros [count] of fp16 or bf16."""
-    message = TensorProto(data_type=ACT_TYPES[precision], dims=[count])
-    return gs.Constant(editor.fresh(stem), HeldValues(message, bytes_of_array(np.zeros(count, np.uint16))))
+    return held_constant(editor.fresh(stem), ACT_TYPES[precision], np.zeros(count, np.uint16))

@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 from ..graph import dtype_name
 from .arguments import axes_along, axes_in_result
 from .expr import Element, axis_index
-from .facts import MAX_ELEMENTS, MAX_PATTERN, Facts, constant_facts
+from .facts import MAX_ELEMENTS, MAX_PATTERN, Facts, are_constant, constant_facts
 from .poly import Poly
 from .rules import infer, looks_further
 
@@ -182,7 +182,7 @@ def constant_of(tensor: gs.Constant, constants: ConstantFacts | None = None) -> 
 
 def _complete(tensor: gs.Tensor, result: Facts | None, input_facts: list[Facts]) -> Facts:
     """Takes what a rule left open from the type and shape that the tensor declares."""
-    facts = result or Facts(constant=bool(input_facts) and all(item.constant for item in input_facts))
+    facts = result or Facts(constant=bool(input_facts) and are_constant(input_facts))
     shape = facts.shape if facts.shape is not None else declared_shape(tensor)
     dtype = facts.dtype or dtype_name(tensor.dtype)
     return Facts(shape, dtype, facts.expr if shape is not None else facts.uniform(), facts.elements, facts.constant)

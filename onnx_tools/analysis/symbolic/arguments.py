@@ -26,14 +26,18 @@ def permutation(node: gs.Node, rank: int) -> list[int]:
     return [int(axis) for axis in node.attrs.get("perm") or reversed(range(rank))]
 
 
+def given(node: gs.Node, input_facts: InputFacts, position: int) -> Facts | None:
+    """What is known of input number `position`; None where it is left out."""
+    return input_facts[position] if position < len(input_facts) and not node.inputs[position].is_empty() else None
+
+
 def axes_of_node(node: gs.Node, input_facts: InputFacts) -> list[int] | None:
     """The axes in a node's attribute (old opsets) or in an input; None where not given or not known."""
     if "axes" in node.attrs:
         return [int(axis) for axis in node.attrs["axes"]]
     position = OPERATORS[node.op].axes
-    if position is not None and position < len(input_facts) and not node.inputs[position].is_empty():
-        return input_facts[position].plain_integers()
-    return None
+    axes = None if position is None else given(node, input_facts, position)
+    return None if axes is None else axes.plain_integers()
 
 
 def axes_along(node: gs.Node, input_facts: InputFacts) -> list[int] | None:
@@ -112,10 +116,9 @@ def slice_arguments(
         starts, ends = input_facts[1].integers(), input_facts[2].integers()
         if starts is None or ends is None:
             return None
-        has_input = len(input_facts) > 3 and not node.inputs[3].is_empty()
-        axes = input_facts[3].plain_integers() if has_input else list(range(len(starts)))
-        has_input = len(input_facts) > 4 and not node.inputs[4].is_empty()
-        steps = input_facts[4].plain_integers() if has_input else [1] * len(starts)
+        own_axes, own_steps = (given(node, input_facts, position) for position in (3, 4))
+        axes = list(range(len(starts))) if own_axes is None else own_axes.plain_integers()
+        steps = [1] * len(starts) if own_steps is None else own_steps.plain_integers()
     if starts is None or ends is None or steps is None or not input_facts[0].shape:
         return None
     axes = list(range(len(starts))) if axes is None and "starts" in node.attrs else axes
@@ -128,8 +131,8 @@ def split_sizes(node: gs.Node, input_facts: InputFacts) -> list[int] | None:
     """The sizes of a Split's outputs where they are known integers."""
     if "split" in node.attrs:
         return [int(size) for size in node.attrs["split"]]
-    if len(input_facts) > 1 and not node.inputs[1].is_empty():
-        return input_facts[1].plain_integers()
+    if (sizes := given(node, input_facts, 1)) is not None:
+        return sizes.plain_integers()
     if input_facts[0].shape is None:
         return None
     total, count = input_facts[0].shape[axis_of(node, input_facts[0].rank)].constant(), len(node.outputs)

@@ -100,6 +100,11 @@ InputFacts = Sequence[Facts]
 """What is known of a node's inputs, in their order."""
 
 
+def are_constant(input_facts: InputFacts) -> bool:
+    """Whether all of these tensors are made of constants alone."""
+    return all(item.constant for item in input_facts)
+
+
 def sizes_of(shape: Shape) -> dict[int, Poly]:
     """Axis number -> size."""
     return dict(enumerate(shape))

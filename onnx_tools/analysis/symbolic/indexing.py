@@ -11,9 +11,9 @@ import onnx_graphsurgeon as gs
 
 from ..graph import dtype_name, made_by
 from . import movement
-from .arguments import axis_of
+from .arguments import axis_of, given
 from .expr import Index, apply, axis_index, number, size_of
-from .facts import MAX_EXPRESSION, Facts, InputFacts, Shape
+from .facts import MAX_EXPRESSION, Facts, InputFacts, Shape, are_constant
 from .poly import Poly
 
 Lookup = Callable[[gs.Tensor], Facts]
@@ -43,11 +43,9 @@ def gather_nd(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> Facts:
 
 def trilu(node: gs.Node, input_facts: InputFacts) -> Facts:
     """Trilu: zeros on one side of a diagonal."""
-    x, diagonal = (
-        input_facts[0],
-        input_facts[1].plain_integers() if len(input_facts) > 1 and not node.inputs[1].is_empty() else [0],
-    )
-    facts = Facts(x.shape, x.dtype, constant=all(item.constant for item in input_facts))
+    x, own_diagonal = input_facts[0], given(node, input_facts, 1)
+    diagonal = [0] if own_diagonal is None else own_diagonal.plain_integers()
+    facts = Facts(x.shape, x.dtype, constant=are_constant(input_facts))
     if x.expr is None or not x.shape or x.dtype is None or diagonal is None or size_of(x.expr) > MAX_EXPRESSION:
         return facts
     row, column = Index(axis_index(len(x.shape) - 2) + diagonal[0]), Index(axis_index(len(x.shape) - 1))
@@ -58,7 +56,7 @@ def trilu(node: gs.Node, input_facts: InputFacts) -> Facts:
 def scatter_nd(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> list[Facts]:
     """ScatterND; if every element goes to its own place, as exporters write x[:, :, :n] = y, it gives the updates."""
     data, updates, index = input_facts[0], input_facts[2], input_facts[1].shape
-    plain = [Facts(data.shape, data.dtype, constant=all(item.constant for item in input_facts))]
+    plain = [Facts(data.shape, data.dtype, constant=are_constant(input_facts))]
     concat = made_by(node.inputs[1], "Concat")
     if concat is None or index is None or not data.shape or str(node.attrs.get("reduction", "none")) != "none":
         return plain

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from .facts import Facts, InputFacts, Shape, broadcast_shape
+from .facts import Facts, InputFacts, Shape, are_constant, broadcast_shape
 from .poly import Poly
 
 
@@ -50,7 +50,7 @@ def gemm(node: gs.Node, input_facts: InputFacts) -> Facts:
     if a is None or b is None or len(a) != 2 or len(b) != 2:
         return Facts(dtype=input_facts[0].dtype)
     rows, columns = a[1 if node.attrs.get("transA", 0) else 0], b[0 if node.attrs.get("transB", 0) else 1]
-    return Facts((rows, columns), input_facts[0].dtype, constant=all(item.constant for item in input_facts))
+    return Facts((rows, columns), input_facts[0].dtype, constant=are_constant(input_facts))
 
 
 def matmul_shape(a: Shape | None, b: Shape | None) -> Shape | None:

@@ -15,9 +15,9 @@ from ...operators import DOMAIN
 from ..graph import STANDARD_DOMAINS, dtype_name
 from ..onnx_operators import OPERATORS, ShapeRule, Work
 from . import movement
-from .arguments import axes_along, axes_of_node, axis_of, permutation, slice_arguments, split_sizes
+from .arguments import axes_along, axes_of_node, axis_of, given, permutation, slice_arguments, split_sizes
 from .expr import COMPARISONS, ELEMENTWISE, Apply, Element, Index, Number, RowSum, apply, axis_index, number, uncast
-from .facts import MAX_ELEMENTS, Facts, InputFacts, broadcast_shape, elementwise, from_elements
+from .facts import MAX_ELEMENTS, Facts, InputFacts, are_constant, broadcast_shape, elementwise, from_elements
 from .indexing import Lookup, eye_like, gather_nd, scatter_nd, trilu
 from .matmul import attention, conv, gemm, matmul
 from .own import padfree
@@ -48,12 +48,12 @@ def _results(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> Results:
         return _LOOKING_RULES[node.op](node, input_facts, lookup)
     record = OPERATORS.get(node.op)
     if record is not None and record.shape is ShapeRule.FIRST:
-        return Facts(input_facts[0].shape, input_facts[0].dtype, constant=all(item.constant for item in input_facts))
+        return Facts(input_facts[0].shape, input_facts[0].dtype, constant=are_constant(input_facts))
     if node.op in ELEMENTWISE:
         return _elementwise(node, input_facts)
     if record is not None and record.shape is ShapeRule.BROADCAST:
         shape = broadcast_shape([item.shape for item in input_facts])
-        return Facts(shape, input_facts[0].dtype, constant=all(item.constant for item in input_facts))
+        return Facts(shape, input_facts[0].dtype, constant=are_constant(input_facts))
     if record is not None and record.work is Work.REDUCTION:
         return _reduce(node, input_facts)
     rule = _RULES.get(node.op)
@@ -107,7 +107,7 @@ def _indices(values: Sequence[Poly]) -> np.ndarray:
 
 def _squeeze(node: gs.Node, input_facts: InputFacts) -> Facts:
     axes = axes_of_node(node, input_facts)
-    if axes is None and len(input_facts) > 1 and not node.inputs[1].is_empty():
+    if axes is None and given(node, input_facts, 1) is not None:
         return Facts(dtype=input_facts[0].dtype)
     return movement.squeeze(input_facts[0], axes)
 
@@ -130,7 +130,7 @@ def _slice(node: gs.Node, input_facts: InputFacts) -> Facts:
 
 
 def _concat(node: gs.Node, input_facts: InputFacts) -> Facts:
-    dtype, constant = input_facts[0].dtype, all(item.constant for item in input_facts)
+    dtype, constant = input_facts[0].dtype, are_constant(input_facts)
     shapes = [item.shape for item in input_facts]
     if any(not shape for shape in shapes):
         return Facts(dtype=dtype, constant=constant)
@@ -207,7 +207,7 @@ def _tile(_: gs.Node, input_facts: InputFacts) -> Facts:
 def _cum_sum(node: gs.Node, input_facts: InputFacts) -> Facts:
     """Sums of one number up to each position; Keras counts positions this way."""
     x, axis = input_facts[0], input_facts[1].plain_integers()
-    facts = Facts(x.shape, x.dtype, constant=all(item.constant for item in input_facts))
+    facts = Facts(x.shape, x.dtype, constant=are_constant(input_facts))
     step = x.uniform()
     number_ = step.poly.constant() if isinstance(step, Index) else None
     if number_ is None or not x.shape or axis is None or len(axis) != 1 or node.attrs.get("reverse", 0):
@@ -252,7 +252,7 @@ def _reduce(node: gs.Node, input_facts: InputFacts) -> Facts:
     axes, keep = axes_along(node, input_facts), bool(node.attrs.get("keepdims", 1))
     dtype, constant = (
         "int64" if node.op in ("ArgMax", "ArgMin") else x.dtype,
-        all(item.constant for item in input_facts),
+        are_constant(input_facts),
     )
     if not x.shape:
         return Facts(dtype=dtype, constant=constant)

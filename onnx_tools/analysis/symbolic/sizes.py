@@ -9,8 +9,8 @@ from types import MappingProxyType
 import onnx_graphsurgeon as gs
 
 from ..graph import dtype_name
-from .arguments import axis_of
-from .facts import Facts, InputFacts, Shape, broadcast_shape
+from .arguments import axis_of, given
+from .facts import Facts, InputFacts, Shape, are_constant, broadcast_shape
 from .matmul import matmul_shape
 from .poly import Poly
 
@@ -20,7 +20,7 @@ _TYPED_BY_ATTRIBUTE = frozenset({"Bernoulli", "RandomNormalLike", "RandomUniform
 
 def sizes(node: gs.Node, input_facts: InputFacts) -> list[Facts] | None:
     """Facts about the outputs, or None where no rule here knows the operator."""
-    constant = all(item.constant for item in input_facts)
+    constant = are_constant(input_facts)
     if node.op in _TYPED_BY_ATTRIBUTE:  # drawn anew in every run: no constant
         return [Facts(input_facts[0].shape, dtype_name(node.attrs.get("dtype")) or input_facts[0].dtype)]
     rule = _RULES.get(node.op)
@@ -29,10 +29,6 @@ def sizes(node: gs.Node, input_facts: InputFacts) -> list[Facts] | None:
     results = rule(node, input_facts)
     results = [results] if isinstance(results, Facts) else results
     return [Facts(item.shape, item.dtype, constant=constant) for item in results]
-
-
-def _has_input(node: gs.Node, input_facts: InputFacts, position: int) -> Facts | None:
-    return input_facts[position] if position < len(input_facts) and not node.inputs[position].is_empty() else None
 
 
 def _einsum(node: gs.Node, input_facts: InputFacts) -> Facts:
@@ -70,7 +66,7 @@ def _einsum(node: gs.Node, input_facts: InputFacts) -> Facts:
 
 def _pad(node: gs.Node, input_facts: InputFacts) -> Facts:
     """Pads that are added to the sizes; negative ones crop."""
-    x, pads, axes = input_facts[0], input_facts[1].integers(), _has_input(node, input_facts, 3)
+    x, pads, axes = input_facts[0], input_facts[1].integers(), given(node, input_facts, 3)
     padded_axes = list(range(x.rank or 0)) if axes is None else axes.plain_integers()
     if x.shape is None or pads is None or padded_axes is None or len(pads) != 2 * len(padded_axes):
         return Facts(dtype=x.dtype)
@@ -98,7 +94,7 @@ def _one_hot(node: gs.Node, input_facts: InputFacts) -> Facts:
 
 
 def _quantize(node: gs.Node, input_facts: InputFacts) -> Facts:
-    zero = _has_input(node, input_facts, 2)
+    zero = given(node, input_facts, 2)
     kind = node.attrs.get("output_dtype", 0)
     return Facts(input_facts[0].shape, (zero.dtype if zero else None) or (dtype_name(kind) if kind else "uint8"))
 

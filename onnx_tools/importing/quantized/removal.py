@@ -18,7 +18,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, helper
 
 from ...files import Array, Model, all_nodes, copy_message, replace_items
-from ..canonical import in_order
+from ..canonical import sort_nodes
 from .constants import Constants
 from .pairs import Pairs, check_scale, pair_error
 from .rounding import NAMES
@@ -92,7 +92,7 @@ class _Removal:
     _cut: dict[str, str] = field(default_factory=dict)  # a Relu's output -> its input
 
     def __post_init__(self) -> None:
-        self.source = self.source.with_proto(in_order(self.source.proto))
+        self.source = self.source.with_proto(sort_nodes(self.source.proto))
         self._constants = Constants(self.source)
         self._pairs = Pairs(self.source, self._constants)
         self._signs = Signs(self.source.proto, self._constants, self._weight_of, self._cuts)

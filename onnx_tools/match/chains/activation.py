@@ -7,15 +7,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
-from onnx import numpy_helper
 
-from ...analysis import is_output, is_standard, node_name
+from ...analysis import is_number, is_output, is_standard, node_name
 from ...analysis.symbolic import Analysis
+from ...files import own_values
 from .. import NoMatch
 
 Values = npt.NDArray[np.float64]
@@ -135,20 +134,14 @@ def _next(x: gs.Tensor, nodes: list[gs.Node], values: Mapping[str, Values]) -> g
             if any(reader is node for node in nodes) or len(reader.outputs) != 1:
                 continue
             belongs = is_standard(reader, "Gelu", *_FUNCTIONS, *_ARITHMETIC)
-            if belongs and all(item.name in values or _is_number(item) for item in reader.inputs):
+            if belongs and all(item.name in values or is_number(item) for item in reader.inputs):
                 return reader
     return None
 
 
-def _is_number(tensor: gs.Tensor) -> bool:
-    return isinstance(tensor, gs.Constant) and int(np.prod(tensor.shape, dtype=np.int64)) == 1
-
-
 def _number(constant: gs.Constant) -> Values:
     """The one element of a constant, read from the tensor that it was imported from, so that its type is kept."""
-    values: Any = constant._values
-    tensor = getattr(values, "tensor", None)
-    return np.asarray(values if tensor is None else numpy_helper.to_array(tensor)).astype(np.float64).reshape(())
+    return own_values(constant).astype(np.float64).reshape(())
 
 
 def _compute(node: gs.Node, values: Mapping[str, Values]) -> Values:

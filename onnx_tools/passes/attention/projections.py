@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 
 from ...analysis import Editor, made_by, token_axis
 from ...analysis.symbolic import Analysis
-from ...files import join_columns
+from ...files import join_columns, zeros_for
 from ...match import NoMatch
 from ...match.attention import Attention
 from ...match.chains import HEADS_FIRST, TOKENS_FIRST, HeadsSource, trace_heads
@@ -72,11 +72,8 @@ class Projections:
         result = editor.op("MatMul", linears[0].x, weight, stem="qkv")
         if all(item.bias is None for item in linears):
             return result
-        bias = self._concatenate([(item.bias or self._zeros(item), item) for item in linears], "qkv_bias")
+        bias = self._concatenate([(item.bias or zeros_for(item.weight), item) for item in linears], "qkv_bias")
         return editor.op("Add", result, bias, stem="qkv_with_bias")
-
-    def _zeros(self, linear: Linear) -> gs.Constant:
-        return gs.Constant(f"zeros_for_{linear.weight.name}", np.zeros(linear.weight.shape[-1], linear.weight.dtype))
 
     def _concatenate(self, constants: list[tuple[gs.Constant, Linear]], stem: str) -> gs.Constant:
         key = tuple((constant.name, linear.columns.tobytes()) for constant, linear in constants)
@@ -128,7 +125,7 @@ class Projections:
         linear = self._linear(HeadsSource(heads.tensor, columns, 1.0)) if plain else None
         if linear is None:
             return None
-        own = linear.bias or self._zeros(linear)
+        own = linear.bias or zeros_for(linear.weight)
         values = own.values.copy()
         values[linear.columns] += bias.transpose(source.order).reshape(-1)[source.columns.reshape(-1)]
         return replace(linear, bias=gs.Constant(f"{own.name}_{constants[0].name}", values))

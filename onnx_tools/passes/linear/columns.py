@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
-from onnx import TensorProto
 
 from ...analysis import Editor, once
-from ...files import HeldValues, array_of, bytes_of_array
+from ...files import held_constant, own_values
 from ...operators import ACT_TYPES
 
 PAIR_BLOCK = 16
@@ -65,24 +64,14 @@ class Columns:
     def _constant(self, stem: str, values: npt.NDArray[Any]) -> gs.Constant:
         if self._precision == "fp32":
             return self._editor.constant(stem, values)
-        message = TensorProto(data_type=ACT_TYPES[self._precision], dims=values.shape)
-        return gs.Constant(self._editor.fresh(stem), HeldValues(message, bytes_of_array(values)))
+        return held_constant(self._editor.fresh(stem), ACT_TYPES[self._precision], values)
 
 
 def _fill(parts: Sequence[ColumnPart]) -> npt.NDArray[Any]:
-    sources = [None if part.constant is None else _values(part.constant) for part in parts]
+    sources = [None if part.constant is None else own_values(part.constant) for part in parts]
     first = next(source for source in sources if source is not None)
     result = np.zeros((*first.shape[:-1], sum(part.indices.size for part in parts)), first.dtype)
     for part, source in zip(parts, sources, strict=True):
         if source is not None:
             result[..., part.indices] = source[..., part.columns]
     return result
-
-
-def _values(constant: gs.Constant) -> npt.NDArray[Any]:
-    """A constant's values in its own type, which need not be one of numpy's."""
-    storage = constant._values
-    if isinstance(storage, HeldValues):
-        return array_of(storage.message, storage.data)
-    lazy = getattr(storage, "tensor", None)
-    return np.asarray(storage) if lazy is None else array_of(lazy)

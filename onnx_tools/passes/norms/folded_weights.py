@@ -11,10 +11,10 @@ import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
 from ...analysis import Editor, once
-from ...files import Floats, HeldValues, bytes_of_array
+from ...files import Floats, HeldValues, array_of, bytes_of_array, own_values
 from ...match import NoMatch
 from ...operators import ACT_TYPES
-from ...precision import exact_product, moved_to_keep_sums, round_values, to_float32, unfit_reason
+from ...precision import exact_product, moved_to_keep_sums, round_values, to_float, unfit_reason
 
 Doubles = npt.NDArray[np.float64]
 
@@ -80,7 +80,7 @@ class FoldedWeights:
             return exact, exact
         message = TensorProto(data_type=ACT_TYPES[self._precision], dims=exact.shape)
         storage = HeldValues(message, bytes_of_array(round_values(exact, self._precision)))
-        return storage, to_float32(message, storage.data)
+        return storage, to_float(array_of(message, storage.data))
 
     def _not_finite(self, values: Floats) -> str:
         return "" if np.isfinite(values).all() else f"would hold numbers that {self._precision} cannot hold"
@@ -93,8 +93,4 @@ class FoldedWeights:
 
 def values_of(constant: gs.Constant) -> Floats:
     """A constant of any float type as float32; numpy has no bfloat16, so reading `values` would change the export."""
-    storage = constant._values
-    if isinstance(storage, HeldValues):
-        return to_float32(storage.message, storage.data)
-    lazy = getattr(storage, "tensor", None)
-    return np.asarray(storage, np.float32) if lazy is None else to_float32(lazy)
+    return to_float(own_values(constant))
