@@ -15,11 +15,11 @@ from .graph import STANDARD_DOMAINS, is_padfree, present
 from .layout import B, S, is_token_shape, packed_axis, token_axis
 from .onnx_operators import ELEMENTWISE, OPERATORS, Work, working
 from .symbolic.arguments import (
+    argument_facts,
     arguments_with_axes,
     axes_along,
     axes_in_result,
     axis_of,
-    given,
     permutation,
     split_sizes,
 )
@@ -236,7 +236,7 @@ def _triangle(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedFo
 def _pad(node: gs.Node, input_facts: InputFacts, output: Facts) -> PackedForm:
     """Pad along axes other than batch and sequence."""
     rank, pads = len(output.shape or ()), input_facts[1].plain_integers()
-    own_axes = given(node, input_facts, 3)
+    own_axes = argument_facts(node, input_facts, 3)
     axes = list(range(rank)) if own_axes is None else own_axes.plain_integers()
     if pads is None or axes is None or len(pads) != 2 * len(axes):
         raise NoRule("Pad has widths or axes that are not known")

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
-Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
+KeyT = TypeVar("KeyT", bound=Hashable)
+ValueT = TypeVar("ValueT")
 
 
-def once(values: dict[Key, Value], key: Key, make: Callable[[], Value]) -> Value:
+def once(values: dict[KeyT, ValueT], key: KeyT, make: Callable[[], ValueT]) -> ValueT:
     """The value of a key, which `make` makes where there is none yet."""
     if key not in values:
         values[key] = make()

@@ -146,7 +146,7 @@ class _Converter:
         return [*new.graph.node, node]
 
 
-Rule = Callable[[_Converter, NodeProto], Nodes]
+OpsetRule = Callable[[_Converter, NodeProto], Nodes]
 """The nodes that do in one opset what a node does in the opset before it."""
 
 
@@ -185,7 +185,7 @@ def _batch_norm_14(converter: _Converter, node: NodeProto) -> Nodes:
     return [node]
 
 
-def _to_inputs(**positions: int) -> Rule:
+def _to_inputs(**positions: int) -> OpsetRule:
     """The rule that turns attributes into inputs, each at its position."""
 
     def rule(converter: _Converter, node: NodeProto) -> Nodes:
@@ -265,7 +265,7 @@ def _softmax(converter: _Converter, node: NodeProto) -> Nodes:
     return [*before.graph.node, node, *after.graph.node]
 
 
-_STEPS: Mapping[tuple[str, int], Rule] = MappingProxyType(
+_STEPS: Mapping[tuple[str, int], OpsetRule] = MappingProxyType(
     {
         ("BatchNormalization", 9): _batch_norm_9,
         ("Upsample", 9): _to_inputs(scales=1),

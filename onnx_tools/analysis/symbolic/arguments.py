@@ -26,7 +26,7 @@ def permutation(node: gs.Node, rank: int) -> list[int]:
     return [int(axis) for axis in node.attrs.get("perm") or reversed(range(rank))]
 
 
-def given(node: gs.Node, input_facts: InputFacts, position: int) -> Facts | None:
+def argument_facts(node: gs.Node, input_facts: InputFacts, position: int) -> Facts | None:
     """What is known of input number `position`; None where it is left out."""
     return input_facts[position] if position < len(input_facts) and not node.inputs[position].is_empty() else None
 
@@ -36,7 +36,7 @@ def axes_of_node(node: gs.Node, input_facts: InputFacts) -> list[int] | None:
     if "axes" in node.attrs:
         return [int(axis) for axis in node.attrs["axes"]]
     position = OPERATORS[node.op].axes
-    axes = None if position is None else given(node, input_facts, position)
+    axes = None if position is None else argument_facts(node, input_facts, position)
     return None if axes is None else axes.plain_integers()
 
 
@@ -116,7 +116,7 @@ def slice_arguments(
         starts, ends = input_facts[1].integers(), input_facts[2].integers()
         if starts is None or ends is None:
             return None
-        own_axes, own_steps = (given(node, input_facts, position) for position in (3, 4))
+        own_axes, own_steps = (argument_facts(node, input_facts, position) for position in (3, 4))
         axes = list(range(len(starts))) if own_axes is None else own_axes.plain_integers()
         steps = [1] * len(starts) if own_steps is None else own_steps.plain_integers()
     if starts is None or ends is None or steps is None or not input_facts[0].shape:
@@ -131,7 +131,7 @@ def split_sizes(node: gs.Node, input_facts: InputFacts) -> list[int] | None:
     """The sizes of a Split's outputs where they are known integers."""
     if "split" in node.attrs:
         return [int(size) for size in node.attrs["split"]]
-    if (sizes := given(node, input_facts, 1)) is not None:
+    if (sizes := argument_facts(node, input_facts, 1)) is not None:
         return sizes.plain_integers()
     if input_facts[0].shape is None:
         return None

@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 
 from ..graph import dtype_name, made_by
 from . import movement
-from .arguments import axis_of, given
+from .arguments import argument_facts, axis_of
 from .expr import Index, apply, axis_index, number, size_of
 from .facts import MAX_EXPRESSION, Facts, InputFacts, Shape, are_constant
 from .poly import Poly
@@ -43,7 +43,7 @@ def gather_nd(node: gs.Node, input_facts: InputFacts, lookup: Lookup) -> Facts:
 
 def trilu(node: gs.Node, input_facts: InputFacts) -> Facts:
     """Trilu: zeros on one side of a diagonal."""
-    x, own_diagonal = input_facts[0], given(node, input_facts, 1)
+    x, own_diagonal = input_facts[0], argument_facts(node, input_facts, 1)
     diagonal = [0] if own_diagonal is None else own_diagonal.plain_integers()
     facts = Facts(x.shape, x.dtype, constant=are_constant(input_facts))
     if x.expr is None or not x.shape or x.dtype is None or diagonal is None or size_of(x.expr) > MAX_EXPRESSION:

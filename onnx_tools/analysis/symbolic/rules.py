@@ -15,7 +15,7 @@ from ...operators import DOMAIN
 from ..graph import STANDARD_DOMAINS, dtype_name
 from ..onnx_operators import OPERATORS, ShapeRule, Work
 from . import movement
-from .arguments import axes_along, axes_of_node, axis_of, given, permutation, slice_arguments, split_sizes
+from .arguments import argument_facts, axes_along, axes_of_node, axis_of, permutation, slice_arguments, split_sizes
 from .expr import COMPARISONS, ELEMENTWISE, Apply, Element, Index, Number, RowSum, apply, axis_index, number, uncast
 from .facts import MAX_ELEMENTS, Facts, InputFacts, are_constant, broadcast_shape, elementwise, from_elements
 from .indexing import Lookup, eye_like, gather_nd, scatter_nd, trilu
@@ -107,7 +107,7 @@ def _indices(values: Sequence[Poly]) -> np.ndarray:
 
 def _squeeze(node: gs.Node, input_facts: InputFacts) -> Facts:
     axes = axes_of_node(node, input_facts)
-    if axes is None and given(node, input_facts, 1) is not None:
+    if axes is None and argument_facts(node, input_facts, 1) is not None:
         return Facts(dtype=input_facts[0].dtype)
     return movement.squeeze(input_facts[0], axes)
 

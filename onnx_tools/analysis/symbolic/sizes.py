@@ -9,7 +9,7 @@ from types import MappingProxyType
 import onnx_graphsurgeon as gs
 
 from ..graph import dtype_name
-from .arguments import axis_of, given
+from .arguments import argument_facts, axis_of
 from .facts import Facts, InputFacts, Shape, are_constant, broadcast_shape
 from .matmul import matmul_shape
 from .poly import Poly
@@ -66,7 +66,7 @@ def _einsum(node: gs.Node, input_facts: InputFacts) -> Facts:
 
 def _pad(node: gs.Node, input_facts: InputFacts) -> Facts:
     """Pads that are added to the sizes; negative ones crop."""
-    x, pads, axes = input_facts[0], input_facts[1].integers(), given(node, input_facts, 3)
+    x, pads, axes = input_facts[0], input_facts[1].integers(), argument_facts(node, input_facts, 3)
     padded_axes = list(range(x.rank or 0)) if axes is None else axes.plain_integers()
     if x.shape is None or pads is None or padded_axes is None or len(pads) != 2 * len(padded_axes):
         return Facts(dtype=x.dtype)
@@ -94,7 +94,7 @@ def _one_hot(node: gs.Node, input_facts: InputFacts) -> Facts:
 
 
 def _quantize(node: gs.Node, input_facts: InputFacts) -> Facts:
-    zero = given(node, input_facts, 2)
+    zero = argument_facts(node, input_facts, 2)
     kind = node.attrs.get("output_dtype", 0)
     return Facts(input_facts[0].shape, (zero.dtype if zero else None) or (dtype_name(kind) if kind else "uint8"))
 

@@ -33,12 +33,12 @@ def group_query_attention(e: Expansion) -> gs.Tensor:
     q, k, v = _parts(e, heads, groups)
     size = e.width(q, "query") // heads
     if e.integer("do_rotary"):
-        tables, given = (e.input(_COSINES, "cosines"), e.input(_SINES, "sines")), e.optional_input(_POSITIONS)
+        tables, own_positions = (e.input(_COSINES, "cosines"), e.input(_SINES, "sines")), e.optional_input(_POSITIONS)
         is_interleaved = bool(e.integer("rotary_interleaved"))
-        places = (e.reshape(e.slots(part, 1), 1, -1) if given is None else given for part in (q, k))
+        of_parts = (e.reshape(e.slots(part, 1), 1, -1) if own_positions is None else own_positions for part in (q, k))
         q, k = (
             rotate(e, part, size, tables, positions, interleaved=is_interleaved)
-            for part, positions in zip((q, k), places, strict=True)
+            for part, positions in zip((q, k), of_parts, strict=True)
         )
     group_of_head = e.constant(np.repeat(np.arange(groups), heads // groups), np.int64)
     k, v = (e.op("Gather", e.reshape(part, 0, 0, groups, size), group_of_head, axis=2) for part in (k, v))
