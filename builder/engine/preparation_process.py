@@ -287,6 +287,7 @@ def serve(request: str, answer: int) -> NoReturn:
             preparation = prepare(source, options, _read_device, phases=phases)
             model = preparation.model
             gc.collect()  # the graph's nodes and tensors, which hold the weights, refer to each other
+            trim_heap()  # before the model comes to lie in memory once more
             content = serialize(model, consume=True)
             if content is None:
                 code, content = _IN_FILE, iter((str(write_aside(model)).encode(),))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 
-LARGE_MODEL_BYTES = 1 << 30
+LARGE_MODEL_BYTES = 1 << 25
 """Models whose weights take more than this in float32 are not held in float32: their weights are deferred."""
 
 

@@ -23,8 +23,10 @@ from .model import Model, copy_message, fed_inputs, replace_items, without_initi
 
 PART_BYTES = 1 << 27
 """The most bytes of the weights of a part, unless a single one is larger."""
-KEPT_BYTES = 1 << 29
-"""Bytes of all weights but tables, up to which they are read once for all runs."""
+PARTS = 8
+"""How many parts a model has at least, unless they would be smaller than KEPT_BYTES."""
+KEPT_BYTES = 1 << 25
+"""Bytes of all weights but tables, up to which they are read once for all runs, as those of a single layer."""
 _IDS: Mapping[str, int] = MappingProxyType({"Gather": 1, "PadfreeEmbedding": 0})
 """Operators whose first deferred input is a table, and the position of the ids that choose from it."""
 _INT64 = np.int64
@@ -152,12 +154,14 @@ class StagedSession:
 
 
 def _divide(model: Model, weights: Mapping[str, TensorProto]) -> list[_Part]:
-    """The nodes in parts whose weights are as large as PART_BYTES allows."""
+    """The nodes in parts whose weights are as large as PART_BYTES and PARTS allow."""
     parts, there, results = [_Part()], dict[str, int](), set[str]()
+    total = sum(model.weights.size_of(tensor) or 0 for tensor in weights.values())
+    most = min(PART_BYTES, max(KEPT_BYTES, total // PARTS))
     for source in _as_early_as_possible(model.proto.graph.node, weights):
         node, table = _with_rows(model, weights, source)
         sizes = {name: model.weights.size_of(weights[name]) or 0 for name in node.input if name in weights}
-        is_full = sum((there | sizes).values()) > PART_BYTES and not sizes.keys() <= there.keys()
+        is_full = sum((there | sizes).values()) > most and not sizes.keys() <= there.keys()
         if parts[-1].nodes and (is_full or (table is not None and table.ids in results)):
             parts.append(_Part())
             there, results = {}, set()
