@@ -122,12 +122,12 @@ endfunction()
 # it has not built them before, and no core is left with a long file at the end. (It takes one library after the other.)
 function(padfree_longest_first variable)
   set(sorted "")
-  foreach(pattern "/attention/sm90/short_" "/linear/sm90/half/any_chunks_"
-                  "/linear/(sm90/half/(pairs|chunks|in_place)|mma/(half|e4m3))_" "/attention/sm90/ring_"
-                  "/linear/sm90/e4m3/(pairs|in_place)_" "/(attention/sm90/(wide|prefix)|linear/sm90/resident/e4m3)_"
-                  "/linear/sm90/(half/(rare|heads)|e4m3/chunks)_" "/linear/sm90/e4m3/"
-                  "/(linear/sm90/(half|resident)|attention/mma)" "/(embedding|index|layer_norm)/"
-                  "/attention/disentangled" "/linear/mma/" "")
+  foreach(pattern "/attention/sm90/short_" "/linear/(sm90/half/(pairs|chunks|in_place)|mma/(half|e4m3))_"
+                  "/attention/sm90/ring_" "/linear/sm90/e4m3/(in_place|pairs)_"
+                  "/(linear/sm90/half/any_chunks|attention/sm90/(wide|prefix))_"
+                  "/linear/sm90/(half/rare|e4m3/chunks)_" "/linear/sm90/(resident/e4m3|half/heads)_" "/linear/sm90/e4m3/"
+                  "/(linear/sm90/(half|resident)|attention/mma)" "/(embedding|index|layer_norm)/" "/linear/mma/"
+                  "/attention/disentangled" "")
     set(matches "${${variable}}")
     list(FILTER matches INCLUDE REGEX "(${pattern}).*\\.cu$")
     list(APPEND sorted ${matches})
