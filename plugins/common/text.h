@@ -31,4 +31,10 @@ template <class... Parts>
   throw std::invalid_argument(text(parts...));
 }
 
+// Throws what has failed: one message of these parts.
+template <class... Parts>
+[[noreturn]] void throwError(const Parts&... parts) {
+  throw std::runtime_error(text(parts...));
+}
+
 }  // namespace padfree

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stdexcept>
-
 #include "embedding/launch.h"
 #include "schedule/task_list.h"
 #include "shell/operator.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/device_objects.h"
 
-#include <stdexcept>
-
 #include "common/text.h"
 
 namespace padfree::engine {
@@ -22,13 +20,13 @@ Device::Device(int32_t number) : number_(number) {
   int count = 0;
   check(cuda.deviceCount(&count), "count the GPUs");
   if (number < 0) {
-    throw std::runtime_error(
+    throwError(
         "this instance is of kind KIND_CPU, and a plan runs on a GPU, allowed: KIND_GPU; correct "
         "instance_group in config.pbtxt");
   }
   if (number >= count) {
-    throw std::runtime_error(text("there is no GPU ", number, ", this machine has ", count,
-                                  "; correct gpus in config.pbtxt's instance_group"));
+    throwError("there is no GPU ", number, ", this machine has ", count,
+               "; correct gpus in config.pbtxt's instance_group");
   }
   char name[kNameBytes] = "";
   int major = 0, minor = 0;

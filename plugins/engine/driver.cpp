@@ -3,8 +3,6 @@
 
 #include <dlfcn.h>
 
-#include <stdexcept>
-
 #include "common/text.h"
 
 namespace padfree::engine {
@@ -15,15 +13,14 @@ constexpr const char* kLibrary = "libcuda.so.1";
 Driver load() {
   void* handle = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (handle == nullptr) {
-    throw std::runtime_error(
-        text("no CUDA driver (", dlerror(),
-             "); start the server on a machine with an NVIDIA GPU, its container with --gpus=all"));
+    throwError("no CUDA driver (", dlerror(),
+               "); start the server on a machine with an NVIDIA GPU, its container with --gpus=all");
   }
   Driver found;
-#define PADFREE_FIND(member, symbol)                                                                \
-  found.member = reinterpret_cast<decltype(found.member)>(dlsym(handle, #symbol));                  \
-  if (found.member == nullptr) {                                                                    \
-    throw std::runtime_error(text(kLibrary, " has no " #symbol "; install a driver from 2022 on")); \
+#define PADFREE_FIND(member, symbol)                                               \
+  found.member = reinterpret_cast<decltype(found.member)>(dlsym(handle, #symbol)); \
+  if (found.member == nullptr) {                                                   \
+    throwError(kLibrary, " has no " #symbol "; install a driver from 2022 on");    \
   }
   PADFREE_DRIVER_FUNCTIONS(PADFREE_FIND)
 #undef PADFREE_FIND
@@ -42,8 +39,7 @@ const Driver& driver() {
   static const Driver kDriver = load();  // after a failure, the next call tries again
   static const CUresult kReady = kDriver.init(0);
   if (kReady != CUDA_SUCCESS) {
-    throw std::runtime_error(
-        text("the CUDA driver does not work (", nameOf(kDriver, kReady), "); look at nvidia-smi on this machine"));
+    throwError("the CUDA driver does not work (", nameOf(kDriver, kReady), "); look at nvidia-smi on this machine");
   }
   return kDriver;
 }
@@ -53,7 +49,7 @@ void check(CUresult result, const char* what) {
   const char* advice = result == CUDA_ERROR_OUT_OF_MEMORY
                            ? "; free GPU memory, use fewer instances, or build with a smaller profile"
                            : "; look at the server's log and at dmesg for Xid messages";
-  throw std::runtime_error(text("CUDA could not ", what, " (", nameOf(driver(), result), ")", advice));
+  throwError("CUDA could not ", what, " (", nameOf(driver(), result), ")", advice);
 }
 
 }  // namespace padfree::engine

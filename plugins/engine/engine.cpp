@@ -20,8 +20,7 @@ std::string readPlan(const std::string& path) {
   std::string content(file ? static_cast<size_t>(file.tellg()) : 0, '\0');
   file.seekg(0);
   if (!file.read(content.data(), static_cast<std::streamsize>(content.size())) || content.empty()) {
-    throw std::runtime_error(path +
-                             " cannot be read; copy the plan that padfree build wrote into the version's folder");
+    throwError(path + " cannot be read; copy the plan that padfree build wrote into the version's folder");
   }
   return content;
 }
@@ -50,13 +49,13 @@ void DeviceEngine::checkOrigin() const {
   const std::string rebuild = "build the plan again on this machine with padfree build";
   const std::string gpu = text("GPU ", device.number(), " (", device.name(), ")");
   if (device.computeCapability() != plan.compute_capability) {
-    throw std::runtime_error(text("the plan was built for compute capability ", plan.compute_capability, " (",
-                                  plan.gpu_name, "), ", gpu, " has ", device.computeCapability(), "; ", rebuild));
+    throwError("the plan was built for compute capability ", plan.compute_capability, " (", plan.gpu_name, "), ", gpu,
+               " has ", device.computeCapability(), "; ", rebuild);
   }
   if (device.name() != plan.gpu_name && !plan.allow_other_gpu) {
-    throw std::runtime_error(text("the plan was built on ", plan.gpu_name, ", ", gpu, " is another; ", rebuild,
-                                  ", or set padfree_allow_other_gpu to true in config.pbtxt to run it with kernels "
-                                  "chosen for the other GPU"));
+    throwError("the plan was built on ", plan.gpu_name, ", ", gpu, " is another; ", rebuild,
+               ", or set padfree_allow_other_gpu to true in config.pbtxt to run it with kernels "
+               "chosen for the other GPU");
   }
 }
 
@@ -64,16 +63,16 @@ void DeviceEngine::checkTensors() const {
   const auto require = [&](const PadfreeTensor& tensor, nvinfer1::TensorIOMode mode) {
     const char* name = tensor.name.c_str();
     if (engine->mode(name) == mode && engine->type(name) == kTypes[tensor.type]) return;
-    throw std::runtime_error(text("the engine has no tensor '", name,
-                                  "' as its metadata describe it; they belong to another plan: copy both files of one "
-                                  "build"));
+    throwError("the engine has no tensor '", name,
+               "' as its metadata describe it; they belong to another plan: copy both files of one "
+               "build");
   };
   for (const PadfreeTensor& input : plan.inputs) require(input, nvinfer1::TensorIOMode::kINPUT);
   for (const PadfreeTensor& output : plan.outputs) require(output, nvinfer1::TensorIOMode::kOUTPUT);
   const size_t described = plan.inputs.size() + plan.outputs.size();
   if (engine->tensorCount() != static_cast<int32_t>(described)) {
-    throw std::runtime_error(text("the engine has ", engine->tensorCount(), " tensors, its metadata ", described,
-                                  "; they belong to another plan: copy both files of one build"));
+    throwError("the engine has ", engine->tensorCount(), " tensors, its metadata ", described,
+               "; they belong to another plan: copy both files of one build");
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "common/text.h"
 #include "engine/sizes.h"
 
 namespace padfree::engine {
@@ -116,9 +117,9 @@ Placement DeviceLane::place(TensorRtContext& context, const PadfreeSizes& sizes)
   placement.outputs_start = at;
   for (const PadfreeTensor& output : owner_.plan.outputs) {
     if (context.shape(output.name.c_str()) != shapeOf(output, sizes)) {
-      throw std::runtime_error("output '" + output.name +
-                               "' has another shape than its metadata says; the metadata belongs to another "
-                               "plan: copy both files of one build");
+      throwError("output '" + output.name +
+                 "' has another shape than its metadata says; the metadata belongs to another "
+                 "plan: copy both files of one build");
     }
     placement.outputs.push_back(at);
     at += aligned(bytesOf(output, sizes));

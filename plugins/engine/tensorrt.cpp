@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <mutex>
-#include <stdexcept>
 
 #include "common/beside.h"
 #include "common/text.h"
@@ -95,18 +94,17 @@ TensorRtLibrary::TensorRtLibrary(const std::string& wanted) {
     }
     found += (found.empty() ? "" : ", ") + version;
   }
-  throw std::runtime_error(
-      "the plan was built by TensorRT " + wanted + ", and the server has " +
-      (found.empty() ? "none (" + reason + ")" : found) +
-      "; plans run only in the version that built them: use the server release that has it, or build the "
-      "plan again with padfree build");
+  throwError("the plan was built by TensorRT " + wanted + ", and the server has " +
+             (found.empty() ? "none (" + reason + ")" : found) +
+             "; plans run only in the version that built them: use the server release that has it, or build the "
+             "plan again with padfree build");
 }
 
 void loadPlugins() {
   const std::string path = besideLibraryOf(&loadPlugins, kRegister);
   if (dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) == nullptr) {
-    throw std::runtime_error(text("the plan's plugins cannot be loaded (", dlerror(), "); keep ", kRegister,
-                                  " and libpadfree.so beside libpadfree_engine.so"));
+    throwError("the plan's plugins cannot be loaded (", dlerror(), "); keep ", kRegister,
+               " and libpadfree.so beside libpadfree_engine.so");
   }
 }
 
@@ -118,12 +116,11 @@ TensorRtEngine::TensorRtEngine(const TensorRtLibrary& library, const std::string
   void* runtime = create(loggerFor(library.major()), library.versionNumber());
   // If CUDA does not work, 10.6 and 11.2 return the base of a null object: not null, but an address in the first page.
   if (reinterpret_cast<uintptr_t>(runtime) < kFirstPage) {
-    throw std::runtime_error("TensorRT cannot start (" + lastError() + "); look at nvidia-smi on this machine");
+    throwError("TensorRT cannot start (" + lastError() + "); look at nvidia-smi on this machine");
   }
   runtime_.reset(static_cast<nvinfer1::IRuntime*>(runtime));
   engine_.reset(runtime_->deserializeCudaEngine(plan.data(), plan.size()));
-  if (engine_ == nullptr)
-    throw std::runtime_error(name + ": TensorRT cannot load it (" + lastError() + "); build the plan again");
+  if (engine_ == nullptr) throwError(name + ": TensorRT cannot load it (" + lastError() + "); build the plan again");
   if (library.major() < kFirstVersionedMajor) {
     ten_ = tensorrt10::implementationOf<tensorrt10::CudaEngine>(engine_.get());
   }
@@ -146,8 +143,8 @@ std::unique_ptr<TensorRtContext> TensorRtEngine::newContext() const {
   auto* context =
       ten_ != nullptr ? ten_->createExecutionContext(kStrategy) : engine_->createExecutionContext(kStrategy);
   if (context == nullptr) {
-    throw std::runtime_error("TensorRT cannot make an execution context (" + lastError() +
-                             "); free GPU memory or build with a smaller profile");
+    throwError("TensorRT cannot make an execution context (" + lastError() +
+               "); free GPU memory or build with a smaller profile");
   }
   return std::make_unique<TensorRtContext>(context, version_);
 }
@@ -162,16 +159,16 @@ TensorRtContext::TensorRtContext(nvinfer1::IExecutionContext* context, int versi
 void TensorRtContext::setShape(const char* name, const Dims& shape) {
   const nvinfer1::Dims dims = toDims(shape);
   if (ten_ != nullptr ? ten_->setInputShape(name, dims) : context_->setInputShape(name, dims)) return;
-  throw std::runtime_error(text("the engine refused shape [", join(shape, ", "), "] for '", name, "' (", lastError(),
-                                "); compare with its profile in padfree inspect"));
+  throwError("the engine refused shape [", join(shape, ", "), "] for '", name, "' (", lastError(),
+             "); compare with its profile in padfree inspect");
 }
 
 void TensorRtContext::inferShapes() {
   const char* name = nullptr;
   const int32_t missing = ten_ != nullptr ? ten_->inferShapes(1, &name) : context_->inferShapes(1, &name);
   if (missing != 0) {
-    throw std::runtime_error(text("the engine has no shape for '", name == nullptr ? "" : name, "' (", lastError(),
-                                  "); build the plan again"));
+    throwError("the engine has no shape for '", name == nullptr ? "" : name, "' (", lastError(),
+               "); build the plan again");
   }
 }
 
@@ -186,8 +183,7 @@ size_t TensorRtContext::scratchBytes() {
 
 void TensorRtContext::setAddress(const char* name, void* memory) {
   if (ten_ != nullptr ? ten_->setTensorAddress(name, memory) : context_->setTensorAddress(name, memory)) return;
-  throw std::runtime_error(
-      text("TensorRT refused the memory of '", name, "' (", lastError(), "); build the plan again"));
+  throwError("TensorRT refused the memory of '", name, "' (", lastError(), "); build the plan again");
 }
 
 void TensorRtContext::setScratch(void* memory, size_t bytes) {
@@ -203,7 +199,7 @@ void TensorRtContext::setScratch(void* memory, size_t bytes) {
 void TensorRtContext::enqueue(CUstream stream) {
   auto* runtime_stream = reinterpret_cast<cudaStream_t>(stream);
   if (ten_ != nullptr ? ten_->enqueueV3(runtime_stream) : context_->enqueueV3(runtime_stream)) return;
-  throw std::runtime_error("TensorRT failed to run the engine (" + lastError() + "); look at the server's log");
+  throwError("TensorRT failed to run the engine (" + lastError() + "); look at the server's log");
 }
 
 std::string lastError() {

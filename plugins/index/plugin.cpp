@@ -15,14 +15,9 @@ class Index final : public Operator {
   void checkSizes(const Sizes& sizes) const override { sizes.checkProduct({"B", "S"}); }
 
   cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const override {
-    IndexParams params{};
-    params.mask = tensors.input<int>(0);
-    params.token_index = tensors.output<int>(0);
-    params.seq_lens = tensors.output<int>(1);
-    params.num_tokens = tensors.output<int>(2);
-    params.B = tensors.size(0, 0);
-    params.S = tensors.size(0, 1);
-    return launchIndex(params, stream);
+    const int B = tensors.size(0, 0), S = tensors.size(0, 1);
+    return launchIndex(
+        {tensors.input<int>(0), tensors.output<int>(0), tensors.output<int>(1), tensors.output<int>(2), B, S}, stream);
   }
 };
 

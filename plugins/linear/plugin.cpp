@@ -95,22 +95,13 @@ class Linear final : public Operator {
     check(cudaGetDevice(&device), "there is no GPU to measure on");
     checkGpu(kOperands);
     if (kOperands == OperandType::kInt8) return {};  // the cost model chooses between its few tiles
-    static float present_data[1] = {};               // only whether pointers are null is looked at
-    const auto present = [&](int index) { return index == kAbsent ? nullptr : present_data; };
-    LinearParams params = constants_;
+    static float data[1] = {};                       // only whether pointers are null is looked at
+    const std::vector<const void*> present_inputs(inputs().size(), data);
+    const std::vector<void*> present_outputs(outputs().size(), data);
+    LinearParams params = paramsOf({nullptr, present_inputs.data(), present_outputs.data(), nullptr});
     params.K = tensors.maximum(weight_, kHasBytes ? 1 : 0);
     params.N = tensors.maximum(weight_, kHasBytes ? 0 : 1);
     params.type = tensors.type(kHasBytes ? bias_ : x_);
-    params.scale = present(scale_);
-    params.y = present(y_);
-    params.y_e4m3 = present(y_e4m3_);
-    params.bias = present(bias_);
-    params.residual = present(residual_);
-    params.x_moments = present(x_moments_);
-    params.residual_moments = present(residual_moments_);
-    params.residual_scale = present(residual_scale_);
-    params.head_scale = present(head_scale_);
-    params.moments = present(moments_);
     const int max_tokens = tensors.maximum(x_, 0);
     if (max_tokens < 1) return {};
     const int min_tokens = std::max(tensors.minimum(x_, 0), 1);
@@ -127,24 +118,7 @@ class Linear final : public Operator {
   }
 
   cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const override {
-    LinearParams params = constants_;
-    params.x = tensors.input(x_);
-    params.weight = tensors.input(weight_);
-    params.scale = tensors.input<float>(scale_);
-    params.bias = tensors.input(bias_);
-    params.residual = tensors.input(residual_);
-    params.x_moments = tensors.input<float>(x_moments_);
-    params.residual_moments = tensors.input<float>(residual_moments_);
-    params.residual_scale = tensors.input(residual_scale_);
-    params.positions = tensors.input<int>(positions_);
-    params.frequencies = tensors.input<float>(frequencies_);
-    params.head_scale = tensors.input(head_scale_);
-    params.y = tensors.output(y_);
-    params.y_e4m3 = tensors.output(y_e4m3_);
-    params.y_int8 = tensors.output(y_int8_);
-    params.y_factors = tensors.input<float>(y_factors_);
-    params.moments = tensors.output<float>(moments_);
-    params.scratch = tensors.scratch();
+    LinearParams params = paramsOf(tensors);
     params.T = tensors.size(x_, 0);
     params.K = tensors.size(x_, 1);
     params.N = tensors.size(weight_, kHasBytes ? 0 : 1);
@@ -167,6 +141,29 @@ class Linear final : public Operator {
     params.activation = activationOf(attributes_.choice("activation"));
     params.gated = attributes_.flag("gated");
     params.rms = attributes_.flag("rms");
+    return params;
+  }
+
+  // These and the pointers of a call.
+  LinearParams paramsOf(const Tensors& tensors) const {
+    LinearParams params = constants_;
+    params.x = tensors.input(x_);
+    params.weight = tensors.input(weight_);
+    params.scale = tensors.input<float>(scale_);
+    params.bias = tensors.input(bias_);
+    params.residual = tensors.input(residual_);
+    params.x_moments = tensors.input<float>(x_moments_);
+    params.residual_moments = tensors.input<float>(residual_moments_);
+    params.residual_scale = tensors.input(residual_scale_);
+    params.positions = tensors.input<int>(positions_);
+    params.frequencies = tensors.input<float>(frequencies_);
+    params.head_scale = tensors.input(head_scale_);
+    params.y = tensors.output(y_);
+    params.y_e4m3 = tensors.output(y_e4m3_);
+    params.y_int8 = tensors.output(y_int8_);
+    params.y_factors = tensors.input<float>(y_factors_);
+    params.moments = tensors.output<float>(moments_);
+    params.scratch = tensors.scratch();
     return params;
   }
 

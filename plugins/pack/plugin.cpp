@@ -13,14 +13,11 @@ class Pack final : public Operator {
   void checkSizes(const Sizes& sizes) const override { sizes.checkProduct({"B", "S"}); }
 
   cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const override {
-    PackParams params{};
-    params.x = tensors.input(x_);
-    params.token_index = tensors.input<int>(token_index_);
-    params.y = tensors.output(packed_);
-    params.T = tensors.size(token_index_, 0);
-    params.num_slots = tensors.volume(x_, 0, 2);
-    params.row_bytes = tensors.volume(x_, 2, tensors.rank(x_)) * sizeOf(tensors.type(x_));
-    return launchPack(params, stream);
+    const int64_t num_slots = tensors.volume(x_, 0, 2);
+    const int64_t row_bytes = tensors.volume(x_, 2, tensors.rank(x_)) * sizeOf(tensors.type(x_));
+    return launchPack({tensors.input(x_), tensors.input<int>(token_index_), tensors.output(packed_),
+                       tensors.size(token_index_, 0), num_slots, row_bytes},
+                      stream);
   }
 
  private:

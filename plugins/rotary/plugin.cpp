@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <limits>
-
 #include "common/text.h"
 #include "rotary/launch.h"
 #include "shell/operator.h"

@@ -2,7 +2,6 @@
 #include "shell/shell.h"
 
 #include <algorithm>
-#include <stdexcept>
 
 #include "common/text.h"
 #include "shell/device_code.h"

@@ -19,9 +19,9 @@ void checkPlan(const std::string& plan, const Metadata& metadata) {
   if (!file) throw Failure(plan + ": cannot be read; copy the plan that padfree build wrote into the version's folder");
   const auto bytes = static_cast<int64_t>(file.tellg());
   if (bytes != metadata.plan_bytes) {
-    throw Failure(
-        text(plan, ": ", bytes, " bytes, its metadata says ", metadata.plan_bytes,
-             ": the plan is truncated or not the one that was built; copy both files again or build the plan again"));
+    throwFailure(
+        plan, ": ", bytes, " bytes, its metadata says ", metadata.plan_bytes,
+        ": the plan is truncated or not the one that was built; copy both files again or build the plan again");
   }
   file.seekg(0);
   Sha256 sha256;
@@ -39,9 +39,9 @@ void checkPlan(const std::string& plan, const Metadata& metadata) {
 
 int64_t narrowed(const char* parameter, int64_t wanted, int64_t allowed) {
   if (wanted > allowed) {
-    throw Failure(text("'", parameter, "' is ", wanted, ", allowed: at most ", allowed,
-                       ", which one run of this model takes; correct config.pbtxt, or build the "
-                       "engine for more"));
+    throwFailure("'", parameter, "' is ", wanted, ", allowed: at most ", allowed,
+                 ", which one run of this model takes; correct config.pbtxt, or build the "
+                 "engine for more");
   }
   return wanted == 0 ? allowed : wanted;
 }

@@ -40,13 +40,12 @@ void readParameter(const std::string& name, const std::string& value, ModelSetti
 void checkTensor(const char* kind, const Json& item, const char* type) {
   const std::string& name = item["name"].text();
   if (type == nullptr) {
-    throw Failure(
-        text("config.pbtxt has the ", kind, " '", name.substr(0, 100),
-             "', which the plan does not have; leave it out, or write the repository again with padfree triton"));
+    throwFailure("config.pbtxt has the ", kind, " '", name.substr(0, 100),
+                 "', which the plan does not have; leave it out, or write the repository again with padfree triton");
   }
   if (item["data_type"].text() != type) {
-    throw Failure(text("config.pbtxt has the ", kind, " '", name, "' with ", item["data_type"].text(),
-                       ", allowed: ", type, ", which the plan has; correct config.pbtxt"));
+    throwFailure("config.pbtxt has the ", kind, " '", name, "' with ", item["data_type"].text(), ", allowed: ", type,
+                 ", which the plan has; correct config.pbtxt");
   }
 }
 
@@ -143,8 +142,8 @@ void checkTexts(const TextSettings& texts, const Metadata& metadata) {
                   metadata.inputs[metadata.ids].name + "'" + remedy);
   }
   if (texts.max_length > metadata.longest) {
-    throw Failure(text("'padfree_max_length' is ", texts.max_length, ", allowed: at most ", metadata.longest,
-                       ", the longest sequence that the plan takes; correct config.pbtxt"));
+    throwFailure("'padfree_max_length' is ", texts.max_length, ", allowed: at most ", metadata.longest,
+                 ", the longest sequence that the plan takes; correct config.pbtxt");
   }
   for (const Input& input : metadata.inputs) {
     if (typeOfOwnInput(input.name, /*takes_texts=*/true) != nullptr && input.comesWithRequests()) {

@@ -53,8 +53,8 @@ void readSeqLens(const Tensor* tensor, const Engine& engine, RequestData& data) 
   data.seq_lens.assign(data.sequences, static_cast<int32_t>(data.width));
   if (tensor == nullptr) return;
   if (tensor->shape != std::vector<int64_t>{data.sequences, 1}) {
-    throw Failure(text("'", kSeqLens, "' has shape ", toText(tensor->shape), ", allowed: ", toText({data.sequences, 1}),
-                       "; send one length per sequence"));
+    throwFailure("'", kSeqLens, "' has shape ", toText(tensor->shape), ", allowed: ", toText({data.sequences, 1}),
+                 "; send one length per sequence");
   }
   checkType(*tensor, kPadfreeInt32);
   checkBytes(*tensor, sizeof(int32_t));
@@ -62,8 +62,8 @@ void readSeqLens(const Tensor* tensor, const Engine& engine, RequestData& data) 
   std::memcpy(data.seq_lens.data(), column.data, tensor->bytes);
   for (const int32_t length : data.seq_lens) {
     if (length < 1 || length > data.width) {
-      throw Failure(text("'", kSeqLens, "' holds ", length, ", allowed: 1..", data.width,
-                         ", the width of the rows; send the tokens of each sequence"));
+      throwFailure("'", kSeqLens, "' holds ", length, ", allowed: 1..", data.width,
+                   ", the width of the rows; send the tokens of each sequence");
     }
   }
 }
@@ -134,7 +134,7 @@ void tokenize(const std::vector<Tensor>& tensors, const TextTokenizer& tokenizer
   data.columns.resize(metadata.inputs.size());
   for (const EncodedText& encoded : texts) {
     if (encoded.ids.empty()) {
-      throw Failure(text("text ", data.seq_lens.size(), " has no tokens; send a text with a word in it"));
+      throwFailure("text ", data.seq_lens.size(), " has no tokens; send a text with a word in it");
     }
     data.seq_lens.push_back(static_cast<int32_t>(encoded.ids.size()));
     data.width = std::max<int64_t>(data.width, data.seq_lens.back());

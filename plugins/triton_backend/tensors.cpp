@@ -69,8 +69,8 @@ void checkBytes(const Tensor& tensor, int64_t item_bytes) {
     if (bytes < 0) break;
   }
   if (bytes < 0 || static_cast<uint64_t>(bytes) != tensor.bytes) {
-    throw Failure(text("'", tensor.name, "' has shape ", toText(tensor.shape), " and ", tensor.bytes,
-                       " bytes, which do not go together; send as many values as the shape says"));
+    throwFailure("'", tensor.name, "' has shape ", toText(tensor.shape), " and ", tensor.bytes,
+                 " bytes, which do not go together; send as many values as the shape says");
   }
 }
 

@@ -77,8 +77,8 @@ bool readTextParameter(const std::string& name, const std::string& value, TextSe
 
 void checkTextSettings(const TextSettings& settings) {
   if (settings.max_length != 0) return;
-  throw Failure(text("parameter '", kMaxLength,
-                     "' is missing; add it to config.pbtxt, or write the repository again with padfree triton"));
+  throwFailure("parameter '", kMaxLength,
+               "' is missing; add it to config.pbtxt, or write the repository again with padfree triton");
 }
 
 TextSettings readTextSettings(const Json& config) {

@@ -53,16 +53,16 @@ std::vector<std::u32string> decode(const std::vector<std::string_view>& strings,
     if (strings[at].size() > strings[largest].size()) largest = at;
   }
   if (strings[largest].size() > static_cast<size_t>(settings.max_text_bytes)) {
-    throw Failure(text(nameText(name), " ", largest, " has ", strings[largest].size(),
-                       " bytes, allowed: ", settings.max_text_bytes,
-                       "; send a shorter text, or serve with a larger padfree_max_text_bytes"));
+    throwFailure(nameText(name), " ", largest, " has ", strings[largest].size(),
+                 " bytes, allowed: ", settings.max_text_bytes,
+                 "; send a shorter text, or serve with a larger padfree_max_text_bytes");
   }
   std::vector<std::u32string> texts;
   for (size_t at = 0; at < strings.size(); ++at) {
     texts.push_back(prompt);
     const size_t bad = decodeUtf8(strings[at], texts.back());
     if (bad == kAllRead) continue;
-    throw Failure(text(nameText(name), " ", at, " is not UTF-8 (from byte ", bad, " on); encode texts as UTF-8"));
+    throwFailure(nameText(name), " ", at, " is not UTF-8 (from byte ", bad, " on); encode texts as UTF-8");
   }
   return texts;
 }
@@ -123,16 +123,16 @@ TextRequest readTexts(const std::vector<Tensor>& tensors, const TextSettings& se
   const auto strings = readStrings(*first, values);
   const auto pair_strings = pair == nullptr ? std::vector<std::string_view>{} : readStrings(*pair, pair_values);
   if (pair != nullptr && pair_strings.size() != strings.size()) {
-    throw Failure(text("'text_pair' has ", pair_strings.size(), " texts, 'text' has ", strings.size(),
-                       "; send one second text for each text"));
+    throwFailure("'text_pair' has ", pair_strings.size(), " texts, 'text' has ", strings.size(),
+                 "; send one second text for each text");
   }
   TextRequest read;
   for (const auto* column : {&strings, &pair_strings}) {
     for (const std::string_view string : *column) read.bytes += string.size();
   }
   if (read.bytes > static_cast<size_t>(settings.max_request_bytes)) {
-    throw Failure(text("the request has ", read.bytes, " bytes of text, allowed: ", settings.max_request_bytes,
-                       "; send fewer texts per request, or serve with a larger padfree_max_request_bytes"));
+    throwFailure("the request has ", read.bytes, " bytes of text, allowed: ", settings.max_request_bytes,
+                 "; send fewer texts per request, or serve with a larger padfree_max_request_bytes");
   }
   read.texts = decode(strings, kText, settings, settings.prompt);
   if (pair != nullptr) read.pairs = decode(pair_strings, kTextPair, settings, {});

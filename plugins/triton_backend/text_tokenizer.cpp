@@ -26,9 +26,9 @@ Tokenizer openTokenizer(const std::string& path) {
 TextTokenizer::TextTokenizer(const std::string& folder, TextSettings settings)
     : settings_(std::move(settings)), tokenizer_(openTokenizer(folder + "/" + settings_.tokenizer)) {
   if (settings_.vocabulary > 0 && tokenizer_.largestId() >= settings_.vocabulary) {
-    throw Failure(text(folder, "/", settings_.tokenizer, ": has ids up to ", tokenizer_.largestId(), " ('",
-                       tokenizer_.largestToken(), "'), 'padfree_vocabulary' is ", settings_.vocabulary,
-                       ": it is another model's; copy the tokenizer that was written with the model"));
+    throwFailure(folder, "/", settings_.tokenizer, ": has ids up to ", tokenizer_.largestId(), " ('",
+                 tokenizer_.largestToken(), "'), 'padfree_vocabulary' is ", settings_.vocabulary,
+                 ": it is another model's; copy the tokenizer that was written with the model");
   }
   if (settings_.prompt.empty()) return;
   const auto count =
@@ -42,8 +42,8 @@ std::vector<EncodedText> TextTokenizer::encode(const TextRequest& request) const
     const std::u32string* pair = request.pairs.empty() ? nullptr : &request.pairs[at];
     encoded.push_back(tokenizer_.encode(request.texts[at], pair, {settings_.max_length, settings_.keeps_end}));
     if (!encoded.back().isCut() || request.may_be_cut[at]) continue;
-    throw Failure(text("text ", at, " has ", encoded.back().whole, " tokens, allowed: ", settings_.max_length,
-                       "; send a shorter text, let it be cut ('truncate'), or serve with padfree_long_texts truncate"));
+    throwFailure("text ", at, " has ", encoded.back().whole, " tokens, allowed: ", settings_.max_length,
+                 "; send a shorter text, let it be cut ('truncate'), or serve with padfree_long_texts truncate");
   }
   return encoded;
 }

@@ -11,7 +11,6 @@ struct TRITONSERVER_Metric;
 struct TRITONSERVER_MetricFamily;
 struct TRITONSERVER_Parameter;
 struct TRITONBACKEND_Backend;
-struct TRITONBACKEND_BackendAttribute;
 struct TRITONBACKEND_ModelInstance;
 struct TRITONBACKEND_Output;
 struct TRITONBACKEND_Response;
@@ -36,11 +35,9 @@ constexpr TRITONSERVER_MemoryType TRITONSERVER_MEMORY_CPU = 0;
 constexpr TRITONSERVER_MemoryType TRITONSERVER_MEMORY_GPU = 2;
 
 using TRITONSERVER_InstanceGroupKind = int;
-constexpr TRITONSERVER_InstanceGroupKind TRITONSERVER_INSTANCEGROUPKIND_CPU = 1;
 constexpr TRITONSERVER_InstanceGroupKind TRITONSERVER_INSTANCEGROUPKIND_GPU = 2;
 
 using TRITONSERVER_LogLevel = int;
-constexpr TRITONSERVER_LogLevel TRITONSERVER_LOG_INFO = 0;
 constexpr TRITONSERVER_LogLevel TRITONSERVER_LOG_WARN = 1;
 
 using TRITONSERVER_MetricKind = int;
@@ -72,7 +69,6 @@ TRITONSERVER_Error* TRITONBACKEND_BackendConfig(TRITONBACKEND_Backend* backend, 
 TRITONSERVER_Error* TRITONBACKEND_BackendState(TRITONBACKEND_Backend* backend, void** state);
 TRITONSERVER_Error* TRITONBACKEND_BackendSetState(TRITONBACKEND_Backend* backend, void* state);
 
-TRITONSERVER_Error* TRITONBACKEND_ModelName(TRITONBACKEND_Model* model, const char** name);
 TRITONSERVER_Error* TRITONBACKEND_ModelVersion(TRITONBACKEND_Model* model, uint64_t* version);
 TRITONSERVER_Error* TRITONBACKEND_ModelRepository(TRITONBACKEND_Model* model, TRITONBACKEND_ArtifactType* type,
                                                   const char** location);

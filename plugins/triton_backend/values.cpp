@@ -43,18 +43,18 @@ void checkIntegers(const Input& input, const char* values, int64_t count, int64_
     if (!areBelow(values, count, limit)) {
       int64_t at = 0;
       while (load<uint32_t>(values, at) < limit) ++at;
-      throw Failure(text("'", input.name, "' value ", load<int32_t>(values, at), where(input, sequence, at),
-                         ": allowed 0..", limit - 1,
-                         (is_of_tokens ? "; tokenise with the tokenizer that belongs to this model"
-                                       : "; pass a value that the model has")));
+      throwFailure("'", input.name, "' value ", load<int32_t>(values, at), where(input, sequence, at), ": allowed 0..",
+                   limit - 1,
+                   (is_of_tokens ? "; tokenise with the tokenizer that belongs to this model"
+                                 : "; pass a value that the model has"));
     }
   }
   for (const int32_t excluded : input.excluded) {
     for (int64_t at = 0; at < count; ++at) {
       if (load<int32_t>(values, at) != excluded) continue;
-      throw Failure(text("'", input.name, "' value ", excluded, where(input, sequence, at),
-                         ": it stands for padding, and the model counts no position for it; leave padding out of the "
-                         "sequences, or rewrite the model with --interface padded"));
+      throwFailure("'", input.name, "' value ", excluded, where(input, sequence, at),
+                   ": it stands for padding, and the model counts no position for it; leave padding out of the "
+                   "sequences, or rewrite the model with --interface padded");
     }
   }
 }
@@ -63,8 +63,8 @@ void checkFloats(const Input& input, const char* values, int64_t count, int64_t 
   for (int64_t at = 0; at < count; ++at) {
     const auto value = load<float>(values, at);
     if (std::isfinite(value)) continue;
-    throw Failure(text("'", input.name, "' value ", value, where(input, sequence, at),
-                       ": allowed: finite numbers; correct what makes them"));
+    throwFailure("'", input.name, "' value ", value, where(input, sequence, at),
+                 ": allowed: finite numbers; correct what makes them");
   }
 }
 
@@ -75,11 +75,11 @@ void checkLengths(const std::vector<int32_t>& seq_lens, const Metadata& metadata
   if (*longest <= metadata.longest) return;
   const std::string found = text("sequence ", longest - seq_lens.begin(), " has ", *longest, " tokens, the ");
   if (metadata.max_positions > 0 && *longest > metadata.max_positions) {
-    throw Failure(text(found, "model has ", metadata.max_positions, " positions; truncate it to ",
-                       metadata.max_positions, " tokens or split it"));
+    throwFailure(found, "model has ", metadata.max_positions, " positions; truncate it to ", metadata.max_positions,
+                 " tokens or split it");
   }
-  throw Failure(text(found, "engine's profile takes ", metadata.longest,
-                     "; truncate it, or build the engine with --max-seq-len ", *longest));
+  throwFailure(found, "engine's profile takes ", metadata.longest,
+               "; truncate it, or build the engine with --max-seq-len ", *longest);
 }
 
 void checkValues(const Input& input, const char* values, const std::vector<int32_t>& seq_lens, int64_t width) {

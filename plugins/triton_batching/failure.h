@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "common/text.h"
 #include "triton_batching/triton_abi.h"
 
 namespace padfree {
@@ -22,6 +23,12 @@ class Failure : public std::runtime_error {
  private:
   TRITONSERVER_Error_Code code_;
 };
+
+// Throws what callers did wrong: one message of these parts.
+template <class... Parts>
+[[noreturn]] void throwFailure(const Parts&... parts) {
+  throw Failure(text(parts...));
+}
 
 // Throws what a function of the server has returned, if that is an error.
 inline void check(TRITONSERVER_Error* error) {

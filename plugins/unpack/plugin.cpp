@@ -13,14 +13,11 @@ class Unpack final : public Operator {
   void checkSizes(const Sizes& sizes) const override { sizes.checkProduct({"B", "S"}); }
 
   cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const override {
-    UnpackParams params{};
-    params.packed = tensors.input(packed_);
-    params.token_index = tensors.input<int>(token_index_);
-    params.y = tensors.output(x_);
-    params.T = tensors.size(token_index_, 0);
-    params.num_slots = static_cast<int64_t>(tensors.size(seq_lens_, 0)) * tensors.size(extent_, -1);
-    params.row_bytes = tensors.volume(packed_, 1, tensors.rank(packed_)) * sizeOf(tensors.type(packed_));
-    return launchUnpack(params, stream);
+    const int64_t num_slots = static_cast<int64_t>(tensors.size(seq_lens_, 0)) * tensors.size(extent_, -1);
+    const int64_t row_bytes = tensors.volume(packed_, 1, tensors.rank(packed_)) * sizeOf(tensors.type(packed_));
+    return launchUnpack({tensors.input(packed_), tensors.input<int>(token_index_), tensors.output(x_),
+                         tensors.size(token_index_, 0), num_slots, row_bytes},
+                        stream);
   }
 
  private:
