@@ -197,7 +197,7 @@ def _spec(request: Request, running: Running, manifest: Manifest, served_model: 
         manifest=manifest,
         output=_absolute(request.output),
         model=request.model.resolve(),
-        tokenizer=served_model.tokenizer.resolve(),
+        tokenizer=served_model.tokenizer.path.resolve(),
         tokenizers=running.tokenizers,
         cpu_threads=running.cpu_threads,
         runs=running.runs,
@@ -231,7 +231,11 @@ def _read_request(request: Request) -> tuple[ServedModel, Options, Model]:
     if request.prompt is not None and request.prompt not in served_model.prompts:
         raise BulkError(f"--prompt {request.prompt}: {prompt_advice(served_model.prompts)}")
     _check_batches(request, budget)
-    return served_model, _options(request, served_model, budget), identify(request.model, served_model.tokenizer_json)
+    return (
+        served_model,
+        _options(request, served_model, budget),
+        identify(request.model, served_model.tokenizer.content),
+    )
 
 
 def _columns(request: Request) -> tuple[str, ...]:
@@ -271,8 +275,8 @@ def _options(request: Request, served_model: ServedModel, budget: Budget) -> Opt
         shard_rows=request.shard_rows or rows,
         max_tokens=request.max_tokens or budget.max_tokens,
         max_sequences=request.max_sequences or budget.max_sequences,
-        truncation_side=served_model.truncation_side,
-        token_types=served_model.token_types,
+        truncation_side=served_model.tokenizer.truncation_side,
+        token_types=bool(served_model.tokenizer.token_types),
         values=tuple(item.original_name for item in served_model.inputs.others),
     )
 

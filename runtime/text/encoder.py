@@ -62,11 +62,7 @@ class EncodedTexts:
     def without_empty(self) -> EncodedTexts:
         """Without the texts that have no tokens."""
         has_tokens = self.seq_lens > 0
-        return (
-            self
-            if has_tokens.all()
-            else EncodedTexts(self.ids, self.types, self.seq_lens[has_tokens], self.cut[has_tokens])
-        )
+        return EncodedTexts(self.ids, self.types, self.seq_lens[has_tokens], self.cut[has_tokens])
 
     def split(self, sizes: Sequence[int]) -> Iterator[EncodedTexts]:
         """The texts of several callers, so many each."""
@@ -193,10 +189,11 @@ class TextEncoder:
         """Tokens of texts by their words, and which texts are cut; None where words are not looked up."""
         if self._words is None or not texts:
             return None
+        cut = np.zeros(len(texts), np.bool_)
         if self._side != RIGHT:
             result = self._words.look_up(texts)
-            return (result.without(result.counts > self.most) if self.most is not None else result), _none_of(texts)
-        result, cut = self._words.look_up(texts, self.most), _none_of(texts)
+            return (result.without(result.counts > self.most) if self.most is not None else result), cut
+        result = self._words.look_up(texts, self.most)
         # Pairs that are too long are left to the library, and texts that fill their room may have been longer.
         full = [at for at in np.flatnonzero(result.counts == self.most).tolist() if isinstance(texts[at], str)]
         if full and self.most is not None:
@@ -225,7 +222,3 @@ def _is_unicode(text: Text) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _none_of(texts: Sequence[Text]) -> Flags:
-    return np.zeros(len(texts), np.bool_)

@@ -43,7 +43,9 @@ def growth(tokenizer: Tokenizer) -> int:
     for step in _steps(_state(tokenizer.normalizer)):
         if step.get("type") == "Replace":
             content, kind = str(step.get("content", "")), dict(step.get("pattern") or {})
-            least = len(str(kind["String"])) if "String" in kind else int(not _may_be_empty(str(kind.get("Regex", ""))))
+            regex = str(kind.get("Regex", ""))
+            may_be_empty = _MAY_BE_EMPTY.search(regex) is not None or "(?" in regex  # as far as that is plain to see
+            least = len(str(kind["String"])) if "String" in kind else int(not may_be_empty)
             most *= max(1, -(-len(content) // least) if least else len(content) + 1)
             by_unicode = by_unicode and (content.isascii() or content == "\u2581")
         elif step.get("type") in _BY_UNICODE and not by_unicode:
@@ -56,13 +58,11 @@ def slow_pattern(tokenizer: Tokenizer) -> str | None:
     for step in (*_steps(_state(tokenizer.normalizer)), *_steps(_state(tokenizer.pre_tokenizer))):
         pattern = step.get("pattern")
         if isinstance(pattern, dict) and "Regex" in pattern and not _is_linear(str(pattern["Regex"])):
-            return f"the pattern {_pattern_text(str(pattern['Regex']))}"
-    longest = _state(tokenizer.model).get("max_input_chars_per_word") or 0 if _is_word_piece(tokenizer) else 0
+            regex = str(pattern["Regex"])
+            return f"the pattern {regex if len(regex) <= 60 else regex[:57] + '...'!a}"
+    is_word_piece = type(tokenizer.model).__name__ == "WordPiece"
+    longest = _state(tokenizer.model).get("max_input_chars_per_word") or 0 if is_word_piece else 0
     return f"words of {longest} characters (max_input_chars_per_word)" if longest > _LONGEST_WORD else None
-
-
-def _is_word_piece(tokenizer: Tokenizer) -> bool:
-    return type(tokenizer.model).__name__ == "WordPiece"
 
 
 def _state(part: Any) -> dict[str, Any]:
@@ -82,11 +82,6 @@ def _steps(state: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield state
     for step in inner or ():
         yield from _steps(step)
-
-
-def _may_be_empty(pattern: str) -> bool:
-    """Whether a pattern may match between two characters, as far as that is plain to see."""
-    return _MAY_BE_EMPTY.search(pattern) is not None or "(?" in pattern
 
 
 def _is_linear(pattern: str) -> bool:
@@ -121,7 +116,3 @@ def _ends_where_it_repeats(branch: str) -> bool:
         if (endless or long) and at < len(branch):
             return False
     return True
-
-
-def _pattern_text(pattern: str) -> str:
-    return ascii(pattern if len(pattern) <= 60 else f"{pattern[:57]}...")

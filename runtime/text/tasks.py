@@ -68,12 +68,9 @@ class ServedModel:
         pooling: how the output was made from rows of tokens; "" if that is not known.
         activated: whether scores are probabilities already; otherwise they are logits.
         precision: the model's.
-        tokenizer: the tokenizer.json.
-        tokenizer_json: what that file held when it was checked: whoever makes tokens later takes these bytes, for the
-            file may be another one by then.
+        tokenizer: the tokenizer, with what its file held when it was checked: whoever makes tokens later takes these
+            bytes, for the file may be another one by then.
         inputs: the model's inputs that are made from texts.
-        truncation_side: the end that longer texts lose.
-        token_types: whether texts have token types.
         takes_pairs: whether texts come in pairs.
         max_length: most tokens of a text, or a pair.
         prompts: name -> what is put in front of texts.
@@ -88,11 +85,8 @@ class ServedModel:
     pooling: str
     activated: bool
     precision: str
-    tokenizer: Path
-    tokenizer_json: bytes = field(repr=False)
+    tokenizer: TokenizerFile = field(repr=False)
     inputs: TextInputs
-    truncation_side: str
-    token_types: bool
     takes_pairs: bool
     max_length: int
     prompts: Mapping[str, str]
@@ -107,13 +101,7 @@ class ServedModel:
 
     def encoder(self) -> TextEncoder:
         """Makes tokens of texts, at most `max_length` per text, with the very tokenizer that was checked."""
-        return self.tokenizer_file.encoder(self.max_length)
-
-    @property
-    def tokenizer_file(self) -> TokenizerFile:
-        """The tokenizer, from the very bytes that were checked, with the model's template."""
-        side, types, template = self.truncation_side, self.token_types, self.inputs.template
-        return TokenizerFile(self.tokenizer, self.tokenizer_json, side, types, template=template)
+        return self.tokenizer.encoder(self.max_length)
 
     def prompt(self, name: str | None) -> str:
         """The text of a prompt; of the default one where no name is given.
@@ -153,11 +141,8 @@ def describe(model: Path, metadata: Metadata, choices: Choices) -> ServedModel:
         pooling="_".join(info.pooling),
         activated=info.is_activated,
         precision=metadata.precision,
-        tokenizer=source.path,
-        tokenizer_json=source.content,
+        tokenizer=source,
         inputs=inputs,
-        truncation_side=source.truncation_side,
-        token_types=bool(source.token_types),
         takes_pairs=info.takes_pairs,
         max_length=_max_length(metadata, choices, info.max_length, source),
         prompts=prompts,

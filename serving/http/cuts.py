@@ -35,7 +35,7 @@ class CutLog:
         self._quiet = None
         if not self._texts:
             return
-        end = "ends" if self._served_model.truncation_side == RIGHT else "beginnings"
+        end = "ends" if self._served_model.tokenizer.truncation_side == RIGHT else "beginnings"
         self._log(
             f"texts of more than {self._served_model.max_length} tokens that lost their {end}: {self._texts}; callers "
             "find 'truncated' in the answer, or x-truncated-texts in its headers"

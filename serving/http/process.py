@@ -100,7 +100,7 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
     os.environ["RAYON_NUM_THREADS"] = str(front_end.threads)
     served_model = front_end.served_model
     try:
-        whole_tokenizer = served_model.tokenizer_file.tokenizer()
+        whole_tokenizer = served_model.tokenizer.tokenizer()
     except Exception as error:  # nobody reads this process's own output
         channel.sendall(wire.pack(wire.LOG, 0, f"front-end {front_end.at} cannot start: {error!r}".encode()))
         raise SystemExit(CANNOT_START) from error

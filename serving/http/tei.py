@@ -144,6 +144,6 @@ class Tei:
 
 def truncates(calls: Calls, body: Body) -> bool:
     """Whether long texts are cut, at the end that the tokenizer's settings say; ApiError for the other end."""
-    side = calls.served_model.truncation_side
+    side = calls.served_model.tokenizer.truncation_side
     body.choice("truncation_direction", (side, side.capitalize()))
     return body.truth("truncate", calls.options.long_texts == "truncate")

@@ -52,20 +52,8 @@ def _plain(
     return Components(bpe(tokenizer_json, **_WORDS), normalizer, cutter, frame)
 
 
-def _roberta(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    return _plain(settings, tokenizer_json, enclose(*settings.ends()))
-
-
-def _deberta(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    return _plain(settings, tokenizer_json, enclose(*settings.ends(), SECOND))
-
-
-def _gpt_neox(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    return _plain(settings, tokenizer_json, NO_FRAME, normalizers.NFC())
-
-
-def _cohere(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    return _plain(settings, tokenizer_json, None, normalizers.NFC(), digits=True)
+def _roberta(settings: Settings, tokenizer_json: TokenizerJson, second: str = f"{SECOND}:0") -> Components:
+    return _plain(settings, tokenizer_json, enclose(*settings.ends(), second))
 
 
 def _qwen(settings: Settings, tokenizer_json: TokenizerJson, pattern: str) -> Components:
@@ -121,11 +109,11 @@ def _nougat(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
 
 FAMILIES = {
     "roberta": Family(BPE, _roberta, _ENDS),
-    "deberta": Family(BPE, _deberta, _ENDS),
+    "deberta": Family(BPE, partial(_roberta, second=SECOND), _ENDS),
     "gpt2": Family(BPE, partial(_plain, frame=None)),
     "blenderbot": Family(BPE, partial(_plain, frame=None, prefix=True)),
-    "gpt_neox": Family(BPE, _gpt_neox),
-    "cohere": Family(BPE, _cohere, plain=NAMELESS),
+    "gpt_neox": Family(BPE, partial(_plain, frame=NO_FRAME, normalizer=normalizers.NFC())),
+    "cohere": Family(BPE, partial(_plain, frame=None, normalizer=normalizers.NFC(), digits=True), plain=NAMELESS),
     "qwen2": Family(BPE, partial(_qwen, pattern=_QWEN), plain=ALL),
     "qwen3_5": Family(BPE, partial(_qwen, pattern=_QWEN_WITH_MARKS)),
     "clip": Family(BPE, _clip, ("bos_token", "eos_token", "unk_token")),

@@ -26,7 +26,11 @@ from .languages import OF_MBART, OF_MBART50
 from .word_pieces import bert_frame
 
 _ENDS = ("cls_token", "sep_token")
-_SPACES = r"\s{2,}|[\n\r\t]"
+_TIDY = (
+    normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "),
+    normalizers.NFC(),
+    normalizers.Strip(left=False, right=True),
+)
 _MADE_UP = tuple(f"<madeupword{number}>" for number in range(7))
 
 
@@ -61,23 +65,12 @@ def _position(
     return at if at is not None and fits else otherwise
 
 
-def _ends_twice(settings: Settings) -> Frame:
-    return enclose(*settings.ends("bos_token", "eos_token"), SECOND)
-
-
-def _end(settings: Settings) -> Frame:
-    end = settings.token("eos_token")
-    return Frame((FIRST, end), (FIRST, end, SECOND, end))
-
-
-def _xlm_roberta(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
+def _xlm_roberta(settings: Settings, tokenizer_json: TokenizerJson, unknown: int | None = 3) -> Components:
+    """`unknown`: the index of the unknown token; None: it stands somewhere in the vocabulary."""
+    at = _position(settings, tokenizer_json, 0) if unknown is None else unknown
+    frame = enclose(*settings.ends("bos_token", "eos_token"), SECOND)
     words = _between_spaces(_words(settings))
-    return Components(unigram(tokenizer_json, 3), _as_table(tokenizer_json), words, _ends_twice(settings))
-
-
-def _camembert(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    model, words = unigram(tokenizer_json, _position(settings, tokenizer_json, 0)), _between_spaces(_words(settings))
-    return Components(model, _as_table(tokenizer_json), words, _ends_twice(settings))
+    return Components(unigram(tokenizer_json, at), _as_table(tokenizer_json), words, frame)
 
 
 def _quotes(
@@ -112,7 +105,7 @@ def _xlnet(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
 
 def _deberta_v2(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     steps: list[Any] = [normalizers.Lowercase()] if settings.truth("do_lower_case", False) else []
-    steps += [_replace(_SPACES), normalizers.NFC(), normalizers.Strip(left=False, right=True)]
+    steps += _TIDY
     cutters: list[Any] = [pre_tokenizers.Punctuation("isolated")] if settings.truth("split_by_punct", False) else []
     words = pre_tokenizers.Sequence([*cutters, _words(settings, otherwise="first")])
     return Components(
@@ -124,8 +117,7 @@ def _deberta_v2(settings: Settings, tokenizer_json: TokenizerJson) -> Components
 
 
 def _barthez(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    steps = [_replace(_SPACES), normalizers.NFC(), normalizers.Strip(left=False, right=True)]
-    return Components(unigram(tokenizer_json, 3), _sequence(*steps), _words(settings))
+    return Components(unigram(tokenizer_json, 3), _sequence(*_TIDY), _words(settings))
 
 
 def _big_bird(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
@@ -134,18 +126,13 @@ def _big_bird(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
     return Components(model, _sequence(*steps), _words(settings), bert_frame(settings))
 
 
-def _t5(settings: Settings, tokenizer_json: TokenizerJson, unknown: int = 2) -> Components:
+def _t5(settings: Settings, tokenizer_json: TokenizerJson, unknown: int = 2, *, ends: bool = True) -> Components:
+    end = settings.token("eos_token") if ends else ""
     return Components(
         unigram(tokenizer_json, unknown),
         _as_table(tokenizer_json),
         _between_spaces(_words(settings, always=True)),
-        _end(settings),
-    )
-
-
-def _video_prism(settings: Settings, tokenizer_json: TokenizerJson) -> Components:
-    return Components(
-        unigram(tokenizer_json, 2), _as_table(tokenizer_json), _between_spaces(_words(settings, always=True))
+        Frame((FIRST, end), (FIRST, end, SECOND, end)) if ends else None,
     )
 
 
@@ -187,22 +174,14 @@ def _masks(settings: Settings, _: Sequence[Any]) -> Sequence[Any]:
     return ["<mask_1>", *(f"<unk_{number}>" for number in range(2, settings.count("offset", 103)))]
 
 
-def _made_up(_: Settings, tokens: Sequence[Any]) -> Sequence[Any]:
-    return [*tokens, *(word for word in _MADE_UP if word not in tokens)]
-
-
-def _of_mbart(_: Settings, tokens: Sequence[Any]) -> Sequence[Any]:
-    return [*OF_MBART, *(token for token in tokens if token not in OF_MBART)]
-
-
-def _of_mbart50(_: Settings, tokens: Sequence[Any]) -> Sequence[Any]:
-    return [*tokens, *OF_MBART50]
+def _first_then(first: Sequence[Any], second: Sequence[Any]) -> Sequence[Any]:
+    return [*first, *(token for token in second if token not in first)]
 
 
 _BEGIN_END = ("bos_token", "eos_token")
 FAMILIES = {
     "xlm-roberta": Family(UNIGRAM, _xlm_roberta, _BEGIN_END),
-    "camembert": Family(UNIGRAM, _camembert, _BEGIN_END),
+    "camembert": Family(UNIGRAM, partial(_xlm_roberta, unknown=None), _BEGIN_END),
     "albert": Family(UNIGRAM, _albert, _ENDS, keeps_frame=True),
     "rembert": Family(UNIGRAM, _rembert, _ENDS),
     "xlnet": Family(UNIGRAM, _xlnet, _ENDS),
@@ -211,10 +190,10 @@ FAMILIES = {
     "big_bird": Family(UNIGRAM, _big_bird, _ENDS),
     "t5": Family(UNIGRAM, _t5, ("eos_token",), extra=_sentinels),
     "lasr": Family(UNIGRAM, partial(_t5, unknown=3), ("eos_token",), extra=_sentinels),
-    "videoprism": Family(UNIGRAM, _video_prism, extra=_sentinels),
-    "mbart": Family(UNIGRAM, _mbart, ("eos_token", "unk_token"), extra=_of_mbart),
-    "mbart50": Family(UNIGRAM, _mbart50, ("eos_token", "unk_token"), extra=_of_mbart50),
+    "videoprism": Family(UNIGRAM, partial(_t5, ends=False), extra=_sentinels),
+    "mbart": Family(UNIGRAM, _mbart, ("eos_token", "unk_token"), extra=lambda _, tokens: _first_then(OF_MBART, tokens)),
+    "mbart50": Family(UNIGRAM, _mbart50, ("eos_token", "unk_token"), extra=lambda _, tokens: [*tokens, *OF_MBART50]),
     "pegasus": Family(UNIGRAM, _pegasus, ("eos_token", "unk_token"), extra=_masks),
-    "xglm": Family(UNIGRAM, _xglm, ("eos_token",), extra=_made_up),
+    "xglm": Family(UNIGRAM, _xglm, ("eos_token",), extra=lambda _, tokens: _first_then(tokens, _MADE_UP)),
 }
 """By their names."""
