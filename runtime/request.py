@@ -308,8 +308,13 @@ def check_values(item: InputInfo, packed: TokenArray, seq_lens: Int32Array) -> N
     """Raises SessionError when a token value lies outside the model's table for this input, or may not occur in it."""
     if packed.size == 0:
         return
-    if item.holds_embeddings:
-        _check_finite(item, packed, seq_lens)
+    if item.holds_embeddings:  # one that is not finite would spoil those of other sequences, which are multiplied by 0
+        bad = np.flatnonzero(~np.isfinite(packed).reshape(-1))
+        if bad.size:
+            raise SessionError(
+                f"'{item.name}' value {_where(packed, int(bad[0]), seq_lens)}: allowed: finite numbers; correct what "
+                "makes the embeddings"
+            )
         return
     limit = INT32_MAX + 1 if item.limit is None else item.limit
     # Seen as unsigned, negative values are the largest: one comparison finds both kinds.
@@ -326,16 +331,6 @@ def check_values(item: InputInfo, packed: TokenArray, seq_lens: Int32Array) -> N
         raise SessionError(
             f"'{item.name}' value {_where(packed, int(bad[0]), seq_lens)}: it stands for padding, and the model gives "
             "it no position; leave padding out of the sequences, or rewrite the model with --interface padded"
-        )
-
-
-def _check_finite(item: InputInfo, packed: TokenArray, seq_lens: Int32Array) -> None:
-    """Raises SessionError for embeddings that would spoil those of other sequences, which are multiplied by 0."""
-    bad = np.flatnonzero(~np.isfinite(packed).reshape(-1))
-    if bad.size:
-        raise SessionError(
-            f"'{item.name}' value {_where(packed, int(bad[0]), seq_lens)}: allowed: finite numbers; correct what makes "
-            "the embeddings"
         )
 
 

@@ -70,13 +70,16 @@ class WordPieces:
         if any(token[name] != value for token in settings["added_tokens"] for name, value in plain.items()):
             return None
         frames = (cls(tokenizer, settings, frame) for frame in _PieceFrame.all(tokenizer.encode("").ids, 1))
-        pieces = next((some for some in frames if some._agrees(tokenizer)), None)
+        ids = {text: tokenizer.encode(text).ids for text in _SAMPLES}
+        pieces = next((some for some in frames if all(some.ids(text) in (None, ids[text]) for text in _SAMPLES)), None)
         if pieces is None:
             return None
         pairs = (
             cls(tokenizer, settings, pieces._frame, frame) for frame in _PieceFrame.all(tokenizer.encode("", "").ids, 2)
         )
-        return next((some for some in pairs if some._agrees_on_pairs(tokenizer)), pieces)
+        encodings = {texts: tokenizer.encode(*texts) for texts in permutations(_SAMPLES, 2)}
+        wanted = {texts: (None, (encoding.ids, encoding.type_ids)) for texts, encoding in encodings.items()}
+        return next((some for some in pairs if all(some.pair(*texts) in wanted[texts] for texts in wanted)), pieces)
 
     def look_up(self, texts: Sequence[Text], most: int | None = None) -> LookUpResult:
         """Tokens of texts, or pairs, as `ids` and `pair` give them; the library has to make those in `rows_left`."""
@@ -121,16 +124,6 @@ class WordPieces:
             return self.pair(*text, most)
         ids = self.ids(text, most)
         return None if ids is None else (ids, [0] * len(ids))
-
-    def _agrees(self, tokenizer: Tokenizer) -> bool:
-        return all(self.ids(text) in (None, tokenizer.encode(text).ids) for text in _SAMPLES)
-
-    def _agrees_on_pairs(self, tokenizer: Tokenizer) -> bool:
-        for first, second in permutations(_SAMPLES, 2):
-            encoding = tokenizer.encode(first, second)
-            if self.pair(first, second) not in (None, (encoding.ids, encoding.type_ids)):
-                return False
-        return True
 
     def _look_up(self, text: str) -> list[int] | None:
         """The pieces of a text; None where it is not plain."""

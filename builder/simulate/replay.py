@@ -64,7 +64,7 @@ def replay(trace: Sequence[Waiting], policy: Policy, costs: CostTable, *, max_wa
         decision = policy.decide([trace[at] for at in waiting], now_s)
         if decision.run:
             requests = [waiting[at] for at in decision.run]
-            end_s = now_s + costs.run_seconds(trace[at].length for at in requests)
+            end_s = now_s + costs.run_seconds([trace[at].length for at in requests])
             done.runs.append(Run(requests, now_s, end_s))
             batch = set(requests)
             waiting = [at for at in waiting if at not in batch]

@@ -208,7 +208,8 @@ class TextModel:
         output = self._scores()
         if output is None:
             raise SessionError(f"{self._shown_path}: gives no scores of labels, {self._what_it_gives()}")
-        single = isinstance(texts, str) or _is_pair(texts)
+        is_pair = isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(text, str) for text in texts)
+        single = isinstance(texts, str) or is_pair
         many: Any = [texts] if single else _as_list(texts)
         values = self._stack(output, self._rows(output, self._reader.read_packed(many), inputs))
         results: list[Classification] = classify(values, self.info) if many else []
@@ -328,7 +329,3 @@ def _as_list(texts: Any) -> list[Any]:
 
 def _value_text(value: Any) -> str:
     return f"{ascii(value)[:40]} ({type(value).__name__})"
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(item, str) for item in value)

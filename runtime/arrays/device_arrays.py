@@ -129,7 +129,8 @@ def _caller_array(value: Any, stream: CallerStream | None) -> _CallerArray:
         return _CallerArray(tensor.address, tensor.shape, tensor.strides, tensor.dtype, capsule)
     interface = value.__cuda_array_interface__
     shape, element = tuple(int(size) for size in interface["shape"]), np.dtype(interface["typestr"])
-    strides = _element_strides(interface.get("strides"), element)
+    steps = interface.get("strides")
+    strides = None if steps is None else tuple(int(step) // element.itemsize for step in steps)
     return _CallerArray(
         int(interface["data"][0]), shape, strides, _name_of(element), value, producer=interface.get("stream")
     )
@@ -309,7 +310,3 @@ def _has_gaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 def _name_of(dtype: np.dtype[Any]) -> str:
     """The type's name, cached because NumPy takes 3 us to build it."""
     return str(dtype.name)
-
-
-def _element_strides(strides: Any, dtype: np.dtype[Any]) -> tuple[int, ...] | None:
-    return None if strides is None else tuple(int(step) // dtype.itemsize for step in strides)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -82,7 +81,9 @@ def device_feeds(
             raise SessionError(
                 f"'{name}' has {array.shape[0]} tokens, '{ids.name}' has {total}; pass one value for every token"
             )
-    _check_shared_rows(of_sequences, metadata)
+    for name in metadata.shared_inputs:
+        if not isinstance(of_sequences[name], DeviceInput) and len(of_sequences[name]):
+            check_same_rows(name, of_sequences[name])
     for name, array in of_sequences.items():
         if array.shape[0] != lens.shape[0]:
             raise SessionError(
@@ -103,14 +104,6 @@ def device_feeds(
     feeds |= {item.name: np.full(1, -1, np.int32) for item in metadata.inputs if item.role == PREFIX}
     feeds[lens_input.name] = cumulative(lens) if sums else lens
     return {**feeds, **of_sequences, **_longest_feed(metadata, longest)}
-
-
-def _check_shared_rows(of_sequences: Mapping[str, Any], metadata: Metadata) -> None:
-    """Checks inputs that the model has once per batch, if they are on the host. Raises SessionError."""
-    rows = {name: of_sequences[name] for name in metadata.shared_inputs}
-    for name, values in rows.items():
-        if not isinstance(values, DeviceInput) and len(values):
-            check_same_rows(name, values)
 
 
 def _longest_feed(metadata: Metadata, longest: int | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -57,17 +57,42 @@ class CostTable:
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check(self)
+        if self.interface not in INTERFACES:
+            raise SessionError(f"interface is {self.interface!r}, allowed: {', '.join(INTERFACES)}; correct it")
+        for name, axis in (("lengths", self.lengths), ("batches", self.batches)):
+            whole = all(isinstance(value, int) and not isinstance(value, bool) and value > 0 for value in axis)
+            if len(axis) < 2 or not whole or any(low >= high for low, high in pairwise(axis)):
+                raise SessionError(
+                    f"{name} are {list(axis)}, allowed: two or more growing whole numbers; measure again"
+                )
+        if self.batches[0] != 1:
+            raise SessionError(f"batches begin with {self.batches[0]}, allowed: 1, a single request; measure it too")
+        if [len(row) for row in self.cost_ms] != [len(self.batches)] * len(self.lengths):
+            raise SessionError(
+                f"cost_ms has rows of {[len(row) for row in self.cost_ms]} cells, allowed: {len(self.lengths)} rows "
+                f"(one per length) of {len(self.batches)} (one per batch size); measure again"
+            )
+        for length, row in zip(self.lengths, self.cost_ms, strict=True):
+            _check_row(length, row)
 
     @cached_property
     def _grid(self) -> FloatArray:
         """Seconds, complete and monotone."""
-        full = _fill(self)
-        grid = _monotone(full)
+        full = np.empty((len(self.lengths), len(self.batches)))
+        for at, row in enumerate(self.cost_ms):
+            known_costs = [cost for cost in row if cost is not None]
+            # Cells beyond the model's limits, which only interpolation reads, grow in proportion.
+            full[at] = known_costs + [
+                known_costs[-1] * batch / self.batches[len(known_costs) - 1]
+                for batch in self.batches[len(known_costs) :]
+            ]
+        above = np.maximum.accumulate(np.maximum.accumulate(full, axis=0), axis=1)
+        below = np.minimum.accumulate(np.minimum.accumulate(full[::-1, ::-1], axis=0), axis=1)[::-1, ::-1]
+        grid = (above + below) / 2
         change = float(np.max(np.abs(grid - full) / full))
         if change > NOISE:
             _log.warning("cost table: larger runs measured faster, cells moved by %.0f %%; repeat more", 100 * change)
-        return grid / 1e3
+        return np.asarray(grid / 1e3)
 
     def seconds(self, length: npt.ArrayLike, batch: npt.ArrayLike) -> FloatArray:
         """The cost of `batch` sequences of `length` tokens, in seconds; arrays broadcast, fractions are allowed."""
@@ -86,12 +111,14 @@ class CostTable:
         batch = np.where(empty, sequences, T * T / np.where(empty, 1, Q))
         return self.seconds(length, batch)
 
-    def run_seconds(self, lengths: Iterable[int]) -> float:
-        """The cost of one run of sequences of these lengths, in seconds."""
-        run = list(lengths)
+    def run_seconds(self, lengths: npt.ArrayLike) -> float:
+        """The cost of one run of sequences of these lengths, in seconds; 0 for none."""
+        sizes = np.asarray(lengths, dtype=np.int64)
+        if not sizes.size:
+            return 0.0
         if self.interface == "padded":
-            return float(self.seconds(max(run), len(run)))
-        return float(self.mixed_seconds(len(run), sum(run), sum(length * length for length in run)))
+            return float(self.seconds(sizes.max(), sizes.size))
+        return float(self.mixed_seconds(sizes.size, sizes.sum(), np.square(sizes).sum()))
 
     def alone_seconds(self, length: int) -> float:
         """The cost of a run of one sequence, in seconds; as run_seconds, and fast."""
@@ -138,24 +165,6 @@ def read_costs(path: str | Path) -> CostTable:
         raise SessionError(f"{path}: damaged cost table ({reason}); measure it again") from error
 
 
-def _check(table: CostTable) -> None:
-    if table.interface not in INTERFACES:
-        raise SessionError(f"interface is {table.interface!r}, allowed: {', '.join(INTERFACES)}; correct it")
-    for name, axis in (("lengths", table.lengths), ("batches", table.batches)):
-        whole = all(isinstance(value, int) and not isinstance(value, bool) and value > 0 for value in axis)
-        if len(axis) < 2 or not whole or any(low >= high for low, high in pairwise(axis)):
-            raise SessionError(f"{name} are {list(axis)}, allowed: two or more growing whole numbers; measure again")
-    if table.batches[0] != 1:
-        raise SessionError(f"batches begin with {table.batches[0]}, allowed: 1, a single request; measure it too")
-    if [len(row) for row in table.cost_ms] != [len(table.batches)] * len(table.lengths):
-        raise SessionError(
-            f"cost_ms has rows of {[len(row) for row in table.cost_ms]} cells, allowed: {len(table.lengths)} rows (one "
-            f"per length) of {len(table.batches)} (one per batch size); measure again"
-        )
-    for length, row in zip(table.lengths, table.cost_ms, strict=True):
-        _check_row(length, row)
-
-
 def _check_row(length: int, row: Sequence[float | None]) -> None:
     measured_costs = [cost for cost in row if cost is not None]
     if not measured_costs or row[: len(measured_costs)] != tuple(measured_costs):
@@ -166,25 +175,6 @@ def _check_row(length: int, row: Sequence[float | None]) -> None:
     for cost in measured_costs:
         if not isinstance(cost, (int, float)) or isinstance(cost, bool) or not 0 < cost < math.inf:
             raise SessionError(f"cost_ms of length {length} has {cost!r}, allowed: numbers above 0; measure again")
-
-
-def _fill(table: CostTable) -> FloatArray:
-    """The measured grid; cells beyond the model's limits, which only interpolation reads, grow in proportion."""
-    grid = np.empty((len(table.lengths), len(table.batches)))
-    for at, row in enumerate(table.cost_ms):
-        known_costs = [cost for cost in row if cost is not None]
-        beyond = [
-            known_costs[-1] * batch / table.batches[len(known_costs) - 1] for batch in table.batches[len(known_costs) :]
-        ]
-        grid[at] = known_costs + beyond
-    return grid
-
-
-def _monotone(grid: FloatArray) -> FloatArray:
-    above = np.maximum.accumulate(np.maximum.accumulate(grid, axis=0), axis=1)
-    backwards = grid[::-1, ::-1]
-    below = np.minimum.accumulate(np.minimum.accumulate(backwards, axis=0), axis=1)[::-1, ::-1]
-    return np.asarray((above + below) / 2)
 
 
 def _locate(values: FloatArray, axis: tuple[int, ...]) -> tuple[npt.NDArray[np.intp], FloatArray, FloatArray]:

@@ -99,13 +99,3 @@ def modelled_costs(interface: str) -> CostTable:
     ]
     environment: Mapping[str, str] = {"model": "modelled"}
     return CostTable(interface, MODEL_LENGTHS, MODEL_BATCHES, tuple(map(tuple, cells)), environment)
-
-
-def run_seconds(lengths: npt.ArrayLike, costs: CostTable) -> float:
-    """The cost of one run of sequences of these lengths, in seconds; 0 for none. As CostTable.run_seconds, for many."""
-    sizes = np.asarray(lengths, dtype=np.int64)
-    if not sizes.size:
-        return 0.0
-    if costs.interface == "padded":
-        return float(costs.seconds(sizes.max(), sizes.size))
-    return float(costs.mixed_seconds(sizes.size, sizes.sum(), np.square(sizes).sum()))

@@ -34,7 +34,7 @@ def default_grid(session: Session) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if metadata.engine is not None:
         longest = metadata.engine.profile.max_seq_len
     most = session.budget.max_sequences or DEFAULT_MAX_BATCH
-    steps, doublings = (CPU_STEPS, 2) if _is_on_cpu(session) else (STEPS, 1)
+    steps, doublings = (CPU_STEPS, 2) if metadata.engine is None else (STEPS, 1)
     lengths = [step for step in steps if step < longest] or [1]
     batches = [1 << power for power in range(0, most.bit_length(), doublings) if 1 << power < most] or [1]
     return (*lengths, longest), (*batches, most)
@@ -94,12 +94,8 @@ class _Runs(NamedTuple):
 
 
 def _runs(session: Session, repeats: int | None) -> _Runs:
-    warm_up, usual = (CPU_WARM_UP, CPU_REPEATS) if _is_on_cpu(session) else (WARM_UP, REPEATS)
+    warm_up, usual = (CPU_WARM_UP, CPU_REPEATS) if session.metadata.engine is None else (WARM_UP, REPEATS)
     return _Runs(warm_up, usual if repeats is None else repeats)
-
-
-def _is_on_cpu(session: Session) -> bool:
-    return session.metadata.engine is None
 
 
 def _grid(

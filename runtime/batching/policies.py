@@ -14,7 +14,7 @@ from ..budget import Budget
 from .costs import CostTable
 from .line import EntryT, IndexedLine, OrderKey
 from .partition import partition
-from .policy import TURN, LinePolicy, first_run, in_order, in_time
+from .policy import TURN, LinePolicy, first_run, in_time
 from .waiting import Waiting
 
 
@@ -28,7 +28,7 @@ class FirstCome(LinePolicy):
     Attributes:
         budget: what a run takes; `Session.budget`, or less.
         max_delay_s: how long a request waits for others to share its run; 0 starts whenever a run can start.
-        patience_s: None keeps to the order of arrival; a number serves what is due first (`policy.in_order`).
+        patience_s: None keeps to the order of arrival; a number serves what is due first (`by_due`).
         costs: lets requests that would miss their deadline be refused, and keeps runs short enough for those in it.
     """
 
@@ -41,7 +41,7 @@ class FirstCome(LinePolicy):
 
     def first(self, line: IndexedLine[EntryT]) -> list[tuple[EntryT, Waiting]]:
         """The first requests that fit the budget."""
-        return first_run(in_order(line, self.patience_s), self.budget)
+        return first_run(self.by_due(line), self.budget)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class CheapestCut(LinePolicy):
         costs: what runs cost.
         budget: what a run takes; `Session.budget`, or less.
         max_delay_s: how long a request waits for others to share its run; 0 starts whenever a run can start.
-        patience_s: None serves the oldest request first; a number what is due first (`policy.in_order`).
+        patience_s: None serves the oldest request first; a number what is due first (`by_due`).
         window: requests that are looked at, the first in that order: bounds the time of a decision.
     """
 
@@ -101,7 +101,7 @@ class CheapestCut(LinePolicy):
 
     def first(self, line: IndexedLine[EntryT]) -> list[tuple[EntryT, Waiting]]:
         """The first requests, as many as the window holds."""
-        return list(islice(in_order(line, self.patience_s), self.window))
+        return list(islice(self.by_due(line), self.window))
 
     def pick(self, seen: Sequence[Waiting], now_s: float) -> Sequence[int]:
         """The run of the cheapest cut that holds the request that is due first."""

@@ -17,7 +17,7 @@ from .partition import check_alike
 from .waiting import Beginning, Waiting
 
 DUE, START, LONGEST, TURN = "due", "start", "longest", "turn"
-"""Orders of requests, see orders_of."""
+"""Orders of requests, see LinePolicy.orders."""
 
 
 class Decision(NamedTuple):
@@ -57,7 +57,7 @@ class LinePolicy:
         budget: what a run takes.
         costs: what runs cost; None where nobody measured it.
         max_delay_s: how long a request waits for others to share its run.
-        patience_s: None keeps to the order of arrival; a number serves what is due first (`in_order`).
+        patience_s: None keeps to the order of arrival; a number serves what is due first (`by_due`).
     """
 
     budget: Budget
@@ -75,13 +75,38 @@ class LinePolicy:
 
     @property
     def orders(self) -> Mapping[str, OrderKey]:
-        """When requests are due, and until when they wait for others, where that is asked for."""
-        return orders_of(self.patience_s, self.max_delay_s, self.costs)
+        """When requests are due, and until when they wait for others, where that is asked for.
+
+        DUE: a request is due at its deadline, or `patience_s` after its arrival if that is sooner, so that none waits
+        forever for more urgent ones. START: when a request has waited long enough for others, which is `max_delay_s`,
+        or half of the slack that a deadline leaves. LONGEST: the longest sequence first.
+        """
+        orders: dict[str, OrderKey] = {}
+        if (patience_s := self.patience_s) is not None:
+            orders[DUE] = lambda request: min(request.deadline_s, request.arrived_s + patience_s)
+        if self.max_delay_s:
+
+            def start(request: Waiting) -> float:
+                slack_s = max(0.0, latest_start_s(request, self.costs) - request.arrived_s)
+                return request.arrived_s + min(self.max_delay_s, slack_s / 2)
+
+            orders[START] = start
+            orders[LONGEST] = lambda request: -(request.longest if request.sequences > 1 else request.length)
+        return orders
 
     def look(self, line: IndexedLine[EntryT], now_s: float) -> tuple[list[tuple[EntryT, Waiting]], float]:
-        """The requests among which the next run is chosen; and, if there are none, when to ask again."""
-        start = start_s(line, self.budget, self.max_delay_s)
-        return ([], start) if start > now_s else (self.first(line), start)
+        """The requests among which the next run is chosen; and, if there are none, when to ask again.
+
+        A run starts at once if no more would fit, or when a request has waited long enough for others.
+        """
+        start_s = -math.inf
+        if self.max_delay_s and self.budget.takes(line.sequences + 1, line.tokens, int(-line.least(LONGEST))):
+            start_s = line.least(START)
+        return ([], start_s) if start_s > now_s else (self.first(line), start_s)
+
+    def by_due(self, line: IndexedLine[EntryT]) -> Iterator[tuple[EntryT, Waiting]]:
+        """Requests in the order in which they are due; without patience the order is that of arrival."""
+        return line.in_order(None if self.patience_s is None else DUE)
 
     def first(self, line: IndexedLine[EntryT]) -> list[tuple[EntryT, Waiting]]:
         """The requests among which a run that starts now is chosen."""
@@ -107,44 +132,6 @@ def latest_start_s(request: Waiting, costs: CostTable | None) -> float:
     if request.deadline_s == math.inf or costs is None:
         return request.deadline_s
     return request.deadline_s - costs.alone_seconds(request.length)
-
-
-def orders_of(patience_s: float | None, max_delay_s: float, costs: CostTable | None) -> dict[str, OrderKey]:
-    """The orders that policies with these settings look at.
-
-    DUE: a request is due at its deadline, or `patience_s` after its arrival if that is sooner, so that none waits
-    forever for more urgent ones. START: when a request has waited long enough for others, which is `max_delay_s`, or
-    half of the slack that a deadline leaves. LONGEST: the longest sequence first.
-    """
-    orders: dict[str, OrderKey] = {}
-    if patience_s is not None:
-        orders[DUE] = lambda request: min(request.deadline_s, request.arrived_s + patience_s)
-    if max_delay_s:
-
-        def start(request: Waiting) -> float:
-            slack_s = max(0.0, latest_start_s(request, costs) - request.arrived_s)
-            return request.arrived_s + min(max_delay_s, slack_s / 2)
-
-        orders[START] = start
-        orders[LONGEST] = lambda request: -longest(request)
-    return orders
-
-
-def start_s(line: IndexedLine[EntryT], budget: Budget, max_delay_s: float) -> float:
-    """When the next run starts: at once if no more would fit, or when a request has waited long enough for others."""
-    if not max_delay_s or not budget.takes(line.sequences + 1, line.tokens, int(-line.least(LONGEST))):
-        return -math.inf
-    return line.least(START)
-
-
-def in_order(line: IndexedLine[EntryT], patience_s: float | None) -> Iterator[tuple[EntryT, Waiting]]:
-    """Requests in the order in which they are due; without patience the order is that of arrival."""
-    return line.in_order(None if patience_s is None else DUE)
-
-
-def longest(request: Waiting) -> int:
-    """Tokens of its longest sequence."""
-    return request.longest if request.sequences > 1 else request.length
 
 
 def first_run(waiting: Iterable[tuple[EntryT, Waiting]], budget: Budget) -> list[tuple[EntryT, Waiting]]:

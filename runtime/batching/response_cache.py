@@ -17,30 +17,20 @@ OVERHEAD_BYTES = 512
 """What an entry takes beside its ids and values: dictionaries, array headers."""
 
 
-def cache_key(inputs: Mapping[str, Array]) -> bytes:
-    """The values of all inputs of one sequence, in the model's order.
-
-    Values of tokens have one length, and values of the sequence a known one: no other request has the same key.
-    """
-    return b"".join(row.tobytes() for row in inputs.values())
-
-
 class ResponseCache:
     """Keeps the answers that were asked for last, in so many bytes; any number of threads may use it.
 
     Answers are copies that cannot be written to, shared by all who ask.
+
+    Attributes:
+        bytes_held: what the answers, their keys and the bookkeeping take.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._answers: OrderedDict[bytes, Answer] = OrderedDict()
-        self._bytes = 0
-
-    @property
-    def bytes_held(self) -> int:
-        """What the answers, their keys and the bookkeeping take."""
-        return self._bytes
+        self.bytes_held = 0
 
     def get(self, key: bytes) -> Answer | None:
         """The answer to these ids, or None."""
@@ -58,9 +48,9 @@ class ResponseCache:
         with self._lock:
             if size <= self._max_bytes and key not in self._answers:
                 self._answers[key] = copy
-                self._bytes += size
-                while self._bytes > self._max_bytes:
-                    self._bytes -= _size(*self._answers.popitem(last=False))
+                self.bytes_held += size
+                while self.bytes_held > self._max_bytes:
+                    self.bytes_held -= _size(*self._answers.popitem(last=False))
         return dict(copy)
 
 

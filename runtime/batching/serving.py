@@ -18,7 +18,7 @@ from .errors import BatchingError, DeadlineError
 from .future import LightFuture
 from .pace import Pace
 from .queue import RequestQueue
-from .response_cache import ResponseCache, cache_key
+from .response_cache import ResponseCache
 from .waiting import Waiting, computed_tokens
 
 FAILED_ALONE = 8
@@ -62,8 +62,11 @@ class Request(LightFuture):
 
     @property
     def key(self) -> bytes:
-        """What the cache knows the answer to a single sequence by."""
-        return cache_key({**self.ragged.tokens, **self.ragged.of_sequences})
+        """What the cache knows the answer to a single sequence by: the values of all inputs, in the model's order.
+
+        Values of tokens have one length, and values of the sequence a known one: no other request has the same key.
+        """
+        return b"".join(row.tobytes() for row in (*self.ragged.tokens.values(), *self.ragged.of_sequences.values()))
 
     def cancel(self) -> bool:
         """Takes the request out of the queue; False where it runs already, or has run."""

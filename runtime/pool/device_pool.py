@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from padfree.contract.names import ONNX_SUFFIX, PREFIX
 
 from ..arrays.device_arrays import any_on_device
 from ..batching.costs import CostTable
-from ..batching.dealing import modelled_costs, run_seconds
+from ..batching.dealing import modelled_costs
 from ..batching.partition import check_alike
 from ..budget import Budget
 from ..errors import SessionError
@@ -194,8 +193,11 @@ class DevicePool(Closing):
         tokens = len(next(iter(ragged.tokens.values())))
         check_one_run(tokens, ragged.seq_lens.size, self._metadata)
         with self._running():
-            work = partial(_run_feeds, ragged)
-            return self._members.run(work, run_seconds(ragged.seq_lens, self._costs), tokens)
+            return self._members.run(
+                lambda session: session.backend.run(session.feeds(ragged)),
+                self._costs.run_seconds(ragged.seq_lens),
+                tokens,
+            )
 
     def close(self) -> None:
         """Takes no more work, waits for what is under way and closes all sessions; harmless when called again."""
@@ -209,7 +211,7 @@ class DevicePool(Closing):
         self._members.close()
 
     def _run_part(self, ragged: RaggedBatch) -> OutputRows:
-        cost_s = run_seconds(ragged.seq_lens, self._costs)
+        cost_s = self._costs.run_seconds(ragged.seq_lens)
         return self._members.run(lambda session: session.run_ragged(ragged), cost_s, int(ragged.seq_lens.sum()))
 
     @contextmanager
@@ -225,10 +227,6 @@ class DevicePool(Closing):
             with self._ending:
                 self._under_way -= 1
                 self._ending.notify_all()
-
-
-def _run_feeds(ragged: RaggedBatch, session: PoolSession) -> dict[str, Any]:
-    return session.backend.run(session.feeds(ragged))
 
 
 def _results(futures: Sequence[Future[OutputRows]]) -> list[OutputRows]:

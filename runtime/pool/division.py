@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..batching.costs import CostTable
-from ..batching.dealing import run_seconds, snake
+from ..batching.dealing import snake
 from ..batching.partition import partition
 from ..budget import Budget
 from ..rows import IntArray
@@ -39,7 +39,7 @@ def divide(lengths: IntArray, costs: CostTable, budget: Budget, *, devices: int,
         runs = [np.asarray(run, dtype=np.int64) for run in partition(lengths.tolist(), costs, budget)]
     else:
         runs = _runs(lengths, budget, devices)
-    return sorted(runs, key=lambda run: -run_seconds(lengths[run], costs))
+    return sorted(runs, key=lambda run: -costs.run_seconds(lengths[run]))
 
 
 def _count_devices(lengths: IntArray, costs: CostTable, idle: int) -> int:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from padfree.runtime import SessionError
 from padfree.runtime.batching import Budget, CostTable
-from padfree.runtime.batching.dealing import SQUARES_A_TOKEN, even_out, modelled_costs, run_seconds, snake
+from padfree.runtime.batching.dealing import SQUARES_A_TOKEN, even_out, modelled_costs, snake
 from padfree.runtime.pool.division import divide
 
 PACKED, PADDED = modelled_costs("packed"), modelled_costs("padded")
@@ -72,7 +72,7 @@ def test_a_large_batch_makes_as_many_runs_for_every_device_of_one_cost() -> None
     lengths = np.random.default_rng(0).integers(1, 385, 4000)
     parts = divide(lengths, PACKED, Budget(16384, 256), devices=3, idle=3)
     assert len(parts) % 3 == 0
-    costs = [run_seconds(lengths[part], PACKED) for part in parts]
+    costs = [PACKED.run_seconds(lengths[part]) for part in parts]
     assert costs == sorted(costs, reverse=True)
     assert max(costs) < 1.01 * min(costs)
 
@@ -95,10 +95,13 @@ def test_padded_models_get_runs_of_neighbours_in_length() -> None:
 
 
 @given(LENGTHS)
-def test_the_cost_of_a_run_is_that_of_the_table(lengths: list[int]) -> None:
-    for costs in (PACKED, PADDED):
-        expected = costs.run_seconds(lengths) if lengths else 0.0
-        assert run_seconds(lengths, costs) == pytest.approx(expected)
+def test_the_cost_of_a_run_follows_from_its_lengths_however_they_are_given(lengths: list[int]) -> None:
+    tokens, squares = sum(lengths), sum(length * length for length in lengths)
+    packed_s = float(PACKED.mixed_seconds(len(lengths), tokens, squares)) if lengths else 0.0
+    padded_s = float(PADDED.seconds(max(lengths), len(lengths))) if lengths else 0.0
+    for given_lengths in (lengths, np.array(lengths, np.int32)):
+        assert PACKED.run_seconds(given_lengths) == pytest.approx(packed_s)
+        assert PADDED.run_seconds(given_lengths) == pytest.approx(padded_s)
 
 
 def test_modelled_costs_are_those_of_the_record_they_are_taken_from() -> None:
