@@ -103,7 +103,7 @@ class Clock:
 def test_the_log_has_one_line_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, lines = Clock(), list[tuple[float, str]]()
     monkeypatch.setattr("padfree.serving.http.cuts.asyncio.get_running_loop", lambda: clock)
-    served: Any = SimpleNamespace(truncation_side=RIGHT, max_length=MOST)
+    served: Any = SimpleNamespace(tokenizer=SimpleNamespace(truncation_side=RIGHT), max_length=MOST)
     log = CutLog(served, lambda line: lines.append((clock.now, line)))
     for tenth in range(25):  # 0.0 to 2.4 s, without a pause
         clock.move_to(tenth / 10)
