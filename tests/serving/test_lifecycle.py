@@ -234,7 +234,8 @@ def test_a_front_end_that_is_started_again_has_the_tokenizer_that_was_checked(
 
 def test_a_front_end_that_cannot_start_says_why(embedder_file: Path) -> None:
     with Session(embedder_file) as session:
-        served = replace(describe(embedder_file, session.metadata, Choices()), tokenizer_json=b"{")
+        served = describe(embedder_file, session.metadata, Choices())
+    served = replace(served, tokenizer=replace(served.tokenizer, content=b"{"))
     front_end = FrontEnd(served, ServeOptions(), None, Budget(), at=3, threads=1)
     ours, theirs = socket.socketpair()
     with ours, theirs, socket.socket() as listener:
