@@ -78,8 +78,11 @@ class WordPieces:
             cls(tokenizer, settings, pieces._frame, frame) for frame in _PieceFrame.all(tokenizer.encode("", "").ids, 2)
         )
         encodings = {texts: tokenizer.encode(*texts) for texts in permutations(_SAMPLES, 2)}
-        wanted = {texts: (None, (encoding.ids, encoding.type_ids)) for texts, encoding in encodings.items()}
-        return next((some for some in pairs if all(some.pair(*texts) in wanted[texts] for texts in wanted)), pieces)
+        wanted_tokens = {texts: (None, (encoding.ids, encoding.type_ids)) for texts, encoding in encodings.items()}
+        return next(
+            (some for some in pairs if all(some.pair(*texts) in wanted_tokens[texts] for texts in wanted_tokens)),
+            pieces,
+        )
 
     def look_up(self, texts: Sequence[Text], most: int | None = None) -> LookUpResult:
         """Tokens of texts, or pairs, as `ids` and `pair` give them; the library has to make those in `rows_left`."""
