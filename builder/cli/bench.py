@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from padfree.builder.errors import BuildError
 from padfree.contract.names import EIGHT_BITS, PRECISIONS
 
-from .console import error_console, print_line, print_table, status
+from .console import Working, error_console, number_text, print_line, print_table
 from .opening import opened_model
 from .option_kinds import file, integer, number, switch, value_of, word
 from .options import add_device_option, add_head_options, add_mask_option, say
@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     with (
         opened_model(case.model, arguments, say) as source,
         tempfile.TemporaryDirectory(prefix="padfree-bench-") as folder,
-        status(error_console(), "rewriting") as set_status,
+        Working(error_console(), "rewriting") as set_status,
     ):
         record, measurement = measure(
             dataclasses.replace(case, model=source.path),
@@ -124,9 +124,8 @@ def print_measurement(record: Mapping[str, Any], measurement: Measurement) -> No
     ours_ms = measurement.ours_ms
 
     def row(title: str, way: str, timing: Timing, error: float | None) -> tuple[str, ...]:
-        error_text = "-" if error is None else f"{error:.1e}"
         ratio = f"{timing.median_ms / ours_ms:.2f}"
-        return (title, way, f"{timing.median_ms:.3f}", f"{100 * timing.spread:.1f} %", ratio, error_text)
+        return (title, way, f"{timing.median_ms:.3f}", f"{100 * timing.spread:.1f} %", ratio, number_text(error, ".1e"))
 
     rows = [row(OURS, way, timing, measurement.errors[OURS]) for way, timing in measurement.ours.items()]
     for title, timings in sorted(measurement.peers.items(), key=lambda item: best(item[1])):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from padfree.contract.names import FP8
 
-from .console import print_line, print_table
+from .console import number_text, print_line, print_table
 
 if TYPE_CHECKING:
     from padfree.builder.engine.progress import StageProgress
@@ -36,13 +36,13 @@ def print_quantization(quantization: QuantizationInfo | None) -> None:
         return
     layers = sorted(quantization.layers, key=lambda layer: layer.loss_per_token or layer.loss or 0.0, reverse=True)
     headings = ["GEMM", "largest input", "scale", "loss", "per token"]
-    rows = [[layer.name, _number(layer.largest, ".4g"), f"{layer.scale:g}"] for layer in layers[:LAYERS_SHOWN]]
+    rows = [[layer.name, number_text(layer.largest, ".4g"), f"{layer.scale:g}"] for layer in layers[:LAYERS_SHOWN]]
     for layer, row in zip(layers, rows, strict=False):
-        row += [_number(layer.loss, ".4f"), _number(layer.loss_per_token, ".4f")]
+        row += [number_text(layer.loss, ".4f"), number_text(layer.loss_per_token, ".4f")]
     if any(layer.smoothing is not None for layer in layers):
         headings.append("smoothing")
         for layer, row in zip(layers, rows, strict=False):
-            row.append(_number(layer.smoothing, "g"))
+            row.append(number_text(layer.smoothing, "g"))
     print_table(f"GEMMs in {quantization.type}", headings, rows)
     if len(layers) > LAYERS_SHOWN:
         print_line(f"and {len(layers) - LAYERS_SHOWN} more that lose less (`quantization` in the metadata)")
@@ -57,8 +57,3 @@ def print_quantization(quantization: QuantizationInfo | None) -> None:
         return
     up_to = f" to {2 * quantization.margin:g}" if quantization.precision == FP8 else ""  # its scales are powers of two
     print_line(f"scales from {quantization.tokens} tokens, with room for {quantization.margin:g}{up_to} times")
-
-
-def _number(value: float | None, style: str) -> str:
-    """A number, or a dash for what was not measured."""
-    return "-" if value is None else format(value, style)

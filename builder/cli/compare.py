@@ -11,9 +11,9 @@ from padfree.builder.errors import BuildError
 from padfree.builder.gpu_files import no_gpu
 from padfree.contract.names import INTERFACES, PRECISIONS
 
-from .console import error_console, print_line, print_table, status
+from .console import Working, error_console, number_text, print_line, print_table
 from .opening import opened_model
-from .option_kinds import file, integer, number, switch, value_of
+from .option_kinds import file, integer, names_of, number, switch, value_of
 from .options import add_device_option, add_head_options, add_mask_option, add_tokenizer_option, say
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--runners",
-        type=_runners,
+        type=names_of(RUNNERS, "runner"),
         default=(),
         metavar="LIST",
         help=f"comma-separated, of {', '.join(RUNNERS)} (default: what fits the files). onnxrt is the "
@@ -114,14 +114,6 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _runners(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    unknown = [name for name in names if name not in RUNNERS]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"unknown runner {', '.join(unknown)}, allowed: {', '.join(RUNNERS)}")
-    return names
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     from padfree.builder.compare.saved import check_folder
@@ -168,17 +160,15 @@ def _compare(arguments: argparse.Namespace, original: Path) -> int:
         commands = emit(original, arguments.models, options, arguments.emit_polygraphy)
         print_line("\n".join([f"wrote {arguments.emit_polygraphy}; commands.sh in it says:", *commands]))
         return 0
-    with status(error_console(), "comparing") as set_status:
+    with Working(error_console(), "comparing") as set_status:
         report = compare(original, arguments.models, options, say=set_status.update)
     if original != arguments.original:
         report = report.with_name(original, arguments.original)
     _print_report(report, bisected=options.bisect)
-    if arguments.json is not None:
-        write_json(report, arguments.json)
-        print_line(f"wrote {arguments.json}")
-    if arguments.html is not None:
-        write_page(report, arguments.html)
-        print_line(f"wrote {arguments.html}")
+    for path, write in ((arguments.json, write_json), (arguments.html, write_page)):
+        if path is not None:
+            write(report, path)
+            print_line(f"wrote {path}")
     return 0 if report.passed else 1
 
 
@@ -216,7 +206,7 @@ def _print_runner(runner: RunnerReport, *, bisected: bool) -> None:
 def _worst_rows(runner: RunnerReport) -> list[tuple[str, ...]]:
     return [
         (
-            *(row.batch, str(row.request), "-" if row.position is None else str(row.position), item.output),
+            *(row.batch, str(row.request), number_text(row.position, "d"), item.output),
             *(f"{row.wanted:.6g}", f"{row.found:.6g}", f"{row.relative:.2e}"),
         )
         for item in runner.outputs

@@ -94,13 +94,11 @@ def print_pairs(pairs: Mapping[str, str]) -> None:
     console.print(grid)
 
 
-def status(console: Console, text: str) -> Working:
-    """Shows what is being done until the context ends; `update` changes it."""
-    return Working(console, text)
-
-
 class Working:
-    """rich's status, for texts that are no markup. Without a terminal, updates are lines, one every LINE_S at most."""
+    """Shows what is being done until the context ends: rich's status, for texts that are no markup.
+
+    Without a terminal, updates are lines, one every LINE_S at most.
+    """
 
     def __init__(self, console: Console, text: str) -> None:
         self._console = console
@@ -122,21 +120,8 @@ class Working:
         self._rich_status.stop()
 
 
-class VisibleFilter(logging.Filter):
-    """Escapes in log messages what a terminal would take for commands."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Rewrites the record."""
-        record.msg, record.args = visible(record.getMessage()), None
-        return True
-
-
 class LineHandler(logging.Handler):
     """Writes every message to stderr as one line, however long: those who read logs wrap them, or do not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.addFilter(VisibleFilter())
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes one."""
@@ -182,6 +167,11 @@ def short(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "-" if value is None or value == "" else str(value)
+
+
+def number_text(value: float | None, style: str) -> str:
+    """A number in a style of `format`, or a dash for what there is not."""
+    return "-" if value is None else format(value, style)
 
 
 def count_text(number: int, what: str) -> str:

@@ -7,10 +7,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from padfree.builder.errors import BuildError
-
-from .console import print_line, print_table
-from .option_kinds import integer, word
+from .console import number_text, print_line, print_table
+from .option_kinds import integer, numbers_of, word
 from .options import add_device_option, add_output_option, add_revision_option
 from .row_progress import show_batches
 from .stages import add_quiet_option, sayer
@@ -59,8 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     check_destinations([("-o", arguments.output)], [("the model", arguments.model)])
     grid: dict[str, Any] = {
-        "lengths": _numbers(arguments.lengths, "--lengths"),
-        "batches": _numbers(arguments.batches, "--batches"),
+        "lengths": arguments.lengths and numbers_of(arguments.lengths, int, "--lengths", "16,64,256"),
+        "batches": arguments.batches and numbers_of(arguments.batches, int, "--batches", "1,2,4"),
         "repeats": arguments.repeats,
     }
     facts = {"model": arguments.model.name, **environment()}
@@ -73,18 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
     write_files([(arguments.output, costs.to_json().encode())])
     columns = ("tokens", *(f"{batch} x" for batch in costs.batches))
     rows = [
-        (str(length), *("-" if cost is None else f"{cost:.3f}" for cost in row))
+        (str(length), *(number_text(cost, ".3f") for cost in row))
         for length, row in zip(costs.lengths, costs.cost_ms, strict=True)
     ]
     print_table(f"milliseconds per run, {costs.interface}", columns, rows)
     print_line(f"wrote {arguments.output}")
     return 0
-
-
-def _numbers(text: str | None, option: str) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise BuildError(f"{option} is {text!r}, allowed: whole numbers by commas; pass {option} 16,64,256") from error

@@ -11,7 +11,7 @@ from padfree.builder.errors import BuildError
 from padfree.contract.names import ONNX_SUFFIX
 
 from .console import print_line, print_table
-from .option_kinds import file, integer, switch
+from .option_kinds import file, integer, names_of, switch
 
 REQUIRABLE = ("python", "gpu", "driver", "tensorrt", "library", "registration", "tokens", "compiler", "nvcc", "headers")
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommand's arguments."""
     parser.add_argument(
         "--require",
-        type=_required_parts,
+        type=names_of(REQUIRABLE, "part"),
         default=(),
         metavar="LIST",
         help=f"fail unless these work, separated by commas: {', '.join(REQUIRABLE)}",
@@ -44,14 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "instead, run the batches that `build` kept with a plan, and compare its answers with those kept",
     )
     integer(parser, "--device", "N", "CUDA device for --check and --plan", default=0)
-
-
-def _required_parts(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    unknown = [name for name in names if name not in REQUIRABLE]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"unknown part {', '.join(unknown)}, allowed: {', '.join(REQUIRABLE)}")
-    return names
 
 
 def _check(arguments: argparse.Namespace) -> int:

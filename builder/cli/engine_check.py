@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .console import print_line, print_table
+from .console import number_text, print_line, print_table
 
 ERRORS = ("relative", "absolute", "cosine", "equal")
 COLUMNS = ("output", *ERRORS, "worst in batch", "allowed relative")
@@ -21,7 +21,12 @@ def print_engine_check(metadata: Mapping[str, Any]) -> None:
         return
     try:
         rows = [
-            (name, *(_text(item[column]) for column in ERRORS), item["batch"], _text(item["allowed"]["relative"]))
+            (
+                name,
+                *(number_text(item[column], ".6g") for column in ERRORS),
+                item["batch"],
+                f"{item['allowed']['relative']:.6g}",
+            )
             for name, item in check["outputs"].items()
         ]
         title, others = f"the engine's answers beside {check['reference']}", list(check["not_compared"])
@@ -50,10 +55,6 @@ def engine_check_line(metadata: Mapping[str, Any]) -> str:
     )
 
 
-def _text(value: float | None) -> str:
-    return "-" if value is None else f"{value:.6g}"
-
-
 def check_plan(plan: Path, device: int) -> int:
     """Runs the batches that a plan keeps, and shows whether its answers are still right; 1 where they are not.
 
@@ -66,7 +67,13 @@ def check_plan(plan: Path, device: int) -> int:
     with Session(plan, device=device, allow_other_gpu=True, cuda_graphs=False) as session:
         answers = list(repeat_check(session.backend, session.metadata, str(plan)))
     rows = [
-        (item.batch, item.output, f"{item.relative:.1e}", "yes" if item.same_bits else "no", _verdict(item.is_right))
+        (
+            item.batch,
+            item.output,
+            f"{item.relative:.1e}",
+            "yes" if item.same_bits else "no",
+            "right" if item.is_right else "wrong",
+        )
         for item in answers
     ]
     columns = ("batch", "output", "error", "same bits", "result")
@@ -74,7 +81,3 @@ def check_plan(plan: Path, device: int) -> int:
     wrong = sum(not item.is_right for item in answers)
     print_line(f"{len(answers)} answers: {len(answers) - wrong} right, {wrong} wrong")
     return 1 if wrong or not answers else 0
-
-
-def _verdict(is_right: bool) -> str:
-    return "right" if is_right else "wrong"

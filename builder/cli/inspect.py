@@ -14,11 +14,11 @@ from padfree.builder.errors import BuildError
 
 from .calibrating import print_quantization
 from .console import (
+    Working,
     error_console,
     print_facts,
     print_line,
     print_table,
-    status,
 )
 from .coverage import print_coverage, print_kept_float32, print_outputs
 from .engine_check import print_engine_check
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with (
             opened_model(arguments.model, arguments, say) as source,
-            status(error_console(), f"reading {arguments.model}"),
+            Working(error_console(), f"reading {arguments.model}"),
         ):
             inspected = dataclasses.replace(inspect_file(source.path, arguments.mask), path=arguments.model)
             texts = None if arguments.texts is None else _measure(arguments, source.path, inspected)

@@ -8,10 +8,11 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import padfree
 from padfree.builder.errors import BuildError
 from padfree.builder.gpu_files import no_gpu
 
-from .console import error_console, print_line, print_table, status
+from .console import Working, error_console, number_text, print_line, print_table
 
 if TYPE_CHECKING:
     from padfree.builder.operator_check.checking import CaseResult
@@ -33,8 +34,6 @@ def check_operators(arguments: argparse.Namespace) -> int:
     from padfree.builder.operator_check.worker import check_all
     from padfree.onnx_tools.operators import OPERATORS
 
-    from . import version
-
     # A GPU without e4m3 is checked all the same, but for that.
     try:
         check_machine(arguments.device, operators=[name for name in OPERATORS if name != FP8_OPERATOR])
@@ -45,11 +44,11 @@ def check_operators(arguments: argparse.Namespace) -> int:
         raise
     environment: dict[str, Any] = {}
     results: list[CaseResult] = []
-    with status(error_console(), "starting TensorRT") as working:
+    with Working(error_console(), "starting TensorRT") as working:
         for result in check_all(arguments.device, environment):
             results.append(result)
             working.update(f"{len(results)} of {len(all_cases())}: {result.operator}, {result.variant}, {result.kind}")
-    report = make_report(results, environment, version())
+    report = make_report(results, environment, padfree.__version__)
     if arguments.json:
         print_line(json.dumps(report, indent=2))
     else:
@@ -70,13 +69,9 @@ def _show(results: Sequence[CaseResult], report: dict[str, Any]) -> None:
 
 def _row(item: CaseResult) -> tuple[str, ...]:
     times = item.time_us / item.floor_us if item.time_us is not None and item.floor_us else None
-    floor = f"{_number(item.floor_us, '.2f')}{f' ({item.floor_by})' if item.floor_by else ''}"
+    floor = f"{number_text(item.floor_us, '.2f')}{f' ({item.floor_by})' if item.floor_by else ''}"
     return (
         *(item.operator, item.variant, item.kind, item.state),
-        *(_number(item.relative, ".1e"), _number(item.allowed, "g"), _number(item.time_us, ".2f"), floor),
-        _number(times, ".1f"),
+        *(number_text(item.relative, ".1e"), number_text(item.allowed, "g"), number_text(item.time_us, ".2f"), floor),
+        number_text(times, ".1f"),
     )
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)

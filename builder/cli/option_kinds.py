@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from padfree.builder.errors import BuildError
+
 ValueT = TypeVar("ValueT")
+NumberT = TypeVar("NumberT", int, float)
 Options = argparse._ActionsContainer
 """A parser, or a group of its options."""
 
@@ -36,6 +40,28 @@ def integer(options: Options, name: str, metavar: str, text: str, default: int |
 def number(options: Options, name: str, metavar: str, text: str, default: float | None = None) -> None:
     """An option whose value is any number."""
     word(options, name, metavar, _with_default(text, default), type=float, default=default)
+
+
+def names_of(allowed: Sequence[str], what: str) -> Callable[[str], tuple[str, ...]]:
+    """What reads an option's value as names separated by commas, each of them in `allowed`, where each is a `what`."""
+
+    def read(text: str) -> tuple[str, ...]:
+        names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+        unknown = [name for name in names if name not in allowed]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"unknown {what} {', '.join(unknown)}, allowed: {', '.join(allowed)}")
+        return names
+
+    return read
+
+
+def numbers_of(text: str, kind: type[NumberT], option: str, example: str) -> list[NumberT]:
+    """The numbers of one kind, separated by commas, that the value of an option is; BuildError where it is none."""
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError as error:
+        what = "whole numbers" if kind is int else "numbers"
+        raise BuildError(f"{option} is {text!r}, allowed: {what} by commas; pass {option} {example}") from error
 
 
 def value_of(kind: type[ValueT], arguments: argparse.Namespace, **others: Any) -> ValueT:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -64,7 +64,7 @@ def show_progress(*, quiet: bool = False, what: str = "rows") -> Iterator[Callab
 
     console = error_console()
     if quiet or not console.is_terminal:
-        yield _ignore if quiet else _Lines(what).update
+        yield (lambda _: None) if quiet else _Lines(what).update
         return
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn(what + "  {task.fields[rate]}"))
     with Progress(*columns, console=console, transient=True) as progress_bar:
@@ -76,18 +76,16 @@ def show_progress(*, quiet: bool = False, what: str = "rows") -> Iterator[Callab
         yield update
 
 
-@contextmanager
-def show_batches(lengths: list[int], *, quiet: bool, what: str = "rows") -> Iterator[Callable[[int, int], None]]:
+def show_batches(
+    lengths: list[int], *, quiet: bool, what: str = "rows"
+) -> AbstractContextManager[Callable[[int, int], None]]:
     """Shows the progress through sequences of these `lengths`; every batch reports its sequences and tokens."""
-    with _show_counts(len(lengths), sum(lengths), quiet, what) as ran:
-        yield ran
+    return _show_counts(len(lengths), sum(lengths), quiet, what)
 
 
-@contextmanager
-def show_tokenising(texts: int, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+def show_tokenising(texts: int, *, quiet: bool) -> AbstractContextManager[Callable[[int, int], None]]:
     """Shows how many texts have been tokenised; every portion reports its texts and tokens."""
-    with _show_counts(texts, None, quiet, "texts tokenised") as on_portion:
-        yield on_portion
+    return _show_counts(texts, None, quiet, "texts tokenised")
 
 
 @contextmanager
@@ -103,10 +101,6 @@ def _show_counts(all_rows: int, all_tokens: int | None, quiet: bool, what: str) 
             show(TokensDone(rows, all_rows, tokens, all_tokens, time.perf_counter() - start))
 
         yield done
-
-
-def _ignore(_progress: RowsDone) -> None:
-    pass
 
 
 class _Lines:

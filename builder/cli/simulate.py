@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from padfree.builder.errors import BuildError
 
-from .console import error_console, print_line, print_table, status
-from .option_kinds import file, integer, number, word
+from .console import Working, error_console, number_text, print_line, print_table
+from .option_kinds import file, integer, number, numbers_of, word
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.save_trace is not None:
         write_trace(arguments.save_trace, traces[0])
     summaries = []
-    with status(error_console(), "simulating") as set_status:
+    with Working(error_console(), "simulating") as set_status:
         for trace in traces:
             for contender in contenders(
                 tables,
@@ -105,12 +105,7 @@ def _traces(arguments: argparse.Namespace) -> list[Sequence[Waiting]]:
     from padfree.builder.peers.batch import read_lengths
     from padfree.builder.simulate.trace import ARRIVALS, LENGTHS, generate, read_trace, stretch
 
-    try:
-        rates = [float(rate) for rate in (arguments.rates or "").split(",") if rate]
-    except ValueError as error:
-        raise BuildError(
-            f"--rates is {arguments.rates!r}, allowed: numbers by commas; pass --rates 500,1000"
-        ) from error
+    rates = numbers_of(arguments.rates, float, "--rates", "500,1000") if arguments.rates else []
     if arguments.trace is not None:
         trace = read_trace(arguments.trace)
         return [stretch(trace, rate) for rate in rates] or [trace]
@@ -138,17 +133,14 @@ def _title(arguments: argparse.Namespace) -> str:
 
 
 def _print(summaries: Sequence[Summary], title: str) -> None:
-    def ms(value: float | None) -> str:
-        return "-" if value is None else f"{value:.2f}"
-
     columns = ("policy", "offered/s", "answered/s", "p50 ms", "p99 ms", "padding", "requests per run", "busy", "lost")
     rows = [
         (
             item.contender,
             f"{item.offered_rps:.0f}",
             f"{item.answered_rps:.0f}",
-            ms(item.p50_ms),
-            ms(item.p99_ms),
+            number_text(item.p50_ms, ".2f"),
+            number_text(item.p99_ms, ".2f"),
             f"{item.padding:.0%}",
             f"{item.run_requests:.1f}",
             f"{item.busy:.0%}",

@@ -23,11 +23,7 @@ def add_quiet_option(parser: argparse.ArgumentParser) -> None:
 
 def sayer(arguments: argparse.Namespace) -> Callable[[str], None]:
     """What tells the user what was chosen for them; nothing with --quiet."""
-    return _ignore if arguments.quiet else say
-
-
-def _ignore(_line: str) -> None:
-    pass
+    return (lambda _line: None) if arguments.quiet else say
 
 
 def stages(arguments: argparse.Namespace) -> StageProgress:

@@ -52,7 +52,7 @@ def test_other_letters_stay() -> None:
 
 
 def test_a_status_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    with console.status(Console(stderr=True, force_terminal=True), "reading [/x].onnx") as shown:
+    with console.Working(Console(stderr=True, force_terminal=True), "reading [/x].onnx") as shown:
         shown.update(f"[bold] {EVIL}")
     assert "\x1b]0;owned" not in capsys.readouterr().err
 
@@ -62,7 +62,7 @@ def test_work_without_a_terminal_is_told_in_lines(
 ) -> None:
     for seconds, wanted in ((60.0, ["first"]), (0.0, ["first", "second"])):
         monkeypatch.setattr(console, "LINE_S", seconds)
-        with console.status(console.error_console(), "starting") as shown:
+        with console.Working(console.error_console(), "starting") as shown:
             shown.update("first")
             shown.update("second")
         assert capsys.readouterr().err.splitlines() == wanted
