@@ -8,8 +8,9 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from padfree.contract.fields import decode
@@ -17,7 +18,7 @@ from padfree.contract.os_errors import not_readable
 from padfree.contract.text_files import read_text
 from padfree.contract.text_inputs import PROMPT_LENGTH
 from padfree.contract.texts import RIGHT, TextInfo
-from padfree.runtime import Array, Metadata, SessionError
+from padfree.runtime import Array, Metadata
 from padfree.runtime.text import SPELLINGS_TEXT
 from padfree.runtime.texts import Text, TextReader
 
@@ -29,16 +30,14 @@ from .text_rows import holds_texts, text_of
 _log = logging.getLogger(__name__)
 
 Request = dict[str, list[Any]]
+Records = Mapping[int, Mapping[str, Any]]
+"""Objects or rows by the numbers of their lines."""
 
 SUFFIXES = (".jsonl", ".npz", ".txt", *TABLES)
 MASK_NAME = "attention_mask"
 LENGTHS_NAME = "seq_lens"
 RESULT_SUFFIX = ".npz"
 TEXT_ADVICE = f"only texts have answers to write; write {RESULT_SUFFIX}, or pass texts"
-
-
-def _watch_nothing(_texts: int) -> AbstractContextManager[Callable[[int, int], None]]:
-    return nullcontext(lambda _texts, _tokens: None)
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class TextOptions:
     truncate: bool = False
     model: Path | None = None
     prompt: str | None = None
-    watch: Callable[[int], AbstractContextManager[Callable[[int, int], None]]] = _watch_nothing
+    watch: Callable[[int], AbstractContextManager[Callable[[int, int], None]]] = lambda _: nullcontext(lambda *_: None)
 
 
 def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions()) -> Request:
@@ -84,21 +83,12 @@ def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions(
         raise BuildError(
             f"{path}: unknown kind of input {path.suffix!r}, allowed: {', '.join(SUFFIXES)}; write one of them"
         )
-    try:
-        if path.suffix == ".npz":
-            items = metadata.sequence_inputs()
-            return _read_npz(path, [name for item in items for name in {item.name, item.original_name}])
-        if path.suffix in TABLES:
-            rows = read_table(path)
-            return _of_records(rows, range(1, len(rows) + 1), path, metadata, texts)
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        wanted_text = "pass a UTF-8 text file or an .npz file"
-        raise BuildError(f"{path}: {not_readable(error, wanted_text)}") from error
+    if path.suffix == ".npz":
+        items = metadata.sequence_inputs()
+        return _read_npz(path, [name for item in items for name in {item.name, item.original_name}])
     if path.suffix == ".txt":
-        return _encode(lines, path, metadata, texts)
-    numbers, records = _read_lines(path, lines)
-    return _of_records(records, numbers, path, metadata, texts)
+        return _encode(_lines(path), path, metadata, texts)
+    return _of_records(_read_records(path), path, metadata, texts)
 
 
 def _is_stream(path: Path) -> bool:
@@ -106,24 +96,15 @@ def _is_stream(path: Path) -> bool:
     return str(path) == "-" or path.is_fifo() or (not path.suffix and path.parts[:2] in (("/", "dev"), ("/", "proc")))
 
 
-def _of_records(
-    records: Sequence[Mapping[str, Any]],
-    numbers: Sequence[int],
-    path: Path,
-    metadata: Metadata,
-    texts: TextOptions,
-) -> Request:
+def _of_records(records: Records, path: Path, metadata: Metadata, texts: TextOptions) -> Request:
     """The texts or token inputs of objects or rows; messages call each by its number."""
     info = metadata.text
-    if records and all(holds_texts(record.get("", record), info) for record in records):
-        pairs = zip(records, numbers, strict=True)
-        texts_of_records = [text_of(record.get("", record), info, path, number) for record, number in pairs]
-        request = _encode(texts_of_records, path, metadata, texts)
-        return request | _values(dict(zip(numbers, records, strict=True)), path, metadata)
-    _check_are_no_texts(records, numbers, path)
-    names = list(records[0]) if records else [metadata.ids_input().name]
-    request = {name: [] for name in names}
-    for number, record in enumerate(records, 1):
+    if records and all(holds_texts(record.get("", record), info) for record in records.values()):
+        return _encode(_texts_of(records, info, path), path, metadata, texts) | _values(records, path, metadata)
+    _check_are_no_texts(records, path)
+    names = list(next(iter(records.values()), [metadata.ids_input().name]))
+    request: Request = {name: [] for name in names}
+    for number, record in enumerate(records.values(), 1):
         if set(record) != set(names):
             raise BuildError(
                 f"{path}, entry {number}: has {sorted(record)}, entry 1 has {sorted(names)}; make them alike"
@@ -135,9 +116,14 @@ def _of_records(
     return request
 
 
-def _check_are_no_texts(records: Sequence[Mapping[str, Any]], numbers: Sequence[int], path: Path) -> None:
+def _texts_of(records: Records, info: TextInfo | None, path: Path) -> list[Text]:
+    """The text, or the pair, of each object. Raises BuildError."""
+    return [text_of(record.get("", record), info, path, number) for number, record in records.items()]
+
+
+def _check_are_no_texts(records: Records, path: Path) -> None:
     """Refuses texts in a field that padfree does not read. Raises BuildError."""
-    for record, number in zip(records, numbers, strict=True):
+    for number, record in records.items():
         name = next((name for name, value in record.items() if isinstance(value, str)), None)
         if name is not None:
             raise BuildError(
@@ -146,7 +132,7 @@ def _check_are_no_texts(records: Sequence[Mapping[str, Any]], numbers: Sequence[
             )
 
 
-def _values(records: Mapping[int, Mapping[str, Any]], path: Path, metadata: Metadata) -> Request:
+def _values(records: Records, path: Path, metadata: Metadata) -> Request:
     """The inputs with one row per sequence that texts do not give, from lines by their numbers."""
     columns: Request = {}
     for item in metadata.sequence_inputs():
@@ -181,30 +167,20 @@ def read_text_batch(path: Path, metadata: Metadata) -> tuple[list[Text], Request
     return texts, _values(records, path, metadata) if records else {}
 
 
-def _read_text_records(
-    path: Path, info: TextInfo | None, advice: str
-) -> tuple[list[Text], dict[int, Mapping[str, Any]]]:
+def _read_text_records(path: Path, info: TextInfo | None, advice: str) -> tuple[list[Text], Records]:
     """Texts, and by line or row the objects that they come from: none for a file of plain texts."""
     if path.suffix not in (".txt", ".jsonl", *TABLES):
         suffixes = ", ".join((".txt", ".jsonl", *TABLES))
         raise BuildError(f"{path}: {advice} ({suffixes})")
-    if path.suffix not in TABLES:
-        lines = read_text(path, BuildError, "pass a UTF-8 text file", encoding="utf-8-sig").splitlines()
     if path.suffix == ".txt":
-        return list(lines), {}
-    records: Sequence[Mapping[str, Any]]
-    if path.suffix in TABLES:
-        records = read_table(path)
-        numbers = list(range(1, len(records) + 1))
-    else:
-        numbers, records = _read_lines(path, lines)
-    strange = next((at for at, item in enumerate(records) if not holds_texts(item.get("", item), info)), None)
-    if strange is not None:
-        if info is not None and info.takes_pairs and any(isinstance(item, str) for item in records[strange].values()):
-            text_of(records[strange], info, path, numbers[strange])  # which says what a pair is
-        raise BuildError(f"{path}, line {numbers[strange]}: holds no text, and {advice}")
-    by_number = dict(zip(numbers, records, strict=True))
-    return [text_of(record.get("", record), info, path, number) for number, record in by_number.items()], by_number
+        return list(_lines(path)), {}
+    records = _read_records(path)
+    for number, record in records.items():
+        if not holds_texts(record.get("", record), info):
+            if info is not None and info.takes_pairs and any(isinstance(item, str) for item in record.values()):
+                text_of(record, info, path, number)  # which says what a pair is
+            raise BuildError(f"{path}, line {number}: holds no text, and {advice}")
+    return _texts_of(records, info, path), records
 
 
 def _number(value: Any, path: Path, line: int) -> Any:
@@ -230,7 +206,7 @@ def write_results(path: Path, results: Mapping[str, Sequence[Array]], metadata: 
     Raises:
         BuildError: the disk is full or the folder cannot be written; no file is left behind.
     """
-    arrays: dict[str, Array] = {}
+    arrays: dict[str, Any] = {}
     for item in metadata.outputs:
         rows = results[item.name]
         if item.layout == "per_sequence":
@@ -242,17 +218,18 @@ def write_results(path: Path, results: Mapping[str, Sequence[Array]], metadata: 
         else:
             arrays[item.name] = np.concatenate(rows) if rows else np.zeros((0,), dtype=np.float32)
             arrays[LENGTHS_NAME] = np.asarray([len(row) for row in rows], dtype=np.int32)
-
-    def save(file: IO[bytes]) -> None:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
-
-    write_with(path, save)
+    write_with(path, partial(np.savez, **arrays))
 
 
-def _read_lines(path: Path, lines: Sequence[str]) -> tuple[list[int], list[Mapping[str, Any]]]:
-    """The numbers of the lines that are not empty, and the object of each."""
-    numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
-    return numbers, [_read_line(path, number, lines[number - 1]) for number in numbers]
+def _read_records(path: Path) -> Records:
+    """The rows of a table, or the objects of lines that are not empty, by number. Raises BuildError."""
+    if path.suffix in TABLES:
+        return dict(enumerate(read_table(path), 1))
+    return {number: _read_line(path, number, line) for number, line in enumerate(_lines(path), 1) if line.strip()}
+
+
+def _lines(path: Path) -> list[str]:
+    return read_text(path, BuildError, "pass a UTF-8 text file", encoding="utf-8-sig").splitlines()
 
 
 def _read_line(path: Path, number: int, line: str) -> dict[str, Any]:
@@ -273,6 +250,8 @@ def _read_npz(path: Path, of_sequences: Sequence[str]) -> Request:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
+    except OSError as error:
+        raise BuildError(f"{path}: {not_readable(error, 'pass an .npz file')}") from error
     except (ValueError, zipfile.BadZipFile, EOFError) as error:
         raise BuildError(f"{path}: not an .npz file of plain arrays ({error}); write it with numpy.savez") from error
     rows = {name: list(arrays.pop(name)) for name in of_sequences if name in arrays}
@@ -317,7 +296,7 @@ def _split_padded(path: Path, arrays: dict[str, Array]) -> Request:
 
 
 def _encode(texts: Sequence[Text], path: Path | str, metadata: Metadata, options: TextOptions) -> Request:
-    from .tokenization import load_tokenizer
+    from .tokenization import as_build_errors, load_tokenizer
 
     if options.tokenizer is None and options.model is None:
         raise BuildError(
@@ -325,13 +304,10 @@ def _encode(texts: Sequence[Text], path: Path | str, metadata: Metadata, options
         )
     if options.tokenizer is not None:
         load_tokenizer(options.tokenizer, metadata)  # for its hints
-    try:
-        with options.watch(len(texts)) as on_texts:
-            model = options.model or Path("the model")
-            reader = TextReader(model, metadata, options.tokenizer, truncate=options.truncate, on_texts=on_texts)
-            tokens = reader.read(texts, prompt_name=options.prompt)
-    except SessionError as error:
-        raise BuildError(f"{path}: {error}") from error
+    with as_build_errors(f"{path}: "), options.watch(len(texts)) as on_texts:
+        model = options.model or Path("the model")
+        reader = TextReader(model, metadata, options.tokenizer, truncate=options.truncate, on_texts=on_texts)
+        tokens = reader.read(texts, prompt_name=options.prompt)
     check_lengths(path, tokens.seq_lens, tokens.cut, reader, metadata.longest)
     return dict(tokens.request)
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ from padfree.contract.names import HALF
 from padfree.contract.phases import Phases
 from padfree.onnx_tools import QUANTIZATION, GraphModel, RewriteOptions, quantize, quantize_gemms, rewrite_model
 from padfree.onnx_tools.files import Model, is_rewritten, open_model
-from padfree.onnx_tools.importing.quantized import StoredGemm, stored_gemms
+from padfree.onnx_tools.importing.quantized import stored_gemms
 from padfree.onnx_tools.quantization import BeginSteps, QuantizationOptions
-from padfree.runtime import Metadata, SessionError, packed_feeds, padded_feeds, parse_metadata
+from padfree.runtime import Metadata, packed_feeds, padded_feeds, parse_metadata
 from padfree.runtime.request import RaggedBatch, read_request
 
 from .batches import TextOptions, read_batch
@@ -24,6 +24,7 @@ from .engine.linear import FOLDED, linear_of
 from .engine.linear import PADFREE as PADFREE_GEMMS
 from .engine.preparation import metadata_of
 from .errors import BuildError
+from .tokenization import as_build_errors
 
 BATCH_TOKENS = 2048
 """At most per batch, so that the activations of a large model take a few hundred megabytes."""
@@ -83,11 +84,9 @@ def calibration_batches(calibration: Calibration, metadata: Metadata, model: Pat
     file = calibration.file
     if file is None:
         return []
-    try:
+    with as_build_errors(f"--calibrate {file}: "):
         request = read_batch(file, metadata, TextOptions(calibration.tokenizer, True, model))
         ragged = read_request(request, metadata)
-    except SessionError as error:
-        raise BuildError(f"--calibrate {file}: {error}") from error
     tokens = int(ragged.seq_lens.sum())
     if not tokens:
         raise BuildError(
@@ -100,15 +99,9 @@ def calibration_batches(calibration: Calibration, metadata: Metadata, model: Pat
             file,
             tokens,
         )
-    feeds = packed_feeds if metadata.is_packed else _pad
-    try:
+    feeds: Callable[[RaggedBatch, Metadata], Feeds] = packed_feeds if metadata.is_packed else padded_feeds
+    with as_build_errors(f"--calibrate {file}: "):
         return [feeds(part, metadata) for part in _parts(ragged)]
-    except SessionError as error:
-        raise BuildError(f"--calibrate {file}: {error}") from error
-
-
-def _pad(ragged: RaggedBatch, metadata: Metadata) -> dict[str, Any]:
-    return padded_feeds(ragged, metadata)
 
 
 def _parts(ragged: RaggedBatch) -> Iterator[RaggedBatch]:
@@ -150,11 +143,9 @@ def quantized_model(
     Raises:
         BuildError: the calibration data; RewriteError: the model, or options.
     """
-    kept_gemms: tuple[StoredGemm, ...] = ()
-    if calibration.keeps_scales:
-        if is_rewritten(model.proto):
-            raise BuildError("a rewritten file has no scales to keep; give --keep-scales the file that was quantised")
-        kept_gemms = stored_gemms(model)
+    if calibration.keeps_scales and is_rewritten(model.proto):
+        raise BuildError("a rewritten file has no scales to keep; give --keep-scales the file that was quantised")
+    kept_gemms = stored_gemms(model) if calibration.keeps_scales else ()
     if is_rewritten(model.proto):
         rewritten = GraphModel.of(model)
     else:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from padfree.contract.fields import Fields
 from padfree.contract.texts import parse_text
-from padfree.runtime import SessionError
 from padfree.runtime.text import read_tokenizer_file, tokenizer_path
 
 from .batches import read_text_rows
 from .errors import BuildError
+from .tokenization import as_build_errors
 
 BATCHES = (1, 8, 32, 128)
 TEXT_ADVICE = "lengths are those of texts that the model reads; pass some in a column or field 'text'"
@@ -101,8 +101,6 @@ def measure_texts(
     texts: Sequence[Any] = read_text_rows(path, info, TEXT_ADVICE)
     if not texts:
         raise BuildError(f"{path}: holds no text; pass a file with some of those that the model will get")
-    try:
+    with as_build_errors(f"{path}: "):
         encoded = read_tokenizer_file(file).encoder(longest).encode(texts)
-    except SessionError as error:
-        raise BuildError(f"{path}: {error}") from error
     return TextLengths(tuple(encoded.seq_lens.tolist()), int(encoded.cut.sum()))

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,15 @@ _log = logging.getLogger(__name__)
 USUAL_SHARE = 0.9  # of a table's rows: tables are padded to multiples of up to 512, and keep rows for tokens to come
 
 
+@contextmanager
+def as_build_errors(where: str = "") -> Iterator[None]:
+    """A SessionError inside becomes a BuildError, which says first `where`."""
+    try:
+        yield
+    except SessionError as error:
+        raise BuildError(f"{where}{error}") from error
+
+
 def load_tokenizer(file: Path, metadata: Metadata, *, pairs: bool = False) -> TokenizerFile:
     """A tokenizer.json, read with what lies beside it and checked against the model.
 
@@ -28,10 +39,8 @@ def load_tokenizer(file: Path, metadata: Metadata, *, pairs: bool = False) -> To
     Raises:
         BuildError: there is no such file, it is no tokenizer, or another model's.
     """
-    try:
+    with as_build_errors():
         source = text_source(file, metadata, file, pairs=pairs)
-    except SessionError as error:
-        raise BuildError(str(error)) from error
     come = pairs or metadata.text is None or metadata.text.may_take_pairs
     of_types = source.types_notes if come and metadata.types_input() is not None else ()
     for hint in (*source.notes, *of_types, *_hints(source.tokenizer(), metadata)):

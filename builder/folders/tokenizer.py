@@ -9,12 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from padfree.contract.installation import install_command
-from padfree.runtime import SessionError
 from padfree.runtime.text import TYPES, TokenizerFile, largest_id, read_tokenizer_file
 from tokenizers import Tokenizer, normalizers
 
 from ..errors import BuildError
-from ..tokenization import USUAL_SHARE
+from ..tokenization import USUAL_SHARE, as_build_errors
 from .folder import TOKENIZER_CONFIG, Folder
 from .objects import Entries
 
@@ -28,7 +27,7 @@ def folder_tokenizer(folder: Folder) -> TokenizerFile | None:
         BuildError: the tokenizer is another model's, the file is damaged, or a setting is one that padfree does not
             follow.
     """
-    try:
+    with as_build_errors():
         source = (
             _convert(folder)
             if folder.tokenizer is None
@@ -37,8 +36,6 @@ def folder_tokenizer(folder: Folder) -> TokenizerFile | None:
         if source is None:
             return None
         tokenizer = source.tokenizer()
-    except SessionError as error:
-        raise BuildError(str(error)) from error
     _check(tokenizer, folder)
     if folder.lower_case and not _writes_small(source.content):
         return replace(source, content=_with_lower_case(source.content))

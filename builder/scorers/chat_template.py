@@ -146,7 +146,7 @@ def chat_template(folder: Path) -> ChatTemplate | None:
     """
     specials, file = special_tokens(folder), folder / FILE
     if file.is_file():
-        return ChatTemplate(_read(file), str(file), specials)
+        return ChatTemplate(read_text(file, BuildError, "download the model again"), str(file), specials)
     entries = Entries(folder / SETTINGS)
     template = entries.raw.get(_KEY)
     if isinstance(template, list):  # several, by their names
@@ -195,7 +195,3 @@ def _frame(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
         return [], []
     words = [at for at, special in enumerate(encoding.special_tokens_mask) if not special] or [len(encoding)]
     return encoding.tokens[: words[0]], encoding.tokens[words[-1] + 1 :]
-
-
-def _read(file: Path) -> str:
-    return read_text(file, BuildError, "download the model again")

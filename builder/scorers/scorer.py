@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 from padfree.contract.templates import Template
-from padfree.runtime import SessionError
 from padfree.runtime.text import read_tokenizer_file
 from tokenizers import Tokenizer
 
@@ -18,6 +17,7 @@ from ..errors import BuildError
 from ..folders.config import ModelConfig
 from ..folders.head import Dense, Head, HeadOptions
 from ..folders.objects import Entries
+from ..tokenization import as_build_errors
 from .chat_template import chat_template, parse_template_option, special_tokens
 from .known_scorers import KNOWN_SCORERS, KnownScorer, known_scorer
 
@@ -166,10 +166,8 @@ def _tokenizer(path: Path, encoder: Path, config: ModelConfig) -> Tokenizer:
             f"{path}: has no tokenizer.json, which tells the answers' tokens; load it with transformers' AutoTokenizer "
             "and write it there with save_pretrained"
         )
-    try:
+    with as_build_errors():
         return read_tokenizer_file(file, encoder, config.vocab_size).tokenizer()
-    except SessionError as error:
-        raise BuildError(str(error)) from error
 
 
 def _id_of(name: str, tokenizer: Tokenizer, origin: str) -> int:
