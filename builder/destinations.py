@@ -7,7 +7,7 @@ Commands check before any work, so that nobody waits for a result that cannot be
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 
 from padfree.contract.fields import decode
@@ -22,6 +22,7 @@ NamedPath = tuple[str, "Path | None"]
 """What a path is, as the user calls it ("-o", "the model"), and the path, None where the user gave none."""
 
 _MOST_LINE_BYTES = 1 << 20
+_OF_SIDECARS = frozenset({"format", "interface", "engine"})
 
 
 def check_destinations(
@@ -122,7 +123,7 @@ def sidecar_destination(plan: Path) -> Path:
     path = sidecar_path(plan)
     if not path.exists():
         return path
-    if not _is_sidecar(path):
+    if not holds_entries(path, _OF_SIDECARS):
         raise BuildError(
             f"-o {plan}: its metadata would go to {path}, a file that is no plan's metadata and would be lost; "
             "choose another name for the plan"
@@ -130,10 +131,10 @@ def sidecar_destination(plan: Path) -> Path:
     return path
 
 
-def _is_sidecar(path: Path) -> bool:
-    """Whether a file is the metadata of a plan."""
+def holds_entries(path: Path, names: Set[str]) -> bool:
+    """Whether a file is a JSON object that has all of these entries."""
     try:
-        return {"format", "interface", "engine"} <= set(decode(path.read_text(encoding="utf-8")))
+        return names <= set(decode(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return False
 
@@ -169,7 +170,7 @@ def _files(inputs: Iterable[NamedPath], overwritten: Sequence[Path]) -> Iterator
             continue
         if tokenizer_path(path).is_file():
             yield f"the tokenizer of {what}", tokenizer_path(path)
-        if _is_sidecar(sidecar_path(path)):
+        if holds_entries(sidecar_path(path), _OF_SIDECARS):
             yield f"the metadata of {what}", sidecar_path(path)
         homes = {path.parent, _real(path).parent}
         if path.is_file() and any(_is_below(file, home) for file in overwritten for home in homes):

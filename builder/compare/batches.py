@@ -96,7 +96,7 @@ def make_batch(name: str, rows: Mapping[str, list[Array]], original: Original) -
             f"{name}: the sequences have {lengths.min()} to {lengths.max()} tokens, and the original has no mask: "
             "every slot is a token; pass batches of sequences of one length"
         )
-    mask = np.arange(max(1, int(lengths.max(initial=0)))) < lengths[:, None]
+    mask = prefix_mask(lengths)
     padding = {item.original_name: item.padding for item in original.metadata.token_inputs()}
     feeds: dict[str, Array] = {}
     for item in original.tokens:
@@ -190,9 +190,9 @@ def generate(
     ]
     if not original.has_mask:
         named_lengths = [*named_lengths[:2], ("longest", [max_seq_len]), ("short", [min(max_seq_len, 2)] * 2)]
-    batches = [_random(name, _prefix(batch_lengths), original, rng) for name, batch_lengths in named_lengths]
+    batches = [_random(name, prefix_mask(batch_lengths), original, rng) for name, batch_lengths in named_lengths]
     if LEFT in kinds and original.has_mask:
-        batches.append(_random(LEFT, _prefix(lengths)[:, ::-1].copy(), original, rng))
+        batches.append(_random(LEFT, prefix_mask(lengths)[:, ::-1].copy(), original, rng))
     if HOLES in kinds and original.has_mask:
         holes = rng.random((count, some)) < 0.6
         holes[:, 0] = True
@@ -200,8 +200,10 @@ def generate(
     return tuple(batches)
 
 
-def _prefix(lengths: list[int]) -> Mask:
-    return np.asarray(np.arange(max(lengths)) < np.asarray(lengths)[:, None])
+def prefix_mask(lengths: npt.ArrayLike) -> Mask:
+    """The mask [B, S] of right-padded sequences of these lengths [B]; S is the longest one's, and 1 at the least."""
+    sizes = np.asarray(lengths)
+    return np.asarray(np.arange(max(1, int(sizes.max(initial=0)))) < sizes[:, None])
 
 
 def _random(name: str, mask: Mask, original: Original, rng: np.random.Generator) -> ComparedBatch:

@@ -25,7 +25,7 @@ from ..engine.preparation import metadata_of
 from ..errors import BuildError
 from ..peers.padded_engine import build_padded_engine
 from .batches import ComparedBatch
-from .insides import Inside, inside_engine, inside_on_cpu
+from .insides import CpuInside, Inside, inside_engine
 from .original import Original
 from .runners import PaddedRunner, SessionRunner
 from .subject import REWRITTEN, Candidate, Subject
@@ -102,9 +102,9 @@ def _metadata(path: Path) -> Metadata | None:
     return parse_metadata(metadata_of(model), str(path))
 
 
-def make_reference(original: Original) -> PaddedRunner:
-    """The original in onnxruntime on the CPU."""
-    return PaddedRunner(original, REFERENCE, OnnxrtRunner(partial(open_padded, original.path)))
+def padded_runner(original: Original, name: str, path: Path) -> PaddedRunner:
+    """A file with the original's inputs in onnxruntime on the CPU."""
+    return PaddedRunner(original, name, OnnxrtRunner(partial(open_padded, path)))
 
 
 def make_subjects(
@@ -150,8 +150,7 @@ def _of_file(
     original: Original, item: Candidate, names: Sequence[str], batches: Sequence[ComparedBatch], settings: Settings
 ) -> list[Subject]:
     if item.metadata is None:
-        inner = OnnxrtRunner(partial(open_padded, item.path))
-        runner = PaddedRunner(original, f"{REFERENCE}: {item.label}", inner)
+        runner = padded_runner(original, f"{REFERENCE}: {item.label}", item.path)
         return [Subject(runner, "fp32", True, settings.tolerance("fp32"))]
     subjects = []
     path: Callable[[], Path]
@@ -160,7 +159,7 @@ def _of_file(
         subjects.append(_session(original, f"trt: {item.label}", lambda: item.path, item, settings))
     if not item.is_plan and (not names or "onnxrt-packed" in names):
         path = cache(partial(_runnable_on_cpu, item.path, item.metadata.precision, settings))
-        inside = partial(inside_on_cpu, item.path, item.metadata.precision)
+        inside = partial(CpuInside, item.path, item.metadata.precision)
         subjects.append(_session(original, f"onnxrt-packed: {item.label}", path, item, settings, inside))
     if not item.is_plan and "trt" in names:
         engine = partial(_build, batches=batches, settings=settings)
@@ -216,18 +215,19 @@ def _runnable_on_cpu(path: Path, precision: str, settings: Settings) -> Path:
 
 def _build(model: ModelProto, batches: Sequence[ComparedBatch], settings: Settings) -> Path:
     plan = settings.scratch("model.plan")
-    max_batch, max_seq_len = _extent(batches)
     # Unverified: what is wrong with an engine is what the comparison is to tell.
-    build_engine(model, plan, verify=False, max_batch=max_batch, max_seq_len=max_seq_len, device=settings.device)
+    build_engine(model, plan, verify=False, **_extent(batches), device=settings.device)
     return plan
 
 
 def _build_padded(original: Original, batches: Sequence[ComparedBatch], settings: Settings) -> Path:
     plan = settings.scratch("original.plan")
-    max_batch, max_seq_len = _extent(batches)
-    build_padded_engine(original.model, plan, max_batch=max_batch, max_seq_len=max_seq_len, device=settings.device)
+    build_padded_engine(original.model, plan, **_extent(batches), device=settings.device)
     return plan
 
 
-def _extent(batches: Sequence[ComparedBatch]) -> tuple[int, int]:
-    return max(batch.mask.shape[0] for batch in batches), max(batch.mask.shape[1] for batch in batches)
+def _extent(batches: Sequence[ComparedBatch]) -> dict[str, Any]:
+    return {
+        "max_batch": max(batch.mask.shape[0] for batch in batches),
+        "max_seq_len": max(batch.mask.shape[1] for batch in batches),
+    }

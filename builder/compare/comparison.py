@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .batches import ComparedBatch
-from .candidates import Settings, make_reference, make_subjects, open_candidates
+from .candidates import REFERENCE, Settings, make_subjects, open_candidates, padded_runner
 from .data import DataOptions, make_batches
 from .original import Original, describe_original
 from .outcomes import Outcome, compare_runners
@@ -57,7 +57,7 @@ def compare(
         options = replace(options, folder=Path(folder))
         original_model, candidates, batches = _prepare(original, files, options)
         subjects = make_subjects(original_model, candidates, options.runners, batches, options)
-        reference = make_reference(original_model)
+        reference = padded_runner(original_model, REFERENCE, original_model.path)
         say(f"running the original and {', '.join(item.runner.name for item in subjects)} on {len(batches)} batches")
         outcomes = compare_runners(original_model, reference, subjects, batches)
         reports = []
@@ -66,7 +66,20 @@ def compare(
                 say(f"looking into {subject.runner.name}")
             causes = () if outcome.passed else explain(original_model, reference, subject, outcome)
             departure = bisect(original_model, subject, outcome) if options.bisect else None
-            reports.append(_runner_report(subject, outcome, causes, departure))
+            reports.append(
+                RunnerReport(
+                    name=subject.runner.name,
+                    precision=subject.precision,
+                    passed=outcome.passed,
+                    verdict=describe_outcome(outcome.passed, outcome.errors, subject.tolerance, causes),
+                    causes=causes,
+                    tolerance=subject.tolerance,
+                    outputs=outcome.errors,
+                    batches=tuple(batch.name for batch in outcome.batches),
+                    run_ms=sum(outcome.run_ms),
+                    bisection=departure,
+                )
+            )
         return make_report(original, reports, batches, find_rounding(original_model, reference, batches))
 
 
@@ -122,21 +135,4 @@ def bisect(original: Original, subject: Subject, outcome: Outcome) -> Departure 
     batch = max(outcome.batches, key=lambda item: (len(item.mask) > 1, size(item)))
     return find_departure(
         original, subject.inside(), item.metadata, batch, subject.tolerance, outcome_passed=outcome.passed
-    )
-
-
-def _runner_report(
-    subject: Subject, outcome: Outcome, causes: tuple[str, ...], departure: Departure | None
-) -> RunnerReport:
-    return RunnerReport(
-        name=subject.runner.name,
-        precision=subject.precision,
-        passed=outcome.passed,
-        verdict=describe_outcome(outcome.passed, outcome.errors, subject.tolerance, causes),
-        causes=causes,
-        tolerance=subject.tolerance,
-        outputs=outcome.errors,
-        batches=tuple(batch.name for batch in outcome.batches),
-        run_ms=sum(outcome.run_ms),
-        bisection=departure,
     )

@@ -43,7 +43,8 @@ class CpuInside:
 
     chunk = 16  # tensors: 16 x [4096, 3072] fp32 are 0.8 GB
 
-    def __init__(self, model: ModelProto, precision: str) -> None:
+    def __init__(self, path: Path, precision: str) -> None:
+        model = load_model(path)
         self.graph = without_functions(model).graph
         self.tensors: Collection[str] = [name for node in self.graph.node for name in node.output if name]
         self._session = open_marked(
@@ -114,11 +115,6 @@ def open_marked(model: ModelProto, names: Sequence[str]) -> Any:
         onnx.ValueInfoProto(name=name) for name in dict.fromkeys(names) if name not in output_names
     )
     return open_session(Model(marked_model), optimize=False)
-
-
-def inside_on_cpu(path: Path, precision: str) -> Inside:
-    """The inside of a rewritten file in onnxruntime."""
-    return CpuInside(load_model(path), precision)
 
 
 def inside_engine(path: Path, precision: str, build: Callable[[ModelProto], Path], device: int) -> Inside:

@@ -28,7 +28,8 @@ from padfree.runtime import Metadata, parse_metadata
 from ..errors import BuildError
 from ..peers.padded_engine import padded_metadata
 
-PER_SEQUENCE = "per_sequence"
+WIDENED, ROUNDED, FLOAT = COPIES = ("fp32", "rounded", "float")
+"""Of a half precision or quantised original, in fp32; of a quantised one, as it rounds, and with float weights."""
 
 
 @dataclass(frozen=True)
@@ -106,24 +107,10 @@ class Original:
         dims = self.dims[output] or ()
         return dims[:2] == (BATCH, SLOTS) and not any(isinstance(size, str) for size in dims[2:])
 
-    def is_per_sequence(self, output: str) -> bool:
-        """Whether an output has a row for every sequence: [B, ...]."""
-        return self.layouts[output] == PER_SEQUENCE
 
-
-def widened_name(path: Path) -> str:
-    """The file of a half precision or quantised original's copy in fp32."""
-    return f"{path.stem}.fp32.onnx"
-
-
-def rounded_name(path: Path) -> str:
-    """The file of a quantised original's copy in fp32 that rounds as the original."""
-    return f"{path.stem}.rounded.onnx"
-
-
-def float_name(path: Path) -> str:
-    """The file of a quantised original's copy with float weights."""
-    return f"{path.stem}.float.onnx"
+def copy_name(path: Path, kind: str) -> str:
+    """The file of one of an original's COPIES."""
+    return f"{path.stem}.{kind}.onnx"
 
 
 def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) -> Original:
@@ -143,11 +130,12 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
             f"{path}: has been rewritten, and the first model is the original: padfree compare ORIGINAL {path.name}"
         )
     names = {value.name for value in proto.graph.input}
-    bindings = {name: value for name, value in _bindings(candidates).items() if name in names}
+    fixed: Mapping[str, int | float] = candidates[0].raw.get("fixed", {}) if candidates else {}
+    bindings = {name: value for name, value in fixed.items() if name in names}
     proto = bind_inputs(proto, bindings) if bindings else proto
     model, rounding = _reference(proto, path, folder)
     if model is not source_model:
-        path = folder / widened_name(path)
+        path = folder / copy_name(path, WIDENED)
         save_model(model, path)
     weights = {tensor.name for tensor in model.graph.initializer}
     types = {
@@ -185,12 +173,6 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
     dims = {name: padded_dims(items[name]) for name in layouts}
     sizes = fixed_sizes(model, token_inputs_of(model))
     return Original(path, model, proto, rounding, own_metadata, tokens, rows, unread_inputs, mask, layouts, dims, sizes)
-
-
-def _bindings(candidates: Sequence[Metadata]) -> Mapping[str, int | float]:
-    """The inputs that models were rewritten without, for they were bound to numbers."""
-    bindings: Mapping[str, int | float] = candidates[0].raw.get("fixed", {}) if candidates else {}
-    return bindings
 
 
 def _mask(model: onnx.ModelProto, name: str, dtype: str, own_metadata: Metadata) -> Input:
@@ -240,6 +222,6 @@ def _reference(proto: onnx.ModelProto, path: Path, folder: Path) -> tuple[onnx.M
     unrounded = without_rounding(Model(model)) if holds_quantization(model) else None
     if unrounded is None or not unrounded.activations:
         return widen(Model(model)).proto, None
-    rounded = folder / rounded_name(path)
+    rounded = folder / copy_name(path, ROUNDED)
     save_model(widen(Model(model)).proto, rounded)
     return widen(unrounded.model).proto, Rounding(rounded, unrounded.activation_types, unrounded.activations)

@@ -8,11 +8,11 @@ import shlex
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 import numpy as np
-from padfree.contract.fields import decode
 from padfree.onnx_tools import save_model
 from padfree.onnx_tools.analysis import fits
 from padfree.onnx_tools.files import Model, open_model
@@ -22,13 +22,13 @@ from padfree.runtime import Array, Metadata, parse_metadata
 from polygraphy.comparator import IterationResult
 from polygraphy.logger import G_LOGGER
 
-from ..destinations import NamedPath, check_destinations
+from ..destinations import NamedPath, check_destinations, holds_entries
 from ..engine.lowering import for_parser
 from ..engine.profile import ProfileOptions, choose_profile, shape_ranges
 from ..errors import BuildError
 from ..files import write_files, write_with
 from .batches import PREFIX, ComparedBatch, from_feeds
-from .original import Original, describe_original, float_name, rounded_name, widened_name
+from .original import COPIES, FLOAT, Original, copy_name, describe_original
 from .outcomes import errors_of, is_compared, scale_of
 from .reasons.intermediate import rewritten_feeds
 from .runners import valid_rows
@@ -70,24 +70,17 @@ def check_folder(folder: Path, original: Path, models: Sequence[Path], inputs: I
     """
     if folder.exists() and not folder.is_dir():
         raise BuildError(f"--emit-polygraphy {folder} is no folder; name a new one")
-    copies = (widened_name(original), rounded_name(original), float_name(original))
+    copies = [copy_name(original, kind) for kind in COPIES]
     files = [folder / name for name in (*FILE_NAMES, *copies, *([] if models else [REWRITTEN]))]
     existing_names = [file.name for file in files if file.exists()]
     if not existing_names:
         return
-    if not _is_saved(folder / DESCRIPTION):
+    if not holds_entries(folder / DESCRIPTION, {"original", "batches", "metadata", "tolerance"}):
         raise BuildError(
             f"--emit-polygraphy {folder} holds {', '.join(existing_names)}, and no comparison that padfree wrote: that "
             "would be lost; name a new folder"
         )
     check_destinations([("--emit-polygraphy's", file) for file in files], inputs)
-
-
-def _is_saved(description: Path) -> bool:
-    try:
-        return set(decode(description.read_text("utf-8"))) >= {"original", "batches", "metadata", "tolerance"}
-    except (OSError, ValueError, TypeError):
-        return False
 
 
 class SavedComparison:
@@ -173,12 +166,8 @@ def save_comparison(
     usable = [batch for batch in batches if batch.kind == PREFIX or metadata.interface == "padded"]
     distinct = _of_different_shapes(usable)
     inputs = [item.name for item in original.inputs]
-    arrays = {f"{at}.{name}": batch.feeds[name] for at, batch in enumerate(distinct) for name in inputs}
-
-    def save(file: IO[bytes]) -> None:
-        np.savez(file, allow_pickle=False, **arrays)
-
-    write_with(folder / BATCHES, save)
+    arrays: dict[str, Any] = {f"{at}.{name}": batch.feeds[name] for at, batch in enumerate(distinct) for name in inputs}
+    write_with(folder / BATCHES, partial(np.savez, allow_pickle=False, **arrays))
     description = {
         "original": str(source.resolve()),
         "inputs": inputs,
@@ -205,7 +194,7 @@ def _reference(folder: Path, source: Path, original: Original) -> Path:
     model = standard_rounding(original.exported)
     if not holds_quantization(model):
         return source
-    path = folder / float_name(source)
+    path = folder / copy_name(source, FLOAT)
     save_model(widen(without_quantization(Model(model)).model).whole(), path)
     return path
 

@@ -17,7 +17,7 @@ from polygraphy.common import TensorMetadata
 
 from ..errors import BuildError
 from .original import Original
-from .runners import PaddedRunner
+from .runners import PaddedRunner, input_metadata
 
 LOADER_FUNCTION = "load_model"
 
@@ -85,7 +85,4 @@ def torch_runner(original: Original, source: Path | None) -> PaddedRunner:
             raise BuildError(f"the runner torch needs transformers ({error}): {install_command('export')}") from error
         return AutoModel.from_pretrained(path)
 
-    inner = TorchRunner(
-        load, PaddedRunner(original, "torch", BaseRunner()).get_input_metadata_impl(), [*original.layouts]
-    )
-    return PaddedRunner(original, "torch", inner)
+    return PaddedRunner(original, "torch", TorchRunner(load, input_metadata(original), [*original.layouts]))

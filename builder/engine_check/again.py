@@ -11,6 +11,7 @@ import numpy as np
 from padfree.contract.metadata import InputInfo, Metadata
 from padfree.runtime import Array, Backend, SessionError
 
+from ..compare.batches import prefix_mask
 from ..errors import BuildError
 from .batches import CheckedBatch
 from .checking import answer_digest, sample_indices
@@ -91,7 +92,7 @@ def _read(entry: Mapping[str, Any], metadata: Metadata, source: str) -> CheckedB
     if "slots" in entry:
         mask = np.asarray([[int(slot) for slot in row] for row in entry["slots"]], np.bool_)
     else:
-        mask = np.asarray(np.arange(max(1, int(lengths.max(initial=0)))) < lengths[:, None])
+        mask = prefix_mask(lengths)
     feeds, filler = dict[str, Array](), dict[str, Array]()
     for item in metadata.token_inputs():
         if item.name not in entry["tokens"]:

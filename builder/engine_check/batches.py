@@ -14,9 +14,7 @@ from padfree.onnx_tools.analysis import IdRule, with_rules
 from padfree.runtime import Array, packed_feeds, padded_inputs, random_rows, random_values
 from padfree.runtime.request import RaggedBatch
 
-from ..compare.batches import ComparedBatch
-
-Mask = npt.NDArray[np.bool_]
+from ..compare.batches import ComparedBatch, Mask, prefix_mask
 
 LONGEST = 512
 """Tokens of the longest sequence, where the profile allows more: a CPU computes its answers."""
@@ -90,34 +88,34 @@ def make_batches(
     if metadata.mask.input is None and not metadata.is_packed:  # every slot is a token
         even = [min(longest, MIXED // 4)] * min(count, 3)
         lengths_by_name = {"one token": [1], "even": _fitting(even, most), "longest": [longest]}
-        return tuple(_batch(name, _prefix(lengths), metadata, rng) for name, lengths in lengths_by_name.items())
+        return tuple(_batch(name, prefix_mask(lengths), metadata, rng) for name, lengths in lengths_by_name.items())
     lengths_by_name = {"one token": [1], "mixed": _fitting(mixed, most), "longest": [longest]}
-    batches = [_batch(name, _prefix(lengths), metadata, rng) for name, lengths in lengths_by_name.items()]
+    batches = [_batch(name, prefix_mask(lengths), metadata, rng) for name, lengths in lengths_by_name.items()]
     if metadata.is_packed:
         lengths = [min(length, longest) for length in AROUND_EMPTY[: profile.max_batch] if length or count > 1]
         lengths = _fitting(lengths or [1], most)
         filler = min(FILLER, profile.max_tokens - sum(lengths))
         if max(lengths) or filler:
-            batches.append(_batch("filler and empty", _prefix(lengths), metadata, rng, filler))
+            batches.append(_batch("filler and empty", prefix_mask(lengths), metadata, rng, filler))
     elif _takes_holes(metadata):
         mask = rng.random((len(_fitting(mixed, most)), min(MIXED // 4, longest))) < 0.6
         mask[:, 0] = True  # heads that read the first slot read a token
         batches.append(_batch("holes", mask, metadata, rng))
     long = min(LONG, profile.max_seq_len, profile.max_tokens, most_long)
     if long > LONGEST:
-        batches.append(_batch("long", _prefix([long]), metadata, rng))
+        batches.append(_batch("long", prefix_mask([long]), metadata, rng))
     shared = min(SHARED, profile.max_seq_len // 2, most // 2)
     if metadata.input_of_role(PREFIX) is not None and shared and profile.max_batch > 1:
         own = [min(length, profile.max_seq_len - shared) for length in AFTER_SHARED[: profile.max_batch - 1]]
         lengths = [*_fitting(own, most - shared), shared]
         prefix = np.array([len(lengths) - 1] * (len(lengths) - 1) + [-1], np.int32)
-        batches.append(replace(_batch("shared prefix", _prefix(lengths), metadata, rng), prefix=prefix))
+        batches.append(replace(_batch("shared prefix", prefix_mask(lengths), metadata, rng), prefix=prefix))
     return tuple(batches)
 
 
 def make_batch(lengths: Sequence[int], metadata: Metadata, *, seed: int = 0) -> CheckedBatch:
     """Random tokens of sequences of these lengths."""
-    return _batch("measured", _prefix(lengths), metadata, np.random.default_rng(seed))
+    return _batch("measured", prefix_mask(lengths), metadata, np.random.default_rng(seed))
 
 
 def _takes_holes(metadata: Metadata) -> bool:
@@ -132,10 +130,6 @@ def _fitting(lengths: Sequence[int], most: int) -> list[int]:
     sums = np.cumsum(lengths)
     fitting = [length for length, total in zip(lengths, sums, strict=True) if total <= most]
     return fitting or [min(lengths[0], most)]
-
-
-def _prefix(lengths: Sequence[int]) -> Mask:
-    return np.asarray(np.arange(max(1, *lengths)) < np.asarray(lengths)[:, None])
 
 
 def _batch(name: str, mask: Mask, metadata: Metadata, rng: np.random.Generator, filler_tokens: int = 0) -> CheckedBatch:

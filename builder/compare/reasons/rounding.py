@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-
-from polygraphy.backend.onnxrt import OnnxrtRunner
 
 from ...errors import BuildError
 from ..batches import ComparedBatch
-from ..candidates import open_padded
+from ..candidates import padded_runner
 from ..original import Original
 from ..outcomes import compare_runners
-from ..runners import PaddedRunner, ValidTokenRunner
+from ..runners import ValidTokenRunner
 from ..subject import Subject
 from ..tolerances import TOLERANCES
 
@@ -29,7 +26,7 @@ def find_rounding(original: Original, reference: ValidTokenRunner, batches: Sequ
         f"the original rounds {rounding.activations} activations to {' and '.join(rounding.types)}; rewritten models "
         "do not, and are compared with the same file without that"
     )
-    runner = PaddedRunner(original, NAME, OnnxrtRunner(partial(open_padded, rounding.path)))
+    runner = padded_runner(original, NAME, rounding.path)
     try:
         (outcome,) = compare_runners(original, reference, [Subject(runner, "fp32", True, TOLERANCES["fp32"])], batches)
     except BuildError as error:

@@ -26,7 +26,7 @@ def render(report: Report) -> str:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    environment.filters |= {"error": _error, "cosine": _cosine}
+    environment.filters |= {"error": _error, "cosine": "{:.7f}".format}
     template = environment.get_template(TEMPLATE)
     return template.render(
         report=report,
@@ -38,7 +38,7 @@ def render(report: Report) -> str:
 def _lengths_plot(report: Report) -> str:
     """Worst relative error of any output, by length class."""
     classes = {name for runner in report.runners for output in runner.outputs for name in output.classes}
-    length_classes = sorted(classes, key=_class_start)
+    length_classes = sorted(classes, key=lambda name: int(name.removeprefix("over ").split("-")[0]))
     series = []
     for runner in report.runners:
         worst = [
@@ -50,10 +50,6 @@ def _lengths_plot(report: Report) -> str:
         ]
         series.append(Series(runner.name, tuple(worst), runner.tolerance.relative))
     return plot("largest relative error by length class", length_classes, dict(enumerate(length_classes)), series)
-
-
-def _class_start(name: str) -> int:
-    return int(name.removeprefix("over ").split("-")[0])
 
 
 def _layers_plot(runner: RunnerReport) -> str:
@@ -69,7 +65,3 @@ def _layers_plot(runner: RunnerReport) -> str:
 
 def _error(value: float) -> str:
     return f"{value:.2e}" if math.isfinite(value) else "not finite"
-
-
-def _cosine(value: float) -> str:
-    return f"{value:.7f}"

@@ -90,11 +90,8 @@ def make_report(
     facts = tuple(
         BatchFacts(item.name, item.kind, len(item.mask), int(item.mask.sum()), item.mask.size) for item in batches
     )
-    return Report(str(original), not failures, verdict, tuple(runners), facts, tuple(notes), environment(), _now())
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return Report(str(original), not failures, verdict, tuple(runners), facts, tuple(notes), environment(), now)
 
 
 def _difference(runner: RunnerReport) -> str:

@@ -12,7 +12,13 @@ import pytest
 from onnx import numpy_helper
 from padfree.builder.cli import main
 from padfree.builder.compare.batches import generate
-from padfree.builder.compare.candidates import Settings, make_reference, make_subjects, open_candidates
+from padfree.builder.compare.candidates import (
+    REFERENCE,
+    Settings,
+    make_subjects,
+    open_candidates,
+    padded_runner,
+)
 from padfree.builder.compare.original import describe_original
 from padfree.builder.compare.outcomes import compare_runners
 from padfree.builder.compare.reasons.roundoff import find_roundoff
@@ -41,7 +47,7 @@ def test_what_runs_is_held_against_the_file(tmp_path: Path, change: planted_erro
     batches = generate(original, max_batch=4, max_seq_len=24, kinds=(), seed=0)
     (subject,) = make_subjects(original, candidates, (), batches, settings)
     subject = replace(subject, runner=SessionRunner(original, "other", lambda: other))
-    (outcome,) = compare_runners(original, make_reference(original), [subject], batches)
+    (outcome,) = compare_runners(original, padded_runner(original, REFERENCE, original.path), [subject], batches)
     (cause,) = find_roundoff(original, subject, outcome)
     assert cause.startswith(CASES[change])
     assert find_roundoff(original, replace(subject, precision="fp32"), outcome) == ()
