@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from padfree.builder.peers.timing import capture, mean_ms
+from padfree.builder.peers.timing import capture
+
+from benchmarks.event_timing import mean_ms
 
 from .cases import Case
 from .peers import ours

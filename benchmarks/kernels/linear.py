@@ -20,9 +20,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
 import torch
-from padfree.builder.peers.timing import capture, mean_ms
+from padfree.builder.peers.timing import capture
 
 from benchmarks.command import json_parser, keep
+from benchmarks.event_timing import mean_ms
 from tests.support.launchers import linear, measured_tilings
 
 DEVICE = "cuda"

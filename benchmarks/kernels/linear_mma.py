@@ -22,9 +22,10 @@ import sys
 from pathlib import Path
 
 import torch
-from padfree.builder.peers.timing import capture, mean_ms
+from padfree.builder.peers.timing import capture
 
 from benchmarks.command import json_parser, keep
+from benchmarks.event_timing import mean_ms
 from tests.support.launchers import MMA, MMA_TILES, NoKernel
 
 from .linear import DEVICE, SHAPES, Case, Launch, Problem, Result, make_problem, ours, peers, times_of

@@ -22,9 +22,10 @@ from typing import Any
 from unittest import mock
 
 import torch
-from padfree.builder.peers.timing import capture, time_ms
+from padfree.builder.peers.timing import capture
 
 from benchmarks.command import json_parser, keep
+from benchmarks.event_timing import time_ms
 from benchmarks.kernels_library import require_kernels_library
 from tests.support import launchers
 

@@ -11,18 +11,11 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from .contender import Contender, UnavailableError
+from .contender import UnavailableError
 from .packed_models import WHOLE, Attend, Forward, Tokens, Window
-from .setup import Setup
-from .varlen import packed_contender, varlen_attention
 
 NAME = "padfree_packed"
 _CHANGES = ("position_bias", "s_aux", "softcap")  # arguments of attention that ours does not compute
-
-
-def any_varlen(setup: Setup) -> Contender:
-    """The model with PyTorch's variable-length attention, compiled, plain and in a CUDA graph."""
-    return packed_contender(setup, varlen_attention, packed_forward, tries_first=True)
 
 
 def packed_forward(_: Any, attend: Attend, model: Any) -> Forward:

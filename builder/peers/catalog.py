@@ -33,9 +33,23 @@ GPU_PEERS: Mapping[str, Peer] = {
     "varseqlen": Peer("NVIDIA varseqlen plugins", varseqlen.varseqlen),
     "torch-eager": Peer("PyTorch eager, padded", torch_peers.eager),
     "torch-compile": Peer("torch.compile, padded", torch_peers.compiled_model),
-    "torch-varlen": Peer("PyTorch varlen, compiled", varlen.varlen),
-    "transformers-varlen": Peer("transformers, varlen attention, packed, compiled", any_model.any_varlen),
-    "torch-flex": Peer("PyTorch flex_attention, packed, compiled", varlen.flex),
+    "torch-varlen": Peer(
+        "PyTorch varlen, compiled",
+        partial(varlen.packed_contender, attention=varlen.varlen_attention, forward_of=varlen.written_anew),
+    ),
+    "transformers-varlen": Peer(
+        "transformers, varlen attention, packed, compiled",
+        partial(
+            varlen.packed_contender,
+            attention=varlen.varlen_attention,
+            forward_of=any_model.packed_forward,
+            tries_first=True,
+        ),
+    ),
+    "torch-flex": Peer(
+        "PyTorch flex_attention, packed, compiled",
+        partial(varlen.packed_contender, attention=varlen.flex_attention, forward_of=varlen.written_anew),
+    ),
     "flashdeberta": Peer("flashdeberta, padded", deberta.flashdeberta),
     "disentangled-flash": Peer("disentangled-flash, packed, compiled", deberta.disentangled_flash),
     "onnxruntime-gpu": Peer("onnxruntime GPU, padded", onnxruntime_peers.original_on_gpu),

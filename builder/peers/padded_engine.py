@@ -14,7 +14,7 @@ from padfree.onnx_tools.importing import sequence_inputs_of, shared_inputs_of
 from padfree.runtime import parse_metadata
 from rich.progress import Progress
 
-from ..engine.build import check_plan_destination
+from ..engine.build import check_plan_destinations
 from ..engine.engine_builder import DEFAULT_CACHE, EngineBuilder, TacticOptions
 from ..engine.linear import SEPARATE, TENSORRT
 from ..engine.plan_writing import write_plan
@@ -71,7 +71,7 @@ def build_padded_engine(
         BuildError: as build_engine; also "weak" on TensorRT 11.
     """
     path = Path(plan_path)
-    check_plan_destination(model, path, timing_cache)
+    check_plan_destinations([(model, path)], timing_cache)
     original = standard_model(load_model(model) if isinstance(model, (str, Path)) else model)
     raw = padded_metadata(original)
     metadata = parse_metadata(raw, "the original model")

@@ -15,16 +15,6 @@ from .setup import Setup
 from .torch_peers import answers_of, load, torch_module, ways_of
 
 
-def varlen(setup: Setup) -> Contender:
-    """The model with variable-length FlashAttention, plain and in a CUDA graph."""
-    return packed_contender(setup, varlen_attention, _written_anew)
-
-
-def flex(setup: Setup) -> Contender:
-    """The model with flex_attention, whose block masks are made beforehand, plain and in a CUDA graph."""
-    return packed_contender(setup, flex_attention, _written_anew)
-
-
 def varlen_attention(torch: Any, seq_lens: Sequence[int], device: str) -> Attend:
     """PyTorch's own. Raises UnavailableError where it has none."""
     try:
@@ -73,7 +63,8 @@ def flex_attention(torch: Any, seq_lens: Sequence[int], device: str) -> Attend:
     return attend
 
 
-def _written_anew(torch: Any, attend: Attend, model: Any) -> Forward:
+def written_anew(torch: Any, attend: Attend, model: Any) -> Forward:
+    """The forward pass of a known family on packed tokens. Raises UnavailableError for others."""
     family = type(model).__name__
     if family not in PACKED:
         raise UnavailableError(f"is written for {', '.join(PACKED)}; this is {family}")
