@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -65,18 +64,17 @@ def inspect_file(path: Path, mask: str | None = None) -> Inspection:
         padfree.runtime.SessionError: a plan without its metadata, or damaged metadata.
     """
     if path.suffix != ONNX_SUFFIX:
-        raw = open_plan(path).raw
-        check_report(raw, str(path))
-        return Inspection(path, "plan", raw)
-    model, kind = open_model(path), None  # mapped: weights that nobody asks for are not read
-    if is_rewritten(model.proto):
-        check_nodes(model.proto)
+        kind, metadata = "plan", open_plan(path)
     else:
-        model_file, kind = open_model(path, Storage.MEMORY), "original"
-        model = rewrite_model(model_file, RewriteOptions(verify=False, mask_input=mask)).model
-    raw = parse_metadata(metadata_of(model.proto), str(path)).raw
-    check_report(raw, str(path))
-    return Inspection(path, kind or str(raw["interface"]), raw)
+        model, kind = open_model(path), ""  # mapped: weights that nobody asks for are not read
+        if is_rewritten(model.proto):
+            check_nodes(model.proto)
+        else:
+            model_file, kind = open_model(path, Storage.MEMORY), "original"
+            model = rewrite_model(model_file, RewriteOptions(verify=False, mask_input=mask)).model
+        metadata = parse_metadata(metadata_of(model.proto), str(path))
+    check_report(metadata.raw, str(path))
+    return Inspection(path, kind or metadata.interface, metadata.raw)
 
 
 def check_report(raw: Mapping[str, Any], source: str) -> None:
@@ -163,11 +161,6 @@ def report(coverage: Mapping[str, Any], lengths: Lengths, gpu: str = DEFAULT_GPU
         raise BuildError(
             f"the model's coverage report is damaged ({type(error).__name__}: {error}); rewrite the model again"
         ) from error
-
-
-def report_json(value: Mapping[str, Any]) -> bytes:
-    """A report as it is written to files."""
-    return json.dumps(value, indent=2).encode() + b"\n"
 
 
 def require_complete(coverage: Mapping[str, Any], source: str) -> None:

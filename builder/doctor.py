@@ -19,11 +19,13 @@ from padfree.contract.installation import install_command
 from padfree.runtime import SessionError, word_table
 from padfree.runtime.gpu import Device, device_code, import_tensorrt, plugin_library
 
+from .bench.environment import run
 from .gpu_files import no_gpu
 
 FindingState = Literal["ok", "missing", "problem"]
 
 ENGINES = "build and run engines"
+ENGINE_PARTS = ("gpu", "driver", "tensorrt", "library", "registration")
 """The use that needs a GPU, its driver, TensorRT and the plugin library."""
 NVIDIA_SMI_TIMEOUT_S = 20
 OLDEST_DRIVERS = MappingProxyType({12: "525 or newer (570 for Blackwell)", 13: "580 or newer"})
@@ -65,11 +67,10 @@ def diagnose() -> list[Finding]:
 def capabilities(findings: list[Finding]) -> dict[str, bool]:
     """What can be done here: each of the command's uses, and whether all that it needs is there."""
     ok = {finding.name: finding.state == "ok" for finding in findings}
-    engines = all(ok[name] for name in ("gpu", "driver", "tensorrt", "library", "registration"))
     return {
         "optimize and inspect models": ok["python"],
         "run rewritten models on the CPU": ok["python"],
-        ENGINES: engines,
+        ENGINES: all(ok[name] for name in ENGINE_PARTS),
         "compile the plugin library": all(ok[name] for name in ("compiler", "nvcc", "headers")),
     }
 
@@ -253,18 +254,5 @@ def _version(package: str) -> str:
 
 
 def _nvidia_smi(fields: str) -> str:
-    program = shutil.which("nvidia-smi")
-    if not program:
-        return ""
-    try:
-        result = subprocess.run(
-            [program, f"--query-gpu={fields}", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=NVIDIA_SMI_TIMEOUT_S,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    lines = result.stdout.strip().splitlines()
-    return lines[0] if result.returncode == 0 and lines else ""
+    output = run("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader", timeout_s=NVIDIA_SMI_TIMEOUT_S)
+    return output.partition("\n")[0]

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from padfree.contract.staging import stage, write_atomically
 
@@ -38,6 +40,25 @@ def write_files(files: Sequence[tuple[Path, bytes | memoryview]], *, sync: bool 
     finally:
         for temporary, _ in staged_files:
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def named_as(names: Mapping[Path, Path]) -> Iterator[None]:
+    """Errors inside call files by what the user knows: a temporary file's name tells nobody anything."""
+    try:
+        yield
+    except Exception as error:
+        if error.args and isinstance(error.args[0], str):
+            text = error.args[0]
+            for file, name in names.items():
+                text = text.replace(str(file), str(name))
+            error.args = (text, *error.args[1:])
+        raise
+
+
+def json_bytes(value: Mapping[str, Any]) -> bytes:
+    """An object as the text of a JSON file that people may read."""
+    return json.dumps(value, indent=2).encode() + b"\n"
 
 
 def keep_cache(path: Path, content: bytes, what: str) -> None:

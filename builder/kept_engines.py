@@ -13,7 +13,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -30,6 +29,7 @@ from .errors import BuildError
 from .folders.folder import read_folder
 from .folders.head import HeadOptions
 from .folders.source import opened
+from .gpu_files import no_gpu
 
 _log = logging.getLogger("padfree")
 
@@ -76,18 +76,9 @@ def runs_on_gpu(backend: str, device: int, model: object) -> bool:
     except BuildError as error:
         if backend == TENSORRT:
             raise
-        if _has_gpu(device):
+        if not no_gpu():
             _log.warning("%s: runs on the CPU although there is a GPU: %s", model, error)
         return False
-    return True
-
-
-def _has_gpu(device: int) -> bool:
-    """Whether there is a GPU, also where the packages that talk to it are missing."""
-    try:
-        open_gpu(device)
-    except (SessionError, ImportError):
-        return shutil.which("nvidia-smi") is not None and Path("/dev/nvidiactl").exists()
     return True
 
 

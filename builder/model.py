@@ -17,7 +17,7 @@ from padfree.runtime.answers import Classification, Floats, RankedDocument, Tagg
 from padfree.runtime.text import Text
 from rich.console import Console
 
-from .engine.progress import make_progress
+from .engine.progress import StageProgress
 from .errors import BuildError
 from .folders.head import HeadOptions
 from .folders.location import locate
@@ -99,7 +99,7 @@ class Model(TextModel, Closing):
             answers = (scores,) if isinstance(scores, str) else tuple(scores)
             head = HeadOptions(modes, normalize, scores=answers, template=template)
             options = EngineOptions(head, precision, verify)
-            bars = make_progress(Console(stderr=True))  # on a terminal alone
+            bars = StageProgress(Console(stderr=True))  # on a terminal alone
             if _makes_engines(model_path) and runs_on_gpu(backend, device, model):
                 engines_folder = None if engines is None else Path(engines)
                 engine = kept_engine(model_path, options, device=device, folder=engines_folder, progress=bars)

@@ -66,10 +66,10 @@ def commit() -> str:
     return os.environ.get("PADFREE_COMMIT") or here or "unknown"
 
 
-def run(*command: str, cwd: Path | None = None) -> str:
+def run(*command: str, cwd: Path | None = None, timeout_s: float = 60.0) -> str:
     """A command's output, empty if it cannot be run."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, cwd=cwd)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=timeout_s, cwd=cwd)
         return done.stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""

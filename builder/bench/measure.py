@@ -162,7 +162,8 @@ def _measure(
             else:
                 ready[title] = contender
         setup.say("timing")
-        timings = time_in_turns({title: item.ways for title, item in {**ready, **_by_name(limit)}.items()})
+        entrants = ready if limit is None else {**ready, LIMIT: limit}
+        timings = time_in_turns({title: item.ways for title, item in entrants.items()})
     except UnavailableError as error:
         raise BuildError(f"padfree's own engine cannot take part: {error}") from error
     finally:
@@ -188,10 +189,6 @@ def _check(title: str, contender: Contender, truth: Answers, tolerance: float, e
     if errors[title] <= tolerance:
         return ""
     return f"wrong answers: they differ by {errors[title]:.1e} of a column's size, allowed: {tolerance:.0e}"
-
-
-def _by_name(limit: Contender | None) -> dict[str, Contender]:
-    return {} if limit is None else {LIMIT: limit}
 
 
 def time_in_turns(ways: Mapping[str, Mapping[str, Way]], rounds: int = ROUNDS) -> dict[str, dict[str, Timing]]:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from padfree.builder.bench.measure import Measurement, Timing
 
 UNIFORM = "uniform"
-GPU_PARTS = ("gpu", "driver", "tensorrt", "library", "registration")
 
 
 HELP = "measure an engine beside its peers"
@@ -71,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.bench.cases import BenchCase, measure
     from padfree.builder.bench.environment import append_record
     from padfree.builder.destinations import check_appended, check_destinations
-    from padfree.builder.doctor import diagnose
+    from padfree.builder.doctor import ENGINE_PARTS, diagnose
     from padfree.builder.engine.engine_builder import DEFAULT_CACHE
 
     peers = None if arguments.peers is None else [name.strip() for name in arguments.peers.split(",")]
@@ -82,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise BuildError(
             "give a model to measure, such as model.onnx or a model's folder; only `--peers list` needs none"
         )
-    missing = [item.name for item in diagnose() if item.name in GPU_PARTS and item.state != "ok"]
+    missing = [item.name for item in diagnose() if item.name in ENGINE_PARTS and item.state != "ok"]
     on_cpu = arguments.cpu or bool(missing)
     case = value_of(
         BenchCase,

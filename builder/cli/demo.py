@@ -23,7 +23,6 @@ BASE_LAYERS = 12
 QUICK_LAYERS = 2
 BASE_TEXTS = 10  # of the demonstration's 40: a padded batch that two cores compute in seconds
 QUICK_TEXTS = 4
-ENGINE_PARTS = ("gpu", "driver", "tensorrt", "library", "registration")
 
 
 HELP = "show what padfree does, on this machine"
@@ -42,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     from padfree.builder.demo.demo import DEMO_DATA, compare_on_cpu, compare_on_gpu, pick_evenly, prepare, with_texts
-    from padfree.builder.doctor import diagnose
-    from padfree.builder.engine.progress import make_progress
+    from padfree.builder.doctor import ENGINE_PARTS, diagnose
+    from padfree.builder.engine.progress import StageProgress
     from padfree.onnx_tools import load_model
     from padfree.onnx_tools.synthetic import bert_model
 
@@ -64,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         comparisons.append(compare_on_cpu(base))
         if not missing:
             print_line(f"{BASE}: building padded and packed engines for all texts, a minute or two each ...")
-            with make_progress(error_console()) as progress:
+            with StageProgress(error_console()) as progress:
                 comparisons.append(compare_on_gpu(with_texts(base, texts), folder, progress))
     _print_comparisons(comparisons)
     if missing:

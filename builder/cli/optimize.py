@@ -99,10 +99,10 @@ def _check_suffixes(output: Path, report: Path | None) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
-    from padfree.builder.coverage import report, report_json
+    from padfree.builder.coverage import report
     from padfree.builder.destinations import check_destinations
     from padfree.builder.engine.preparation import metadata_of
-    from padfree.builder.files import write_files
+    from padfree.builder.files import json_bytes, write_files
     from padfree.builder.folders.companions import kept_files, tokenizer_destination
     from padfree.builder.lengths import choose_lengths
     from padfree.onnx_tools import save_model
@@ -135,7 +135,7 @@ def run(arguments: argparse.Namespace) -> int:
             save_model(model, arguments.output)
             write_files(more_files)
     if arguments.report is not None:
-        write_files([(arguments.report, report_json(coverage))])
+        write_files([(arguments.report, json_bytes(coverage))])
     if arguments.verbose:
         print_phases(phases.seconds)
         print_outputs(metadata["outputs"])

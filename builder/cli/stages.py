@@ -28,6 +28,6 @@ def sayer(arguments: argparse.Namespace) -> Callable[[str], None]:
 
 def stages(arguments: argparse.Namespace) -> StageProgress:
     """Shows the stages of the work: bars on a terminal, lines elsewhere, nothing with --quiet."""
-    from padfree.builder.engine.progress import make_progress
+    from padfree.builder.engine.progress import StageProgress
 
-    return make_progress(error_console(), say, quiet=arguments.quiet)
+    return StageProgress(error_console(), say, quiet=arguments.quiet)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +23,7 @@ from rich.progress import Progress
 
 from ..engine.build import build_engine
 from ..errors import BuildError
-from ..peers.contender import rows_of
+from ..peers.contender import rows_of, wall_ms
 from ..peers.padded_engine import build_padded_engine, padded_metadata
 
 Results = Mapping[str, list[Array]]
@@ -199,7 +198,5 @@ def time_median(work: Callable[[], Any]) -> tuple[Any, float]:
     result = work()
     times: list[float] = []
     while len(times) < MAX_TIMED_RUNS and sum(times) < 1000 * TIMING_BUDGET_S:
-        start = time.perf_counter()
-        work()
-        times.append(1000 * (time.perf_counter() - start))
+        times += wall_ms(work, 1)
     return result, statistics.median(times)

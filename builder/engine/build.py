@@ -95,7 +95,7 @@ def build_engine(
         norms: see BuildOptions.
         measure: see BuildOptions.
         device: CUDA device number.
-        progress: rich bars that show the build's phases; those of `make_progress` also show the stages around them.
+        progress: rich bars that show the build's phases; those of `StageProgress` also show the stages around them.
         builder: TensorRT's builder of an earlier build in this process, as it takes seconds to start; its own GPU,
             timing cache and options hold, not those given here. A SharedBuilder starts with the first build that it is
             given to.
@@ -140,7 +140,7 @@ def _build(
     origin: Sequence[str] | None,
     say: Say,
 ) -> dict[str, Any]:
-    check_plan_destination(model, plan, options.tactics.timing_cache)
+    check_plan_destinations([(model, plan)], options.tactics.timing_cache)
     shared_builder = builder if isinstance(builder, SharedBuilder) else SharedBuilder()
     device = options.device
     with preparing(model, options, partial(_gpu, device), progress=progress, say=say) as preparation_task:
@@ -196,19 +196,18 @@ def _check(
     return check.to_dict()
 
 
-def check_plan_destination(model: ModelSource, plan: Path, timing_cache: str | Path | None = DEFAULT_CACHE) -> None:
-    """Refuses destinations where the plan, its metadata, the timing cache or another file would be lost.
+def check_plan_destinations(
+    plans: Sequence[tuple[ModelSource, Path]], timing_cache: str | Path | None = DEFAULT_CACHE
+) -> None:
+    """Refuses destinations where a plan, its metadata, the timing cache or another file would be lost.
+
+    Args:
+        plans: models, each with its plan, of which none replaces another, either.
+        timing_cache: a file, or DEFAULT_CACHE, which replaces nothing.
 
     Raises:
         BuildError: as check_destinations.
     """
-    check_plan_destinations([(model, plan)], timing_cache)
-
-
-def check_plan_destinations(
-    plans: Sequence[tuple[ModelSource, Path]], timing_cache: str | Path | None = DEFAULT_CACHE
-) -> None:
-    """check_plan_destination for several models, each with its plan: no plan replaces another, either."""
     for _, plan in plans:
         if plan.suffix == ONNX_SUFFIX:
             raise BuildError(
@@ -264,14 +263,13 @@ def check_machine(device: int, *, operators: Collection[str]) -> None:
             or the GPU lacks their type; the message says what to do.
     """
     gpus: list[Device] = []
-    problems = [_problem(import_tensorrt), _problem(lambda: gpus.append(open_gpu(device)))]
+    messages = [*_problems(import_tensorrt), *_problems(lambda: gpus.append(open_gpu(device)))]
     if operators:
-        problems.append(_problem(plugin_library.find))
-    messages = [problem for problem in problems if problem]
+        messages += _problems(plugin_library.find)
     if not messages and operators:
-        messages = [problem for problem in (_problem(partial(device_code.require, gpus[0])),) if problem]
+        messages = _problems(partial(device_code.require, gpus[0]))
     if not messages and operators:
-        messages = [problem for problem in (_problem(partial(plugin_library.require, operators)),) if problem]
+        messages = _problems(partial(plugin_library.require, operators))
     for operator in set(operators) & set(EIGHT_BIT_OPERATORS.values()):
         messages += [problem for gpu in gpus if (problem := eight_bit_problem(operator, gpu))]
     if messages:
@@ -281,12 +279,12 @@ def check_machine(device: int, *, operators: Collection[str]) -> None:
         raise BuildError("engines cannot be built here: " + "; also: ".join(messages))
 
 
-def _problem(check: Callable[[], object]) -> str:
+def _problems(check: Callable[[], object]) -> list[str]:
     try:
         check()
     except SessionError as error:
-        return str(error)
-    return ""
+        return [str(error)]
+    return []
 
 
 def open_gpu(device: int) -> Device:

@@ -129,7 +129,7 @@ def _outcome(
     linear, norms = choice
     options_of_choice = replace(options, linear=linear, norms=norms, verify=False)
     try:
-        with preparing(model, options_of_choice, lambda: builder.device, say=_say_nothing) as task:
+        with preparing(model, options_of_choice, lambda: builder.device, say=lambda _: None) as task:
             with builder.phases.measure(WAITING):
                 preparation = task()
             return build_prepared(preparation, profile, builder)
@@ -185,7 +185,7 @@ def _time_padded(model: ModelSource, request: TimedRequest, builder: EngineBuild
     if precision != "fp16":
         return PaddedTime(problem=f"the padded model is built in fp16, and this one is in {precision}")
     try:
-        exported = open_source(model, Storage.MEMORY, Phases(), _say_nothing).whole()
+        exported = open_source(model, Storage.MEMORY, Phases(), lambda _: None).whole()
         if is_rewritten(exported):
             return PaddedTime(problem="the padded model is not known: the engine is built from a rewritten one")
         original = standard_model(exported)
@@ -210,7 +210,3 @@ def _line(item: TimedChoice, requests: tuple[TimedRequest, ...]) -> str:
         return f"{name}: not measured: {item.problem}"
     pairs = zip(item.times_ms, requests, strict=True)
     return f"{name}: {', '.join(f'{time_ms:.3g} ms for {request.text}' for time_ms, request in pairs)}"
-
-
-def _say_nothing(_line: str) -> None:
-    """Drops what is said about the model, as it was said before the first engine."""

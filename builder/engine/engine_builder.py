@@ -16,8 +16,8 @@ from rich.progress import Progress
 from ..errors import BuildError
 from . import linear_tables, timing_cache
 from .gpu_memory import check_room, weight_bytes
-from .inspection import count_engine_plugins, engine_layer_names
-from .network import count_plugin_layers, needed_plugin_names, parse, plugin_node_names
+from .inspection import count_engine_plugins, layer_names
+from .network import check_plugin_layers, needed_plugin_names, parse, plugin_node_names
 from .phases import BUILDING, CHECKING, PARSING, STARTING, Phases
 from .profile import ShapeRange
 from .progress import PhaseBars, make_monitor, watcher_of
@@ -117,7 +117,7 @@ class EngineBuilder:
         with self.phases.measure(PARSING):
             parser = parse(trt, self._logger, network, model, content, file)
         drop()
-        count_plugin_layers(trt, network, plugin_node_names(model))
+        check_plugin_layers(trt, network, plugin_node_names(model))
         config = self._config(ranges, builder_flags)
         if strongly_typed:
             config.clear_flag(trt.BuilderFlag.TF32)  # fp32 means 24 bits, not TF32's 11
@@ -183,7 +183,8 @@ class EngineBuilder:
         engine = runtime.deserialize_cuda_engine(plan)
         if engine is None:
             raise BuildError(f"TensorRT cannot load the engine it built ({self._reason()}); report this")
-        return count_engine_plugins(engine_layer_names(self._trt, engine), expected)
+        information = engine.create_engine_inspector().get_engine_information(self._trt.LayerInformationFormat.JSON)
+        return count_engine_plugins(layer_names(information), expected)
 
     def _reason(self) -> str:
         """TensorRT's first and last messages: where a plugin fails, the first is the plugin's reason."""

@@ -6,15 +6,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 from ..errors import BuildError
-
-
-def engine_layer_names(trt: Any, engine: Any) -> list[str]:
-    """The names of an engine's layers, one name for every layer, from TensorRT's engine inspector."""
-    inspector = engine.create_engine_inspector()
-    return layer_names(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
 
 
 def layer_names(information: str) -> list[str]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,8 +91,13 @@ def serialize(model: Model, *, consume: bool = False) -> Iterator[Piece] | None:
     return pieces if size <= MAX_PROTOBUF_BYTES else None
 
 
-def count_plugin_layers(trt: Any, network: Any, names: dict[str, str]) -> dict[str, int]:
-    """Plugin layers of a parsed network by operator.
+def check_plugin_layers(trt: Any, network: Any, names: dict[str, str]) -> None:
+    """Refuses a parsed network that has no plugin layer for one of these nodes.
+
+    Args:
+        trt: the module.
+        network: TensorRT's network.
+        names: operators of padfree by the names of their nodes.
 
     Raises:
         BuildError: a padfree node became something other than a plugin layer.
@@ -105,7 +109,6 @@ def count_plugin_layers(trt: Any, network: Any, names: dict[str, str]) -> dict[s
             f"TensorRT {trt.__version__} made no plugin layer of {len(lost_layers)} nodes, first {lost_layers[0]}; the "
             "plugin library is older than the model: install padfree again, then rewrite the model"
         )
-    return dict(Counter(names.values()))
 
 
 def _parser_message(trt: Any, parser: Any, logger: Any) -> str:
@@ -113,7 +116,8 @@ def _parser_message(trt: Any, parser: Any, logger: Any) -> str:
     for index in range(min(parser.num_errors, MAX_ERRORS_SHOWN)):
         error = parser.get_error(index)
         op = error.node_operator()
-        hint = "the plugin library lacks it or refused it" if _is_padfree(op) else "this TensorRT does not support it"
+        is_ours = op.lower().startswith(DOMAIN)
+        hint = "the plugin library lacks it or refused it" if is_ours else "this TensorRT does not support it"
         problems.append(f"node '{error.node_name()}' ({op or 'no operator'}): {error.desc()}; {hint}")
     if not problems:
         problems.append(logger.errors[-1] if logger.errors else "no reason given")
@@ -123,7 +127,3 @@ def _parser_message(trt: Any, parser: Any, logger: Any) -> str:
         f"TensorRT {trt.__version__} cannot parse the model: {'. '.join(problems)}. Check `padfree doctor`, export the "
         "model with opset 17, or use a newer TensorRT"
     )
-
-
-def _is_padfree(op: str) -> bool:
-    return op.lower().startswith(DOMAIN)

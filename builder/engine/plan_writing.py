@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -13,7 +12,7 @@ from typing import Any
 
 from padfree.runtime import Profile, parse_metadata, sidecar_path
 
-from ..files import write_files
+from ..files import json_bytes, write_files
 from .engine_builder import BuiltEngine, EngineBuilder
 
 _log = logging.getLogger(__name__)
@@ -68,8 +67,7 @@ def write_described(
     """As write_plan, with the metadata of describe_plan, to which it adds the seconds of the phases."""
     description["engine"]["build_seconds"] = dict(builder.phases.seconds)
     parse_metadata(description, str(path))
-    text = json.dumps(description, indent=2).encode() + b"\n"
     # Whoever loads these compares digests.
-    write_files([(path, engine.plan), (sidecar_path(path), text), *more_files], sync=False)
+    write_files([(path, engine.plan), (sidecar_path(path), json_bytes(description)), *more_files], sync=False)
     _log.info("%s: %d bytes, plugin layers %s", path, memoryview(engine.plan).nbytes, dict(engine.plugin_layers))
     return description

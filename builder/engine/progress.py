@@ -44,7 +44,7 @@ class StageProgress(Progress):
     lines; without it there are none.
     """
 
-    def __init__(self, console: Console, say: Callable[[str], object] | None, *, quiet: bool) -> None:
+    def __init__(self, console: Console, say: Callable[[str], object] | None = None, *, quiet: bool = False) -> None:
         super().__init__(
             SpinnerColumn(finished_text=" "),
             TextColumn("{task.description}", markup=False),  # names of layers have brackets
@@ -104,13 +104,6 @@ def _count(done: float, total: float | None) -> str:
 def watcher_of(progress: Progress | None) -> StageProgress | None:
     """The bars, if they show stages; rich's own do not."""
     return progress if isinstance(progress, StageProgress) else None
-
-
-def make_progress(
-    console: Console, say: Callable[[str], object] | None = None, *, quiet: bool = False
-) -> StageProgress:
-    """Bars for a terminal; where there is none, `say` gets lines; with `quiet` neither."""
-    return StageProgress(console, say, quiet=quiet)
 
 
 class PhaseBars:

@@ -36,11 +36,6 @@ class Case:
     kind: str
     make: Callable[[], CaseGraph]
 
-    @property
-    def name(self) -> str:
-        """Such as "PadfreeAttention, window, fp16"."""
-        return f"{self.operator}, {self.variant}, {self.kind}"
-
 
 _PAIRINGS: Mapping[str, Attributes] = {pairing: {"pairing": pairing} for pairing in ("half", "interleaved")}
 _SEPARATE: Attributes = {"head_size": 128, "num_heads": 8, "num_kv_heads": 2, "qkv_layout": "separate"}

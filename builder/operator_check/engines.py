@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import onnx
 from padfree.contract.metadata import Profile
-from padfree.runtime import Array, RunOptions, SessionError, parse_metadata
+from padfree.runtime import Array, SessionError, parse_metadata
 from padfree.runtime.gpu import plugin_library
 
 from ..engine.engine_builder import EngineBuilder, TacticOptions
 from ..engine.plan_writing import describe_plan
 from ..engine.profile import ShapeRange
+from ..engine_check.checking import open_engine
 from .graphs import CaseGraph
 
 TIMED_RUNS = 20
@@ -52,19 +53,12 @@ class EngineRunner:
         Raises:
             BuildError: TensorRT or a plugin refuses the graph; SessionError: it does not run.
         """
-        from padfree.runtime.gpu.tensorrt_backend import TensorRTBackend
-
         self._builder.begin(None)
         engine = self._builder.build(model, _ranges(graph))
         profile = Profile(1, graph.tokens, graph.tokens, len(graph.lengths), max(graph.lengths))
         description = describe_plan(engine, graph.metadata(), profile, self._builder, {})
-        backend = TensorRTBackend(
-            Path("check.plan"),
-            parse_metadata(description, "check.plan"),
-            device=self.device.index,
-            options=RunOptions(cuda_graphs=False, contexts=1),
-            content=engine.plan,
-        )
+        metadata = parse_metadata(description, "check.plan")
+        backend: Any = open_engine(Path("check.plan"), engine.plan, metadata, self.device.index)
         times: dict[str, list[float]] = defaultdict(list)
         try:
             runner = backend.prepare(graph.feeds)

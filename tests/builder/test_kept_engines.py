@@ -175,7 +175,7 @@ def test_a_gpu_that_cannot_be_used_is_named(
     def refuse(*_: Any, **__: Any) -> None:
         raise BuildError("engines cannot be built here: TensorRT is missing: pip install '.[trt]'")
 
-    monkeypatch.setattr(kept_engines, "open_gpu", lambda _: GPU)
+    monkeypatch.setattr(kept_engines, "no_gpu", lambda: "")
     monkeypatch.setattr(kept_engines, "check_machine", refuse)
     with padfree.Model(folder, verify=False) as model:
         assert model.session.metadata.engine is None

@@ -86,7 +86,7 @@ PAST_THE_FACES = {
     "padfree.runtime.batching.speed": 1,
     "padfree.runtime.c_api": 1,
     "padfree.runtime.gpu.cuda": 6,  # needs cuda-bindings
-    "padfree.runtime.gpu.tensorrt_backend": 2,  # needs cuda-bindings and TensorRT
+    "padfree.runtime.gpu.tensorrt_backend": 1,  # needs cuda-bindings and TensorRT
     "padfree.runtime.tensorrt_timing": 1,
     "padfree.runtime.triton.items": 2,
     "padfree.runtime.triton.texts": 1,

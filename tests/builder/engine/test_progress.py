@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 from types import SimpleNamespace
 
-from padfree.builder.engine.progress import PhaseBars, make_monitor, make_progress
+from padfree.builder.engine.progress import PhaseBars, StageProgress, make_monitor
 from rich.console import Console
 
 
@@ -15,7 +15,7 @@ class ProgressMonitor:
 
 
 def test_phases_nest_and_disappear() -> None:
-    progress = make_progress(Console(file=io.StringIO(), force_terminal=True))
+    progress = StageProgress(Console(file=io.StringIO(), force_terminal=True))
     bars = PhaseBars(progress)
     bars.start("Building Engine", None, 6)
     bars.start("Tactics", "Building Engine", 10)
@@ -31,7 +31,7 @@ def test_phases_nest_and_disappear() -> None:
 
 
 def test_interrupts_stop_the_build_without_an_exception() -> None:
-    progress = make_progress(Console(file=io.StringIO()))
+    progress = StageProgress(Console(file=io.StringIO()))
     bars = PhaseBars(progress)
     monitor = make_monitor(SimpleNamespace(IProgressMonitor=ProgressMonitor), bars)
     monitor.phase_start("Tactics", None, 3)

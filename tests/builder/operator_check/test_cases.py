@@ -57,7 +57,7 @@ def checked_nodes() -> list[tuple[str, str, dict[str, Any]]]:
         graph = case.make()
         model = graph.model()
         nodes = [node for node in padfree_nodes(model.graph) if node.name in graph.checked_nodes]
-        assert nodes, case.name
+        assert nodes, case
         results += [(node.op_type, case.kind, node_attributes(node)) for node in nodes]
     return results
 

@@ -7,7 +7,7 @@ import io
 import logging
 
 import pytest
-from padfree.builder.engine.progress import PhaseBars, make_monitor, make_progress
+from padfree.builder.engine.progress import PhaseBars, StageProgress, make_monitor
 from padfree.runtime.gpu import trt as helpers
 from rich.console import Console
 
@@ -37,7 +37,7 @@ def test_the_logger_keeps_errors_and_passes_everything_to_logging(
 
 def test_the_monitor_is_one_of_tensorrts() -> None:
     trt = helpers.import_tensorrt()
-    monitor = make_monitor(trt, PhaseBars(make_progress(Console(file=io.StringIO()))))
+    monitor = make_monitor(trt, PhaseBars(StageProgress(Console(file=io.StringIO()))))
     assert isinstance(monitor, trt.IProgressMonitor)
     monitor.phase_start("Building", None, 2)
     assert monitor.step_complete("Building", 0)
