@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from padfree.builder.errors import BuildError
+from padfree.builder.gpu_files import check_gpus
 from padfree.contract.machine import cores
 from padfree.contract.names import ONNX_SUFFIX
 
 from .console import count_text, print_line, print_table
 from .option_kinds import file, integer, switch, value_of, word
-from .options import add_other_gpu_option, add_revision_option, add_tokenizer_option, check_gpus
+from .options import add_other_gpu_option, add_revision_option, add_tokenizer_option
 from .profiles import PLAN_SUFFIX
 from .row_progress import show_progress
 from .stages import add_quiet_option, sayer

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from padfree.builder.errors import BuildError
-from padfree.contract.names import EIGHT_BITS, INT8, INTERFACES, MASKS, ONNX_SUFFIX, PRECISIONS, WHOLE
+from padfree.contract.names import EIGHT_BITS, INT8, INTERFACES, MASKS, PRECISIONS, WHOLE
 from padfree.contract.text_files import read_text
 
 from .console import error_console, print_line
@@ -216,21 +216,6 @@ def _content_of(text: str, option: str) -> str:
 
 def _names(text: str | None) -> tuple[str, ...]:
     return () if text is None else tuple(part.strip() for part in text.split(","))
-
-
-def check_gpus(gpus: str, model: Path) -> None:
-    """Refuses --gpus for what is no plan, which is known before a folder is rewritten or a repository is downloaded.
-
-    Raises:
-        BuildError: the model runs on the CPU.
-    """
-    from padfree.builder.folders.hub import is_hub_id
-
-    if model.suffix == ONNX_SUFFIX or model.is_dir() or (not model.exists() and is_hub_id(model)):
-        raise BuildError(
-            f"--gpus {gpus}: is for plans, and {model} runs on the CPU; leave it out, or build a plan with padfree "
-            "build"
-        )
 
 
 def say(line: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from padfree.builder.errors import BuildError
+from padfree.builder.gpu_files import check_gpus
 
 from .arguments import Parser
 from .console import print_line, print_pairs
@@ -18,7 +19,6 @@ from .options import (
     add_other_gpu_option,
     add_revision_option,
     add_tokenizer_option,
-    check_gpus,
     say,
 )
 

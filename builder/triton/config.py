@@ -13,7 +13,7 @@ from padfree.contract.metadata import Metadata
 from padfree.runtime.triton.items import SEQ_LENS
 
 from .serving import ServedModel
-from .tensors import SHOWN_TYPES, data_type, output_dims, set_dims, type_of
+from .tensors import SHOWN_TYPES, output_dims, type_name, type_of
 
 CONFIG_FILE = "config.pbtxt"
 HEADER = "# Written by `padfree triton`; docs/reference/triton-repositories.md of padfree explains every field.\n"
@@ -95,15 +95,20 @@ def add_outputs(config: Any, served_model: ServedModel) -> list[str]:
     """Adds the model's outputs as its backend gives them; returns their names."""
     for output in served_model.metadata.outputs:
         dtype = SHOWN_TYPES.get(output.dtype, output.dtype) if served_model.backend == "python" else output.dtype
-        add_output(config, output.name, data_type(protobuf(), dtype), output_dims(output))
+        add_output(config, output.name, type_name(dtype), output_dims(output))
     return [output.name for output in served_model.metadata.outputs]
 
 
-def add_output(config: Any, name: str, data_type: int, dims: list[int]) -> None:
-    """Adds an output; `dims` leave the batch out."""
+def add_output(config: Any, name: str, kind: str, dims: list[int]) -> None:
+    """Adds an output; `kind` is a name such as "TYPE_INT32", and `dims` leave the batch out.
+
+    No dims, one number per sequence, are a 1 that the server reshapes away, as dims must not be empty.
+    """
     item = config.output.add()
-    item.name, item.data_type = name, data_type
-    set_dims(item, dims)
+    item.name, item.data_type = name, protobuf().DataType.Value(kind)
+    item.dims.extend(dims or [1])
+    if not dims:
+        item.reshape.SetInParent()
 
 
 def add_batching(config: Any, served_model: ServedModel, *, delays: bool = True) -> None:

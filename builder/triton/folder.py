@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from padfree.builder.errors import BuildError
+from padfree.builder.files import json_bytes
 from padfree.contract.fields import decode
 from padfree.runtime import file_digest, sidecar_path
 
@@ -63,7 +63,7 @@ class Manifest:
     def to_json(self) -> bytes:
         """The manifest as a file."""
         values = {name: value for name, value in vars(self).items() if value}
-        return (json.dumps({"format": FORMAT, **values}, indent=2) + "\n").encode()
+        return json_bytes({"format": FORMAT, **values})
 
 
 def copy_of(source: Path) -> Callable[[Path], object]:

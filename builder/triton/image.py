@@ -209,7 +209,10 @@ def _command(models: Sequence[Needs]) -> list[str]:
 
 def _probe(models: Sequence[Needs]) -> list[str]:
     """What asks all models for answers in the image."""
-    return ["python3", "-I", f"{ROOT}/padfree/runtime/{PROBE}", *probed_models(models)]
+    names = [
+        name for needs in models for name in (needs.model, *([tokenizer_name(needs.model)] if needs.texts else []))
+    ]
+    return ["python3", "-I", f"{ROOT}/padfree/runtime/{PROBE}", *names]
 
 
 def _cmd(words: Sequence[str]) -> str:
@@ -227,11 +230,6 @@ def _plans(models: Sequence[Needs], field: str, value: str, verb: str) -> str:
     if len(models) == 1:
         return f"The plan {verb}s"
     return f"The plan of {names[0]} {verb}s" if len(names) == 1 else f"The plans of {', '.join(names)} {verb}"
-
-
-def probed_models(models: Sequence[Needs]) -> list[str]:
-    """The models of a repository that run by themselves: encoders, and the tokenizers in front of them."""
-    return [name for needs in models for name in (needs.model, *([tokenizer_name(needs.model)] if needs.texts else []))]
 
 
 def server_arguments(models: Sequence[Needs]) -> list[str]:

@@ -74,11 +74,9 @@ def open_repository(repository: Path) -> Iterator[None]:
         BuildError: it cannot be made.
     """
     is_new = not repository.exists()
-    try:
+    with _writing(repository):
         repository.mkdir(exist_ok=True)
         handle = os.open(repository, os.O_RDONLY)
-    except OSError as error:
-        raise _unwritable(repository, error) from error
     try:
         with contextlib.suppress(OSError):  # file systems without locks
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -92,11 +90,16 @@ def open_repository(repository: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _unwritable(repository: Path, error: OSError) -> BuildError:
-    return BuildError(
-        f"{repository}: cannot be written ({error.strerror or error}); nothing was changed: check that it is writable "
-        "and has room, or choose another path"
-    )
+@contextlib.contextmanager
+def _writing(repository: Path) -> Iterator[None]:
+    """The system's refusals become BuildErrors."""
+    try:
+        yield
+    except OSError as error:
+        raise BuildError(
+            f"{repository}: cannot be written ({error.strerror or error}); nothing was changed: check that it is "
+            "writable and has room, or choose another path"
+        ) from error
 
 
 def manifests(repository: Path) -> dict[str, Manifest]:
@@ -133,27 +136,13 @@ def publish(
         BuildError: a file of somebody else would be lost, the server would not take this version, or the disk is full;
             nothing has changed then.
     """
-    try:
-        return _publish(repository, models, shared_files, version, overwrite=overwrite)
-    except OSError as error:
-        raise _unwritable(repository, error) from error
-
-
-def _publish(
-    repository: Path,
-    models: Mapping[str, ModelFolder],
-    shared_files: Mapping[str, bytes],
-    version: int | None,
-    *,
-    overwrite: bool,
-) -> tuple[int, bool]:
     indices = [_target(repository / name, model, overwrite=overwrite) for name, model in models.items()]
     before = read_manifest(repository)
     files_before = before.files if before else {}
     ours = {name: files_before[name] for name in shared_files if name in files_before}
     new_names, _ = check_replaceable(repository, shared_files, ours, overwrite=overwrite)
     _remove_leftovers(repository, [*shared_files, MANIFEST])
-    with Moves() as moves:
+    with _writing(repository), Moves() as moves:
         stages = []
         for index in indices:
             moves.folder(index.folder)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from padfree.builder.engine.preparation import metadata_of
 from padfree.builder.errors import BuildError
+from padfree.builder.gpu_files import check_gpus
 from padfree.contract.metadata import OutputInfo
 from padfree.contract.names import ONNX_SUFFIX, PREFIX
 from padfree.onnx_tools import load_model
@@ -125,11 +126,6 @@ class ServedModel:
         """A TensorRT engine, not an .onnx file."""
         return self.metadata.engine is not None
 
-    @property
-    def longest(self) -> int | None:
-        """Most tokens of one sequence; None: the model sets no limit."""
-        return self.metadata.longest
-
 
 def choose(path: Path, options: ServingOptions) -> ServedModel:
     """Reads a model file and settles backend and batch size.
@@ -145,11 +141,8 @@ def choose(path: Path, options: ServingOptions) -> ServedModel:
         check_widths(path, metadata)
     if backend != "python":
         _check_packed(path, metadata, backend, options)
-    if options.gpus is not None and metadata.engine is None:
-        raise BuildError(
-            f"{path}: --gpus {','.join(map(str, options.gpus))} is for plans, and this .onnx file runs on the CPU; "
-            "leave it out, or build an engine"
-        )
+    if options.gpus is not None:
+        check_gpus(",".join(map(str, options.gpus)), path)
     max_batch = _max_batch(metadata, backend, options.max_batch)
     return ServedModel(path, metadata, backend, max_batch, _with_kept_tokenizer(path, metadata, options), why)
 

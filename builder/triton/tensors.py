@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from padfree.builder.errors import BuildError
 from padfree.contract.metadata import InputInfo, OutputInfo
 
@@ -25,16 +23,15 @@ def type_of(item: InputInfo) -> str:
     return "TYPE_FP32" if item.holds_floats else "TYPE_INT32"
 
 
-def data_type(pb: Any, dtype: str) -> int:
-    """The configuration's data type of a NumPy type name.
+def type_name(dtype: str) -> str:
+    """The configuration's name of a NumPy type name.
 
     Raises:
         BuildError: Triton has no such type, or padfree does not serve it.
     """
     if dtype not in TYPES:
         raise BuildError(f"type {dtype} cannot be served, allowed: {', '.join(TYPES)}; cast it in the model")
-    number: int = pb.DataType.Value(TYPES[dtype])
-    return number
+    return TYPES[dtype]
 
 
 def output_dims(output: OutputInfo) -> list[int]:
@@ -67,10 +64,3 @@ def output_dims(output: OutputInfo) -> list[int]:
             "Triton could not tell where an answer ends; export the model with fixed sizes there"
         )
     return [VARIABLE, *own] if output.layout == "packed" else own
-
-
-def set_dims(io: Any, dims: list[int]) -> None:
-    """Writes dims; for none (one number per sequence) a 1 that the server reshapes away, as dims must not be empty."""
-    io.dims.extend(dims or [1])
-    if not dims:
-        io.reshape.SetInParent()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from padfree.builder.errors import BuildError
-from padfree.builder.tokenization import load_tokenizer
+from padfree.builder.tokenization import as_build_errors, load_tokenizer
 from padfree.runtime import SessionError
 from padfree.runtime.text import TextInputs, TokenizerFile, text_source, tokenizer_path
 from padfree.runtime.triton import TokenizerParameters
@@ -88,12 +88,11 @@ def tokenizer_folder(served_model: ServedModel, choice: TokenizerChoice) -> Mode
         config = configs.new_config(name, served_model.max_batch, NATIVE, COMPILED_FILE)
         file, files = COMPILED_FILE, {COMPILED_FILE: choice.compiled}
     add_text_inputs(config)
-    int32 = configs.protobuf().DataType.TYPE_INT32
     of_tokens = {item.name for item in served_model.metadata.token_inputs()}
     for input_name in inputs.own_names:
-        configs.add_output(config, input_name, int32, [VARIABLE if input_name in of_tokens else 1])
-    configs.add_output(config, SEQ_LENS, int32, [1])
-    configs.add_output(config, TRUNCATED, configs.protobuf().DataType.TYPE_BOOL, [1])
+        configs.add_output(config, input_name, "TYPE_INT32", [VARIABLE if input_name in of_tokens else 1])
+    configs.add_output(config, SEQ_LENS, "TYPE_INT32", [1])
+    configs.add_output(config, TRUNCATED, "TYPE_BOOL", [1])
     configs.add_batching(config, served_model, delays=False)
     configs.add_instances(config, served_model.options.instances, on_gpu=False)
     configs.add_parameters(config, tokenizer_parameters(served_model, choice, file).to_strings())
@@ -152,12 +151,12 @@ def add_text_inputs(config: Any) -> None:
 
 def add_text_outputs(config: Any, served_model: ServedModel) -> list[str]:
     """Adds what answers say about the texts themselves; returns the names."""
-    pb, names = configs.protobuf().DataType, [TRUNCATED]
+    names = [TRUNCATED]
     has_rows = any(output.layout != "per_sequence" for output in served_model.metadata.outputs)
     if has_rows and served_model.backend != "tensorrt":
-        configs.add_output(config, SEQ_LENS, pb.TYPE_INT32, [1])  # which rows of an answer are a text's
+        configs.add_output(config, SEQ_LENS, "TYPE_INT32", [1])  # which rows of an answer are a text's
         names.insert(0, SEQ_LENS)
-    configs.add_output(config, TRUNCATED, pb.TYPE_BOOL, [1])
+    configs.add_output(config, TRUNCATED, "TYPE_BOOL", [1])
     return names
 
 
@@ -172,10 +171,8 @@ def _source(served_model: ServedModel, file: Path) -> TokenizerFile:
     """The tokenizer, checked: the one that the model keeps, with what its folder said, or another one."""
     if file != tokenizer_path(served_model.path):
         return load_tokenizer(file, served_model.metadata, pairs=True)
-    try:
+    with as_build_errors():
         return text_source(served_model.path, served_model.metadata)
-    except SessionError as error:
-        raise BuildError(str(error)) from error
 
 
 def text_inputs(served_model: ServedModel) -> TextInputs:
@@ -187,7 +184,7 @@ def text_inputs(served_model: ServedModel) -> TextInputs:
 
 
 def _max_length(served_model: ServedModel, source: TokenizerFile) -> int:
-    asked_length, longest = served_model.options.max_length, served_model.longest
+    asked_length, longest = served_model.options.max_length, served_model.metadata.longest
     if longest is not None and (asked_length or longest) > longest:
         raise BuildError(
             f"--max-length {asked_length}, the model takes {longest} tokens; pass --max-length {longest} or less"

@@ -30,25 +30,20 @@ def add_warmup(config: Any, served_model: ServedModel) -> dict[str, bytes]:
     Returns:
         The data files that the requests read, by their path in the model's folder.
     """
-    files: dict[str, bytes] = {}
+    files, tokens = dict[str, bytes](), served_model.metadata.token_inputs()
     for name, sequences, length in samples(served_model):
         sample = config.model_warmup.add(name=name, batch_size=sequences)
-        for number, item in enumerate(served_model.metadata.token_inputs()):
+        for number, item in enumerate((*tokens, *served_model.metadata.sequence_inputs())):
             values = sample.inputs[item.name]
             values.data_type = getattr(protobuf().DataType, type_of(item))
-            values.dims.extend([length, *item.trailing_shape])
-            value = allowed_value(item)
+            values.dims.extend([length, *item.trailing_shape] if item in tokens else [item.width or 1])
+            value = allowed_value(item) if item in tokens else 0  # which every table of sequences' numbers has
             if value == 0:
                 values.zero_data = True
             else:  # random_data would leave the vocabulary
                 values.input_data_file = f"{_as_file(item.name, number)}_{length}"
                 data = np.full(length, value, np.dtype("<i4")).tobytes()
                 files[f"{WARMUP_FOLDER}/{values.input_data_file}"] = data
-        for item in served_model.metadata.sequence_inputs():
-            values = sample.inputs[item.name]
-            values.data_type = getattr(protobuf().DataType, type_of(item))
-            values.dims.append(item.width or 1)
-            values.zero_data = True  # which every table has
     return files
 
 
@@ -67,7 +62,7 @@ def _as_file(name: str, number: int) -> str:
 
 def samples(served_model: ServedModel) -> list[tuple[str, int, int]]:
     """(name, sequences, tokens each) of every warm-up batch."""
-    longest = SHORT if served_model.longest is None else served_model.longest
+    longest = SHORT if served_model.metadata.longest is None else served_model.metadata.longest
     all_samples = [("one short sequence", 1, min(SHORT, longest))]
     if served_model.metadata.engine is not None:
         profile = served_model.metadata.engine.profile
