@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .simulate.plot import STYLE, check_plot, save_picture
+from .simulate.plot import STYLE, save_picture
 from .text_lengths import BATCHES, TextLengths
 
 TEXT, GRID, BAR, COME, SORTED = "#1c2024", "#d9dde3", "#2563a8", "#b4512b", "#2563a8"
@@ -20,7 +20,6 @@ def draw_text_lengths(lengths: TextLengths, title: str, path: Path) -> None:
     Raises:
         BuildError: as check_plot, or the file cannot be written.
     """
-    check_plot(path)
     from matplotlib import figure, rc_context
 
     colours: Any = {"text.color": TEXT, "axes.labelcolor": TEXT, "xtick.color": TEXT, "ytick.color": TEXT}

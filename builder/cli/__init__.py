@@ -174,7 +174,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="padfree", description="Turns Hugging Face encoders into TensorRT engines that compute no padding."
     )
-    parser.add_argument("--version", action="version", version=f"padfree {version()}")
+    parser.add_argument("--version", action="version", version=f"padfree {padfree.__version__}")
     subparsers = parser.add_subparsers(title="subcommands", metavar="SUBCOMMAND", required=True)
     for module in SUBCOMMANDS:
         name = module.__name__.rpartition(".")[2]
@@ -182,11 +182,6 @@ def make_parser() -> argparse.ArgumentParser:
         module.add_arguments(subparser)
         subparser.set_defaults(function=module.run)
     return parser
-
-
-def version() -> str:
-    """The installed version, or "unknown" when padfree runs from a source tree without being installed."""
-    return padfree.__version__
 
 
 def _configure_logging(debug: bool) -> None:

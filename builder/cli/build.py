@@ -151,10 +151,15 @@ def _build(arguments: argparse.Namespace, builder: SharedBuilder) -> None:
     check = (
         partial(check_machine, arguments.device, operators=()) if arguments.precision in EIGHT_BITS else lambda: None
     )
-    opening: dict[str, Any] = {"before_export": check, "lazily": True}
-    opening["with_second_opinion"] = arguments.verify == WHOLE
     with (
-        opened_model(arguments.model, arguments, sayer(arguments), **opening) as source,
+        opened_model(
+            arguments.model,
+            arguments,
+            sayer(arguments),
+            before_export=check,
+            lazily=True,
+            with_second_opinion=arguments.verify == WHOLE,
+        ) as source,
         stages(arguments) as progress,
         _quantize(arguments, source, progress) as (model, options),
     ):
@@ -234,7 +239,7 @@ def _quantize(
     from padfree.builder.engine.build import check_machine
     from padfree.builder.engine.linear import EIGHT_BIT_OPERATORS
     from padfree.builder.engine.preparation import metadata_of
-    from padfree.builder.files import write_files
+    from padfree.builder.files import named_as, write_files
     from padfree.builder.folders.companions import kept_files
     from padfree.onnx_tools import save_model
     from padfree.onnx_tools.files import Storage
@@ -259,13 +264,8 @@ def _quantize(
         )
         save_model(model, quantized_file)
         write_files(kept_files(path, quantized_file, parse_metadata(metadata_of(model.proto), str(path))))
-        try:
+        with named_as({quantized_file: path}):
             yield quantized_file, options.of_rewritten()
-        except Exception as error:
-            error.args = tuple(
-                str(item).replace(str(quantized_file), str(path)) for item in error.args
-            )  # what the user knows
-            raise
 
 
 def start_cuda(device: int) -> None:

@@ -131,20 +131,15 @@ class LineHandler(logging.Handler):
             self.handleError(record)
 
 
-def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A table of plain text; columns of numbers, as their names end, are right-aligned."""
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints a table of plain text on stdout; columns of numbers, as their names end, are right-aligned."""
     table = Table(title=Text(visible(title)), title_justify="left")
     for column in columns:
         numeric = column.endswith(NUMBERS)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(visible(cell)) for cell in row))
-    return table
-
-
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints a table on stdout."""
-    output_console().print(make_table(title, columns, rows))
+    output_console().print(table)
 
 
 def print_facts(title: str, facts: Mapping[str, Any]) -> None:

@@ -42,14 +42,14 @@ def number(options: Options, name: str, metavar: str, text: str, default: float 
     word(options, name, metavar, _with_default(text, default), type=float, default=default)
 
 
-def names_of(allowed: Sequence[str], what: str) -> Callable[[str], tuple[str, ...]]:
-    """What reads an option's value as names separated by commas, each of them in `allowed`, where each is a `what`."""
+def names_of(choices: Sequence[str], what: str) -> Callable[[str], tuple[str, ...]]:
+    """What reads an option's value: names separated by commas, all of them in `choices`; messages call one a `what`."""
 
     def read(text: str) -> tuple[str, ...]:
         names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-        unknown = [name for name in names if name not in allowed]
+        unknown = [name for name in names if name not in choices]
         if unknown:
-            raise argparse.ArgumentTypeError(f"unknown {what} {', '.join(unknown)}, allowed: {', '.join(allowed)}")
+            raise argparse.ArgumentTypeError(f"unknown {what} {', '.join(unknown)}, allowed: {', '.join(choices)}")
         return names
 
     return read

@@ -169,9 +169,7 @@ def _check_usable(
             "padfree takes encoders: feature extraction, sentence vectors, cross-encoders, classification; "
             f"{advice()}"
         )
-    if onnx.choice is not None:
-        return
-    if weights:
+    if onnx.choice is not None or weights:
         return
     if onnx.quantized:
         names = ", ".join(str(file.relative_to(path)) for file in onnx.quantized)

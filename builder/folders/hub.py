@@ -89,21 +89,12 @@ def download(name: str, revision: str = "", say: Callable[[str], object] = lambd
     read_modules(folder, code_allowed=True)  # refuses what it does not know before gigabytes are fetched
     weights = weights_of(names, encoder, _index(folder / encoder))
     _check_weights(repository, weights)
-    _fetch_weights(huggingface_hub, repository, weights, say)
+    _fetch(huggingface_hub, repository, weights, say)
     exported = onnx_of(names, encoder)
     if exported and exported != weights and not _is_defined(folder):
         say(f"{name}: padfree does not know this kind of model itself, so the ONNX file is taken")
-        _fetch_weights(huggingface_hub, repository, exported, say)
+        _fetch(huggingface_hub, repository, exported, say)
     return folder
-
-
-def _fetch_weights(hub: Any, repository: HubRepository, names: Collection[str], say: Callable[[str], object]) -> None:
-    missing = [item for item in names if not (repository.folder / item).is_file()]
-    if missing:
-        total = sum(repository.sizes[item] or 0 for item in missing) / _MB
-        names_text = f"{', '.join(missing[:_NAMES_SHOWN])}{' ...' if len(missing) > _NAMES_SHOWN else ''}"
-        say(f"{repository.name}: fetches {names_text} ({total:.3g} MB) of commit {repository.folder.name}")
-        _fetch(hub, repository, missing)
 
 
 def _is_defined(folder: Path) -> bool:
@@ -142,11 +133,16 @@ def _look_up(hub: Any, name: str, revision: str, say: Callable[[str], object]) -
     return HubRepository(name, revision, folder, sizes)
 
 
-def _fetch(hub: Any, repository: HubRepository, names: Collection[str]) -> None:
-    """Downloads these files of the repository into its folder."""
+def _fetch(
+    hub: Any, repository: HubRepository, names: Collection[str], say: Callable[[str], object] = lambda _: None
+) -> None:
+    """Downloads these files of the repository into its folder, and says which: weights may be gigabytes."""
     missing = [item for item in names if not (repository.folder / item).is_file()]
     if not missing:
         return
+    total = sum(repository.sizes[item] or 0 for item in missing) / _MB
+    names_text = f"{', '.join(missing[:_NAMES_SHOWN])}{' ...' if len(missing) > _NAMES_SHOWN else ''}"
+    say(f"{repository.name}: fetches {names_text} ({total:.3g} MB) of commit {repository.folder.name}")
     try:
         options = {"revision": repository.folder.name, "allow_patterns": [glob.escape(item) for item in missing]}
         hub.snapshot_download(repository.name, **options)

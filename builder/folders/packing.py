@@ -16,7 +16,7 @@ from padfree.runtime import parse_metadata
 
 from ..engine.preparation import metadata_of
 from ..engine.progress import StageProgress
-from ..files import write_files
+from ..files import named_as, write_files
 from .companions import kept_files
 from .head import AS_THE_FOLDER_SAYS, HeadOptions
 from .location import locate
@@ -72,12 +72,8 @@ def runnable(
             output = Path(scratch) / f"{source.path.stem}{ONNX_SUFFIX}"
             save_model(model, output)
             write_files(kept_files(source.path, output, parse_metadata(metadata, str(output))))
-        try:
+        with named_as({output: path}):
             yield output
-        except Exception as error:
-            if error.args and isinstance(error.args[0], str):  # a temporary file's name tells nobody anything
-                error.args = (error.args[0].replace(str(output), str(path)), *error.args[1:])
-            raise
 
 
 def _is_exported(path: Path) -> bool:

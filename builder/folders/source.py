@@ -16,6 +16,7 @@ from padfree.onnx_tools.importing import bind_inputs
 from padfree.runtime.texts import tokenizer_path
 
 from ..errors import BuildError
+from ..files import named_as
 from .definition import reason_without
 from .export import check_exportable
 from .folder import Folder, read_folder
@@ -96,20 +97,9 @@ def opened(
             source = _of_folder(*source_model, say, lazily=lazily)
         else:
             source = Source(_of_file(path, options, mask, numbers, Path(scratch)))
-        try:
+        tokenizer = source.folder.tokenizer if source.folder is not None else None
+        with named_as({tokenizer_path(source.path): tokenizer or path, source.path: path}):
             yield source
-        except Exception as error:
-            _name_the_source(error, path, source)
-            raise
-
-
-def _name_the_source(error: Exception, path: Path, source: Source) -> None:
-    """Puts what the user gave into a message for the temporary file that was made of it."""
-    if not error.args or not isinstance(error.args[0], str):
-        return
-    tokenizer = source.folder.tokenizer if source.folder is not None else None
-    text = error.args[0].replace(str(tokenizer_path(source.path)), str(tokenizer or path))
-    error.args = (text.replace(str(source.path), str(path)), *error.args[1:])
 
 
 def _of_folder(unmade: FolderModel, folder: Folder, content: bytes | None, say: Say, *, lazily: bool) -> Source:

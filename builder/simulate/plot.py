@@ -38,7 +38,6 @@ def draw(summaries: Sequence[Summary], title: str, path: Path) -> None:
     Raises:
         BuildError: as check_plot, or the file cannot be written.
     """
-    check_plot(path)
     from matplotlib import figure, rc_context
 
     names = list(dict.fromkeys(summary.contender for summary in summaries))
