@@ -25,7 +25,7 @@ def test_cases_have_names_of_their_own_and_known_peers() -> None:
     names = [case.name for case in all_cases()]
     assert len(names) == len(set(names))
     assert {peer for case in all_cases() for peer in case.peers} <= set(GPU_PEERS)
-    alone = ("tokens", "positions", "fp8", "precisions", "decoders")
+    alone = ("tokens", "positions", "fp8", "precisions", "decoders", "large")
     assert all(("tensorrt" in case.peers) is (case.set not in alone) for case in all_cases())
     assert all(0 < case.mean <= case.seq_len for case in all_cases())
 
