@@ -26,7 +26,7 @@ PART_BYTES = 1 << 27
 PARTS = 8
 """How many parts a model has at least, unless they would be smaller than KEPT_BYTES."""
 KEPT_BYTES = 1 << 25
-"""Bytes of all weights but tables, up to which they are read once for all runs, as those of a single layer."""
+"""Weights of at most so many bytes, tables not counted, are read once for all runs; larger ones anew for every run."""
 _IDS: Mapping[str, int] = MappingProxyType({"Gather": 1, "PadfreeEmbedding": 0})
 """Operators whose first deferred input is a table, and the position of the ids that choose from it."""
 _INT64 = np.int64

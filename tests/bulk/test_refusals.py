@@ -269,17 +269,3 @@ def test_gpus_are_for_plans(tmp_path: Path, embedder: Path, capsys: pytest.Captu
     assert cli.main(words) == 1
     assert "--gpus 3: is for plans" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("model", ["folder", "somebody/some-model"])
-def test_gpus_are_refused_before_a_folder_is_rewritten_or_a_repository_is_downloaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: str
-) -> None:
-    def prepare(*_: object, **__: object) -> None:
-        raise AssertionError("the model was prepared")
-
-    monkeypatch.setattr("padfree.builder.folders.packing.runnable", prepare)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder").mkdir()
-    assert cli.main(["embed", model, "--input", "in.txt", "-o", "out", "--gpus", "0,1"]) == 1
-    assert f"--gpus 0,1: is for plans, and {model} runs on the CPU" in " ".join(capsys.readouterr().err.split())

@@ -78,17 +78,3 @@ def test_gpus_that_cannot_be_had_are_refused(
     file = write_model(tmp_path / "model.onnx")
     assert cli.main(["serve", str(file), "--tokenizer", str(TOKENIZER), "--gpus", gpus]) != 0
     assert message in " ".join(capsys.readouterr().err.split())
-
-
-@pytest.mark.parametrize("model", ["folder", "somebody/some-model"])
-def test_gpus_are_refused_before_a_folder_is_rewritten_or_a_repository_is_downloaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: str
-) -> None:
-    def prepare(*_: object, **__: object) -> None:
-        raise AssertionError("the model was prepared")
-
-    monkeypatch.setattr("padfree.builder.folders.packing.runnable", prepare)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder").mkdir()
-    assert cli.main(["serve", model, "--gpus", "0,1"]) != 0
-    assert f"--gpus 0,1: is for plans, and {model} runs on the CPU" in " ".join(capsys.readouterr().err.split())
