@@ -23,8 +23,9 @@ OBJECTS = {
         "config": "IBuilderConfig",
         "profile": "IOptimizationProfile",
         "runtime": "Runtime",
+        "engine": "ICudaEngine",
+        "engine.create_engine_inspector()": "EngineInspector",
     },
-    "builder/engine/inspection.py": {"engine": "ICudaEngine", "inspector": "EngineInspector"},
     "builder/engine/network.py": {
         "parser": "OnnxParser",
         "network": "INetworkDefinition",

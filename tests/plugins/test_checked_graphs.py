@@ -48,7 +48,7 @@ def shapes_of(graph: CaseGraph, model: onnx.ModelProto) -> dict[str, tuple[int, 
 CASES = [case for case in all_cases() if case.kind in ("fp16", "fp8", "int8", "int32") or case.variant == "plain"]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.operator}, {case.variant}, {case.kind}")
 def test_the_library_takes_every_node(library: PluginLibrary, case: Case) -> None:
     graph = case.make()
     model = graph.model()

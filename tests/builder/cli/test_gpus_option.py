@@ -8,12 +8,24 @@ from pathlib import Path
 import pytest
 from padfree.builder import cli
 
+from tests.support.skips import without
+
 
 @pytest.mark.parametrize("model", ["folder", "somebody/some-model"])
-@pytest.mark.parametrize("command", ["serve MODEL", "embed MODEL --input in.txt -o out"])
+@pytest.mark.parametrize(
+    ("command", "module"), [("serve MODEL", "starlette"), ("embed MODEL --input in.txt -o out", "pyarrow")]
+)
 def test_gpus_are_refused_before_a_folder_is_rewritten_or_a_repository_is_downloaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, model: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    module: str,
+    model: str,
 ) -> None:
+    if (reason := without(module)) is not None:
+        pytest.skip(reason)
+
     def prepare(*_: object, **__: object) -> None:
         raise AssertionError("the model was prepared")
 
