@@ -48,6 +48,7 @@ class Decoder:
         plus: what is added to the weights of norms.
         scales_words: whether embeddings are multiplied by the root of the width.
         active: the activation of feed-forward networks.
+        norms: names of a layer's norms: before attention and feed-forward network, and after them where it has four.
     """
 
     vocabulary: int
@@ -68,6 +69,7 @@ class Decoder:
     plus: float = 0.0
     scales_words: bool = False
     active: Callable[[Keys], Activation] = lambda keys: activation(keys, "hidden_act", default="silu")
+    norms: tuple[str, ...] = ("input", "post_attention")
 
     def definition(
         self,
@@ -83,33 +85,69 @@ class Decoder:
         keys, graph = writing.keys, writing.graph
         keys.only(pretraining_tp=1, use_mrope=False, is_encoder_decoder=False, add_cross_attention=False)
         keys.ignore("tie_word_embeddings", "classifier_pooling", "clf_pooling")
+        tensors = writing.tensors.below("", "model.", member=WORDS)
         sizes = self._sizes(keys)
         kinds = self.kinds(keys, keys.size("num_hidden_layers", default=self.layers))
-        x = embed(writing, sizes.width, self.vocabulary, is_scaled=self.scales_words)
-        masks = {kind: self._mask(keys, graph, kind) for kind in sorted(set(kinds))}
+        x = self._embed(writing, tensors, sizes.width)
         positions = keys.size("max_position_embeddings", default=self.positions)
-        rotary = Rotary.of(graph, frequencies(keys, sizes.heads.size, 10_000.0, positions))
-        encoded = write_layers(
-            writing,
-            x,
-            sizes,
-            [rotary.scoring(graph, masks[kind]) for kind in kinds],
-            lambda parts: self._layer(keys, parts, sizes),
-            has_norms=self.has_key_norms,
-            plus=self.plus,
-        )
-        encoded.tensors.ignore("rotary_emb.inv_freq")
-        return encoded
+        scorings = self.scorings(keys, graph, kinds, sizes.heads.size, positions)
+        for number, kind in enumerate(kinds):
+            with graph.scope(f"layer.{number}"):
+                parts = tensors.below(f"layers.{number}.", member="self_attn.q_proj.weight")
+                scoring = self._with_norms(graph, parts, sizes, scorings[kind])
+                x = self._layer(keys, parts, sizes).apply(graph, x, sizes.heads, scoring)
+        x = self._norm(tensors, "norm", sizes.width, sizes.epsilon).apply(graph, x)
+        tensors.ignore("rotary_emb.inv_freq")
+        return EncoderRows(x, sizes.width, tensors)
+
+    def scorings(
+        self, keys: Keys, graph: EncoderGraph, kinds: Sequence[str], size: int, positions: int
+    ) -> Mapping[str, Scoring]:
+        """How scores are made, by kind of attention.
+
+        Args:
+            keys: those of config.json.
+            graph: what gets the masks and the rotations.
+            kinds: the kind of every layer.
+            size: D.
+            positions: max_position_embeddings.
+        """
+        masks = {kind: self._mask(keys, graph, kind) for kind in sorted(set(kinds))}
+        rotary = Rotary.of(graph, frequencies(keys, size, 10_000.0, positions))
+        return {kind: rotary.scoring(graph, masks[kind]) for kind in masks}
 
     def _sizes(self, keys: Keys) -> LayerSizes:
         width = keys.size("hidden_size", default=self.width)
         return LayerSizes(
             width,
-            heads_of(keys, width, self.heads, self.key_heads, self.head_size),
+            self._heads(keys, width),
             keys.size("intermediate_size", default=self.inner),
             self.active(keys),
             keys.number("rms_norm_eps", default=self.epsilon),
         )
+
+    def _heads(self, keys: Keys, width: int) -> Heads:
+        """Heads of queries and keys, which may be fewer; null stands for as many, and for an even share of the width.
+
+        Raises:
+            NotDefinedError: the heads do not go with each other, or with the width.
+        """
+        count = keys.size("num_attention_heads", default=self.heads)
+        fewer = count if self.key_heads is None or "num_key_value_heads" in keys.raw else self.key_heads
+        fewer = keys.size("num_key_value_heads", default=fewer)
+        share = width // count if self.head_size is None or "head_dim" in keys.raw else self.head_size
+        if count % fewer or not share:
+            raise NotDefinedError(f"{count} heads of queries are no multiple of {fewer} heads of keys")
+        if width % count and not keys.has("head_dim"):
+            raise NotDefinedError(f"the hidden size {width} is no multiple of its {count} heads")
+        return Heads(count, fewer, keys.size("head_dim", default=share))
+
+    def _embed(self, writing: Writing, tensors: Tensors, width: int) -> str:
+        """Word embeddings, times the root of their width or not."""
+        graph, count = writing.graph, writing.keys.size("vocab_size", default=self.vocabulary)
+        with graph.scope("embeddings"):
+            x = words(graph, tensors.take(WORDS, count, width))
+            return graph.op("Mul", x, math.sqrt(width)) if self.scales_words else x
 
     def _mask(self, keys: Keys, graph: EncoderGraph, kind: str) -> str:
         keys.only(use_bidirectional_attention=False, **({} if self.is_causal else {"is_causal": False}))
@@ -124,83 +162,34 @@ class Decoder:
     def _layer(self, keys: Keys, parts: Tensors, sizes: LayerSizes) -> PreNormLayer:
         bias = self.has_bias or (keys.boolean("attention_bias", default=False),) * 2
         network_bias = self.has_network_bias and keys.boolean("mlp_bias", default=False)
-        norms = rms_norms(parts, sizes, self.plus, "input_layernorm", "post_attention_layernorm")
-        return PreNormLayer(
-            projections(parts, sizes, bias=bias[0], output_bias=bias[1]),
-            norms[0],
-            gated_network(parts, sizes, bias=network_bias),
-            norms[1],
+        before, before_network, *after = (
+            self._norm(parts, f"{name}_layernorm", sizes.width, sizes.epsilon) for name in self.norms
+        )
+        attention = _projections(parts, sizes, bias=bias[0], output_bias=bias[1])
+        return PreNormLayer(attention, before, _gated_network(parts, sizes, bias=network_bias), before_network, *after)
+
+    def _with_norms(self, graph: EncoderGraph, parts: Tensors, sizes: LayerSizes, scoring: Scoring) -> Scoring:
+        """Scores of queries and keys, whose heads have norms before they are rotated, or not."""
+        if not self.has_key_norms:
+            return scoring
+        query, key = (self._norm(parts, f"self_attn.{name}_norm", sizes.heads.size, sizes.epsilon) for name in "qk")
+        return replace(
+            scoring,
+            rotate_queries=lambda x: scoring.rotate_queries(query.apply(graph, x)),
+            rotate_keys=lambda x: scoring.rotate_keys(key.apply(graph, x)),
         )
 
-
-def tensors_of(writing: Writing) -> Tensors:
-    """The tensors of the encoder, whose names may have a prefix."""
-    return writing.tensors.below("", "model.", member=WORDS)
+    def _norm(self, tensors: Tensors, name: str, width: int, epsilon: float) -> Norm:
+        return Norm.rms(tensors, name, width, epsilon, plus=self.plus)
 
 
-def embed(writing: Writing, width: int, vocabulary: int, *, is_scaled: bool) -> str:
-    """Word embeddings, times the root of their width or not; `vocabulary` is the default of vocab_size."""
-    graph, count = writing.graph, writing.keys.size("vocab_size", default=vocabulary)
-    with graph.scope("embeddings"):
-        x = words(graph, tensors_of(writing).take(WORDS, count, width))
-        return graph.op("Mul", x, math.sqrt(width)) if is_scaled else x
-
-
-def write_layers(
-    writing: Writing,
-    x: str,
-    sizes: LayerSizes,
-    scorings: Sequence[Scoring],
-    layer: Callable[[Tensors], PreNormLayer],
-    *,
-    has_norms: bool,
-    plus: float,
-) -> EncoderRows:
-    """A layer for each of these scorings, and the last norm.
-
-    Args:
-        writing: the model.
-        x: embeddings [B, S, E].
-        sizes: those of all layers.
-        scorings: how each layer makes scores.
-        layer: makes a layer of its tensors.
-        has_norms: whether heads of queries and keys have norms.
-        plus: what is added to the weights of norms.
-    """
-    graph, tensors = writing.graph, tensors_of(writing)
-    for number, scoring in enumerate(scorings):
-        with graph.scope(f"layer.{number}"):
-            parts = tensors.below(f"layers.{number}.", member="self_attn.q_proj.weight")
-            scoring = _with_norms(graph, parts, sizes, scoring, plus) if has_norms else scoring
-            x = layer(parts).apply(graph, x, sizes.heads, scoring)
-    x = Norm.rms(tensors, "norm", sizes.width, sizes.epsilon, plus=plus).apply(graph, x)
-    return EncoderRows(x, sizes.width, tensors)
-
-
-def _with_norms(graph: EncoderGraph, parts: Tensors, sizes: LayerSizes, scoring: Scoring, plus: float) -> Scoring:
-    """Scores of queries and keys whose heads have norms before they are rotated."""
-    query, key = (
-        Norm.rms(parts, f"self_attn.{name}_norm", sizes.heads.size, sizes.epsilon, plus=plus) for name in "qk"
-    )
-    return replace(
-        scoring,
-        rotate_queries=lambda x: scoring.rotate_queries(query.apply(graph, x)),
-        rotate_keys=lambda x: scoring.rotate_keys(key.apply(graph, x)),
-    )
-
-
-def rms_norms(parts: Tensors, sizes: LayerSizes, plus: float, *names: str) -> list[Norm]:
-    """Norms of these names; `plus` is added to their weights."""
-    return [Norm.rms(parts, name, sizes.width, sizes.epsilon, plus=plus) for name in names]
-
-
-def gated_network(parts: Tensors, sizes: LayerSizes, *, bias: bool = False) -> FeedForward:
+def _gated_network(parts: Tensors, sizes: LayerSizes, *, bias: bool) -> FeedForward:
     """The feed-forward network under Llama's names."""
     gate, up = (Linear.of(parts, f"mlp.{name}_proj", sizes.inner, sizes.width, bias=bias) for name in ("gate", "up"))
     return FeedForward(up, sizes.active, Linear.of(parts, "mlp.down_proj", sizes.width, sizes.inner, bias=bias), gate)
 
 
-def projections(parts: Tensors, sizes: LayerSizes, *, bias: bool, output_bias: bool) -> Projections:
+def _projections(parts: Tensors, sizes: LayerSizes, *, bias: bool, output_bias: bool) -> Projections:
     """The linear layers of an attention under Llama's names."""
     widths = {"q": sizes.heads.width, "k": sizes.heads.key_width, "v": sizes.heads.key_width}
     query, key, value = (
@@ -208,16 +197,3 @@ def projections(parts: Tensors, sizes: LayerSizes, *, bias: bool, output_bias: b
     )
     output = Linear.of(parts, "self_attn.o_proj", sizes.width, sizes.heads.width, bias=output_bias)
     return Projections(query, key, value, output)
-
-
-def heads_of(keys: Keys, width: int, count: int, key_heads: int | None, size: int | None) -> Heads:
-    """Heads of queries and keys, which may be fewer; null stands for as many, and for an even share of the width."""
-    count = keys.size("num_attention_heads", default=count)
-    fewer = count if key_heads is None or "num_key_value_heads" in keys.raw else key_heads
-    fewer = keys.size("num_key_value_heads", default=fewer)
-    share = width // count if size is None or "head_dim" in keys.raw else size
-    if count % fewer or not share:
-        raise NotDefinedError(f"{count} heads of queries are no multiple of {fewer} heads of keys")
-    if width % count and not keys.has("head_dim"):
-        raise NotDefinedError(f"the hidden size {width} is no multiple of its {count} heads")
-    return Heads(count, fewer, keys.size("head_dim", default=share))

@@ -58,7 +58,11 @@ def test_entries_that_are_not_known(config: Mapping[str, Any], wanted: str, tmp_
 
 @pytest.mark.parametrize(
     ("name", "entries"),
-    [("gemma1", {"use_bidirectional_attention": False}), ("deberta_v3", {"conv_kernel_size": 0, "conv_act": "gelu"})],
+    [
+        ("gemma", {"add_cross_attention": False, "pretraining_tp": 1}),
+        ("gemma1", {"use_bidirectional_attention": False}),
+        ("deberta_v3", {"conv_kernel_size": 0, "conv_act": "gelu"}),
+    ],
 )
 def test_entries_that_change_nothing(name: str, entries: Mapping[str, Any], tmp_path: Path) -> None:
     reference = tiny_folders.read(name)
