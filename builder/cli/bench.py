@@ -15,7 +15,7 @@ from padfree.contract.names import EIGHT_BITS, PRECISIONS
 
 from .console import Working, error_console, number_text, print_line, print_table
 from .opening import opened_model
-from .option_kinds import file, integer, number, switch, value_of, word
+from .option_kinds import file, integer, number, parts_of, switch, value_of, word
 from .options import add_device_option, add_head_options, add_mask_option, say
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.doctor import ENGINE_PARTS, diagnose
     from padfree.builder.engine.engine_builder import DEFAULT_CACHE
 
-    peers = None if arguments.peers is None else [name.strip() for name in arguments.peers.split(",")]
+    peers = None if arguments.peers is None else list(parts_of(arguments.peers))
     if peers == ["list"]:
         _print_peers()
         return 0

@@ -42,11 +42,16 @@ def number(options: Options, name: str, metavar: str, text: str, default: float 
     word(options, name, metavar, _with_default(text, default), type=float, default=default)
 
 
+def parts_of(text: str | None) -> tuple[str, ...]:
+    """What commas separate in the value of an option, without the blanks around it; nothing where none was given."""
+    return () if text is None else tuple(part.strip() for part in text.split(","))
+
+
 def names_of(choices: Sequence[str], what: str) -> Callable[[str], tuple[str, ...]]:
     """What reads an option's value: names separated by commas, all of them in `choices`; messages call one a `what`."""
 
     def read(text: str) -> tuple[str, ...]:
-        names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+        names = tuple(name for name in dict.fromkeys(parts_of(text)) if name)
         unknown = [name for name in names if name not in choices]
         if unknown:
             raise argparse.ArgumentTypeError(f"unknown {what} {', '.join(unknown)}, allowed: {', '.join(choices)}")
@@ -58,7 +63,7 @@ def names_of(choices: Sequence[str], what: str) -> Callable[[str], tuple[str, ..
 def numbers_of(text: str, kind: type[NumberT], option: str, example: str) -> list[NumberT]:
     """The numbers of one kind, separated by commas, that the value of an option is; BuildError where it is none."""
     try:
-        return [kind(part) for part in text.split(",")]
+        return [kind(part) for part in parts_of(text)]
     except ValueError as error:
         what = "whole numbers" if kind is int else "numbers"
         raise BuildError(f"{option} is {text!r}, allowed: {what} by commas; pass {option} {example}") from error

@@ -13,7 +13,7 @@ from padfree.contract.names import EIGHT_BITS, INT8, INTERFACES, MASKS, PRECISIO
 from padfree.contract.text_files import read_text
 
 from .console import error_console, print_line
-from .option_kinds import file, integer, number, switch, word
+from .option_kinds import file, integer, number, parts_of, switch, word
 
 if TYPE_CHECKING:
     from padfree.builder.calibration import Calibration
@@ -189,12 +189,12 @@ def head_options(arguments: argparse.Namespace) -> HeadOptions:
     """
     from padfree.builder.folders.head import NO_POOLING, POOLINGS, HeadOptions
 
-    pooling, outputs = _names(arguments.pooling), _names(arguments.outputs)
+    pooling, outputs = parts_of(arguments.pooling), parts_of(arguments.outputs)
     for mode in pooling:
         if mode not in POOLINGS and pooling != (NO_POOLING,):
             poolings = f"{', '.join(POOLINGS)}, or {NO_POOLING} alone"
             raise BuildError(f"--pooling {arguments.pooling}: {mode!r} is unknown, allowed: {poolings}; correct it")
-    scores = _names(arguments.scores)
+    scores = parts_of(arguments.scores)
     if arguments.scores is not None and (len(scores) > 2 or not all(scores)):
         raise BuildError(
             f"--scores {arguments.scores}: allowed: one token, or the right answer's and the wrong one's, as yes,no; "
@@ -212,10 +212,6 @@ def _content_of(text: str, option: str) -> str:
         return text
     advice = "give a text in UTF-8"
     return read_text(Path(text), lambda reason: BuildError(f"{option} {reason}"), advice) if is_file else text
-
-
-def _names(text: str | None) -> tuple[str, ...]:
-    return () if text is None else tuple(part.strip() for part in text.split(","))
 
 
 def say(line: str) -> None:

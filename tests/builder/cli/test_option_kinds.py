@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of options that commas separate."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+from padfree.builder.cli.option_kinds import names_of, numbers_of, parts_of
+from padfree.builder.errors import BuildError
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [(None, ()), ("yes", ("yes",)), (" yes , no", ("yes", "no")), ("a,,a,", ("a", "", "a", "")), ("", ("",))],
+)
+def test_parts(text: str | None, parts: tuple[str, ...]) -> None:
+    assert parts_of(text) == parts
+
+
+def test_names_are_known_and_count_once() -> None:
+    read = names_of(("gpu", "tensorrt"), "part")
+    assert read(" tensorrt,gpu,, tensorrt") == ("tensorrt", "gpu")
+    with pytest.raises(argparse.ArgumentTypeError, match="unknown part cuda, allowed: gpu, tensorrt"):
+        read("gpu, cuda")
+
+
+def test_numbers() -> None:
+    assert numbers_of("16, 64", int, "--lengths", "16,64,256") == [16, 64]
+    with pytest.raises(BuildError, match="--lengths is '16,,64', allowed: whole numbers by commas; pass --lengths 16"):
+        numbers_of("16,,64", int, "--lengths", "16,64,256")
