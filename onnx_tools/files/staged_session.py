@@ -24,7 +24,9 @@ from .model import Model, copy_message, fed_inputs, replace_items, without_initi
 PART_BYTES = 1 << 27
 """The most bytes of the weights of a part, unless a single one is larger."""
 PARTS = 8
-"""How many parts a model has at least, unless they would be smaller than KEPT_BYTES."""
+"""How many parts a model has at least, unless that takes a limit below LEAST_PART_BYTES."""
+LEAST_PART_BYTES = 1 << 25
+"""The limit of a part's weights is not made lower than this to have PARTS of them: every part takes time of its own."""
 KEPT_BYTES = 1 << 25
 """Weights of at most so many bytes, tables not counted, are read once for all runs; larger ones anew for every run."""
 _IDS: Mapping[str, int] = MappingProxyType({"Gather": 1, "PadfreeEmbedding": 0})
@@ -157,7 +159,7 @@ def _divide(model: Model, weights: Mapping[str, TensorProto]) -> list[_Part]:
     """The nodes in parts whose weights are as large as PART_BYTES and PARTS allow."""
     parts, there, results = [_Part()], dict[str, int](), set[str]()
     total = sum(model.weights.size_of(tensor) or 0 for tensor in weights.values())
-    most = min(PART_BYTES, max(KEPT_BYTES, total // PARTS))
+    most = min(PART_BYTES, max(LEAST_PART_BYTES, total // PARTS))
     for source in _as_early_as_possible(model.proto.graph.node, weights):
         node, table = _with_rows(model, weights, source)
         sizes = {name: model.weights.size_of(weights[name]) or 0 for name in node.input if name in weights}

@@ -21,7 +21,7 @@ OPTIMIZE = """
 import sys
 from padfree.builder.definitions import graph
 from padfree.onnx_tools.files import staged_session
-graph.LARGE_MODEL_BYTES = staged_session.KEPT_BYTES = 0
+graph.LARGE_MODEL_BYTES = staged_session.LEAST_PART_BYTES = staged_session.KEPT_BYTES = 0
 staged_session.PART_BYTES = 1 << 23
 from padfree.builder.cli import main
 sys.exit(main(sys.argv[1:]))

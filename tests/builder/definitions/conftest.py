@@ -17,4 +17,5 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (graph, graph_io):
         monkeypatch.setattr(module, "LARGE_BYTES", 1)
     monkeypatch.setattr(staged_session, "PART_BYTES", 1 << 9)
-    monkeypatch.setattr(staged_session, "KEPT_BYTES", 0)
+    for name in ("LEAST_PART_BYTES", "KEPT_BYTES"):
+        monkeypatch.setattr(staged_session, name, 0)

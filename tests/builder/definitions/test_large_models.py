@@ -129,6 +129,15 @@ def test_answers_are_those_of_one_session(name: str, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.usefixtures("large")
+def test_small_models_are_not_cut_into_small_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("qwen3_bfloat16", tmp_path / "model")
+    monkeypatch.setattr(staged_session, "PART_BYTES", 1 << 20)
+    assert parts_of(open_session(model, optimize=False)) >= staged_session.PARTS
+    monkeypatch.setattr(staged_session, "LEAST_PART_BYTES", 1 << 20)
+    assert parts_of(open_session(model, optimize=False)) == 1
+
+
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize(("cores", "threads"), [(16, 0), (64, 16)])  # 0: onnxruntime chooses
 def test_parts_have_few_threads_each(cores: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ort_session, "cores", lambda: cores)

@@ -196,9 +196,9 @@ def test_weights_that_are_handed_over_are_freed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, children: list[subprocess.Popen[bytes]]
 ) -> None:
     """Norms folded into GEMMs give each layer new weights, as gates and rotations do."""
-    defers = "graph.LARGE_MODEL_BYTES = staged_session.KEPT_BYTES = 0; from padfree.builder"
-    imports = "from padfree.builder.definitions import graph; from padfree.onnx_tools.files import staged_session; "
-    child = preparation_process._CHILD.replace("from padfree.builder", imports + defers)
+    defers = "graph.LARGE_MODEL_BYTES = parts.LEAST_PART_BYTES = parts.KEPT_BYTES = 0; from padfree.builder"
+    imports = "from padfree.builder.definitions import graph; from padfree.onnx_tools.files import staged_session"
+    child = preparation_process._CHILD.replace("from padfree.builder", f"{imports} as parts; {defers}")
     monkeypatch.setattr(preparation_process, "_CHILD", child)
     options = replace(OPTIONS, verify=True, precision="bf16")
     own_bytes, weights = list[int](), list[int]()
