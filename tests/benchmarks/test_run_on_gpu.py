@@ -17,6 +17,20 @@ from benchmarks.run_on_gpu import Part, counts_of, parts, passed_before, run, ru
 CLOSING = "=== 1 failed, 2 passed, 3 skipped in 4.00s ==="
 
 
+PATIENCE_S = 60.0  # tests that wait longer have failed
+WAITING = f"""
+import os, pathlib, time
+
+def wait_until(check):
+    end = time.monotonic() + {PATIENCE_S}
+    while not check():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+"""
+"""What programs of parts begin with that wait for each other, however slowly the machine starts them."""
+
+
 def part(name: str, code: str, minutes: float = 0, *, whole: bool = False) -> Part:
     return Part(name, (sys.executable, "-c", code), minutes, whole_machine=whole)
 
@@ -70,10 +84,20 @@ def test_what_would_take_too_long_is_left(gpus: list[str]) -> None:
     assert "long" in table(records, left).splitlines()[-1]
 
 
-def test_parts_run_on_gpus_of_their_own() -> None:
-    code = "import os, time; time.sleep(0.3); print(os.environ['CUDA_VISIBLE_DEVICES'])"
+def test_parts_run_on_gpus_of_their_own(tmp_path: Path) -> None:
+    """Each part waits for one on the other GPU, so that both GPUs get equally many."""
+    code = f"""
+own = os.environ["CUDA_VISIBLE_DEVICES"]
+begun = [pathlib.Path({str(tmp_path)!r}) / name for name in "01"]
+with begun[int(own)].open("a") as file:
+    file.write("x")
+mine = begun[int(own)].stat().st_size
+wait_until(lambda: all(one.exists() and one.stat().st_size >= mine for one in begun))
+print(own)
+"""
     records: list[dict[str, Any]] = []
-    run_all([part(str(number), code) for number in range(4)], ["0", "1"], time.monotonic() + 60, records.append)
+    wanted = [part(str(number), WAITING + code) for number in range(4)]
+    run_all(wanted, ["0", "1"], time.monotonic() + PATIENCE_S, records.append)
     assert sorted(record["summary"] for record in records) == ["0", "0", "1", "1"]
 
 
@@ -88,7 +112,7 @@ mark.unlink()
     large = [Part(f"large {at}", (sys.executable, "-c", code), 0, large=True) for at in range(5)]
     records: list[dict[str, Any]] = []
     small = [part(f"small {at}", "pass") for at in range(5)]
-    assert not run_all([*large, *small], ["0", "1"], time.monotonic() + 60, records.append, at_once=3)
+    assert not run_all([*large, *small], ["0", "1"], time.monotonic() + PATIENCE_S, records.append, at_once=3)
     assert [record["status"] for record in records] == [0] * 10
     assert {part.name for part in parts(tmp_path, "default") if part.large} == {
         part.name for part in parts(tmp_path, "default") if part.name.startswith("memcheck")
@@ -96,14 +120,21 @@ mark.unlink()
 
 
 def test_tests_share_a_gpu_and_what_measures_has_its_own(tmp_path: Path) -> None:
-    code = (
-        "import pathlib, time; here = pathlib.Path({folder!r}); mark = here / {name!r}; mark.touch(); "
-        "time.sleep(0.5); print(len(list(here.iterdir()))); time.sleep(0.5); mark.unlink()"
-    )
-    command = {name: (sys.executable, "-c", code.format(folder=str(tmp_path), name=name)) for name in "abcd"}
-    wanted = [Part(name, command[name], 0, alone=name in "cd") for name in "cadb"]
+    code = """
+(here / f"{name} runs").touch()
+wait_until(lambda: len([*here.glob("* runs")]) > others)
+time.sleep(0.5 * (not others))  # those that may not be beside it would come now
+print(len([*here.glob("* runs")]))
+(here / f"{name} has counted").touch()
+wait_until(lambda: len([*here.glob("* has counted")]) > others)
+(here / f"{name} runs").unlink()
+"""
+    wanted = []
+    for name in "cadb":
+        given = f"here, name, others = pathlib.Path({str(tmp_path)!r}), {name!r}, {int(name in 'ab')}"
+        wanted.append(Part(name, (sys.executable, "-c", WAITING + given + code), 0, alone=name in "cd"))
     records: list[dict[str, Any]] = []
-    run_all(wanted, ["0"], time.monotonic() + 60, records.append, at_once=2)
+    run_all(wanted, ["0"], time.monotonic() + PATIENCE_S, records.append, at_once=2)
     assert {record["step"] for record in records[:2]} == {"a", "b"}
     assert [record["summary"] for record in records] == ["2", "2", "1", "1"]
 

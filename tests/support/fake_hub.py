@@ -107,12 +107,12 @@ class _Handler(BaseHTTPRequestHandler):
         sent = content[begin:]
         if body and path in self.hub.breaks:
             self.hub.breaks.discard(path)
+            self.hub.served.append((path, len(sent) // 2))  # before the client has it: tests may end at once then
             self._send(200, sent, headers, ends_after=len(sent) // 2)
-            self.hub.served.append((path, len(sent) // 2))
             return
-        self._send(206 if begin else 200, sent, headers, body=body)
         if body:
             self.hub.served.append((path, len(sent)))
+        self._send(206 if begin else 200, sent, headers, body=body)
 
     def _send(
         self, status: int, content: bytes, headers: dict[str, str], *, body: bool = True, ends_after: int | None = None

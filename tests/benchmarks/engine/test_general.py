@@ -59,7 +59,7 @@ def test_builds_end_when_time_is_over(
     start = time.monotonic()
     with ThreadPoolExecutor(1) as pool:
         general.build_all(cases, arguments, pool)
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 50  # each of them would take 60 s
     first, second = capfd.readouterr().out.splitlines()
     assert "padfree: ended before it was built" in first
     assert "left, 0 s are over" in second

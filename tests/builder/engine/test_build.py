@@ -76,9 +76,9 @@ def test_damaged_metadata_in_a_model(packed_model: ModelWriter) -> None:
 def test_cuda_is_not_started_without_its_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     monkeypatch.delitem(sys.modules, "padfree.runtime.gpu.cuda", raising=False)
-    before = {thread.name for thread in threading.enumerate()}
+    before = set(threading.enumerate())
     start_cuda(0)
-    assert {thread.name for thread in threading.enumerate()} == before
+    assert set(threading.enumerate()) <= before  # threads of earlier tests may end meanwhile
     assert "padfree.runtime.gpu.cuda" not in sys.modules  # the build finds the same error again
 
 

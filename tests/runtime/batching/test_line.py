@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 import random
@@ -89,11 +90,13 @@ def steps(work: Any) -> int:
         return trace
 
     before = sys.gettrace()
+    gc.disable()  # destructors of what earlier tests left would count
     sys.settrace(trace)
     try:
         work()
     finally:
         sys.settrace(before)
+        gc.enable()
     return count
 
 

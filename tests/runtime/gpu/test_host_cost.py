@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -109,18 +110,21 @@ def session_over(backend: Any, metadata: Any) -> Session:
 
 
 def python_calls(work: Callable[[], Any]) -> Counter[str]:
-    """Counts the calls of the runtime's Python functions, by file."""
+    """Counts the calls of the runtime's Python functions, by file, without destructors of what earlier tests left."""
     results: Counter[str] = Counter()
 
     def count(frame: Any, event: str, _value: Any) -> None:
         if event == "call" and "runtime" in frame.f_code.co_filename and "tests" not in frame.f_code.co_filename:
             results[frame.f_code.co_filename.rpartition("/")[2]] += 1
 
+    gc.collect()
+    gc.disable()
     sys.setprofile(count)
     try:
         work()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return results
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent import futures as concurrent
 from concurrent.futures import ThreadPoolExecutor
@@ -106,11 +107,12 @@ def test_a_run_goes_to_who_has_least_to_do(pool: DevicePool, devices: list[Devic
         device.gate.clear()
     with ThreadPoolExecutor(4) as threads:
         futures = []
-        for ids in ([1] * 16, [2], [3] * 8, [4]):
+        for at, ids in enumerate(([1] * 16, [2], [3] * 8, [4])):
             futures.append(threads.submit(pool.run, [ids]))
-            for device in devices:  # this run is under way before the next one comes
-                if device.started.acquire(timeout=0.2):
-                    break
+            end = time.monotonic() + PATIENCE_S
+            while sum(len(device.runs) for device in devices) <= at:  # it is under way before the next one comes
+                assert time.monotonic() < end
+                time.sleep(0.001)
         for device in devices:
             device.gate.set()
         assert [tens(future.result(PATIENCE_S)) for future in futures] == [[[10] * 16], [[20]], [[30] * 8], [[40]]]
