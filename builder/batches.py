@@ -229,7 +229,12 @@ def _read_records(path: Path) -> Records:
 
 
 def _lines(path: Path) -> list[str]:
-    return read_text(path, BuildError, "pass a UTF-8 text file", encoding="utf-8-sig").splitlines()
+    """Line feeds alone end lines, as for padfree embed: any other character, such as U+2028, belongs to a text."""
+    text = read_text(path, BuildError, "pass a UTF-8 text file", encoding="utf-8-sig", newline="")
+    lines = text.split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
 
 
 def _read_line(path: Path, number: int, line: str) -> dict[str, Any]:
@@ -324,10 +329,11 @@ def check_lengths(
             )
     if cut:
         _log.warning(
-            "%s: %d of %d texts have more than %d tokens, and lost their %s",
+            "%s: %s of more than %d tokens that lost their %s: %d of %d",
             source,
-            cut,
-            len(seq_lens),
+            "pairs" if reader.info.refuses_single_texts else "texts",
             reader.max_length,
             "ends" if reader.truncation_side == RIGHT else "beginnings",
+            cut,
+            len(seq_lens),
         )

@@ -17,6 +17,7 @@ def read_text(
     advice: str,
     *,
     encoding: str = "utf-8",
+    newline: str | None = None,
     missing: str | None = None,
 ) -> str:
     """What a file holds.
@@ -26,10 +27,12 @@ def read_text(
         error: makes what is raised where it cannot be read.
         advice: what helps, unless the system's reason has an advice of its own.
         encoding: the file's.
+        newline: as for open(): None makes line feeds of all line ends, "" keeps them as they are.
         missing: what stands for a file that does not exist; None: such a file cannot be read.
     """
     try:
-        return path.read_text(encoding=encoding)
+        with path.open(encoding=encoding, newline=newline) as file:
+            return file.read()
     except (OSError, UnicodeDecodeError) as reason:
         if missing is not None and isinstance(reason, FileNotFoundError):
             return missing

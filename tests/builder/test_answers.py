@@ -116,4 +116,6 @@ def test_a_text_that_is_too_long_is_named(tmp_path: Path, capsys: pytest.Capture
     model, long_text = write_embedder(tmp_path / "embedder.onnx"), " ".join(["word1"] * 900)
     (tmp_path / "texts.txt").write_text(f"word1\n{long_text}\n")
     assert cli.main(["run", str(model), "--input", str(tmp_path / "texts.txt"), "-o", str(tmp_path / "o.jsonl")]) == 0
-    assert "texts.txt: 1 of 2 texts have more than" in " ".join(capsys.readouterr().err.split())
+    assert "texts.txt: texts of more than 128 tokens that lost their ends: 1 of 2" in " ".join(
+        capsys.readouterr().err.split()
+    )

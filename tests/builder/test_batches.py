@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -234,3 +235,16 @@ def test_files_may_begin_with_a_mark_of_utf8(metadata: Metadata, tmp_path: Path)
     path = tmp_path / "texts.txt"
     path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
     assert read_text_rows(path, None) == ["one", "two"]
+
+
+@pytest.mark.parametrize("character", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\r"])
+def test_only_line_feeds_end_lines(tmp_path: Path, character: str) -> None:
+    """As for padfree embed: texts keep what Unicode calls a line's end, and answers stay beside their lines."""
+    texts = [f"word1{character}word2", "", "word3"]
+    path = tmp_path / "texts.txt"
+    path.write_bytes("\n".join(texts).encode() + b"\n")
+    assert read_text_rows(path, None) == texts
+    path = tmp_path / "texts.jsonl"
+    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+    path.write_bytes("\r\n".join(lines).encode())
+    assert read_text_rows(path, None) == texts

@@ -123,7 +123,7 @@ def test_texts_are_cut_as_the_folder_says(tmp_path: Path, capsys: pytest.Capture
     assert cli.main(["optimize", str(folder), "-o", str(packed)]) == 0
     assert cli.main(["run", str(packed), "--input", str(texts), "-o", str(out)]) == 0
     message = " ".join(capsys.readouterr().err.split())
-    assert "2 of 4 texts have more than 8 tokens, and lost their ends" in message
+    assert "texts of more than 8 tokens that lost their ends: 2 of 4" in message
     for options in ([], ["--verbose"]):
         assert cli.main(["inspect", str(packed), *options]) == 0
         assert f"sequences of at most {POSITIONS} tokens, texts cut at 8" in capsys.readouterr().out
