@@ -69,6 +69,8 @@ def test_texts_under_another_name_are_named(write: Write, metadata: Metadata, tm
         ("short.csv", b"text,label\na\n", "line 2: has other fields than the first line, text, label; put texts"),
         ("long.csv", b"text\na, b\n", "line 2: has other fields than the first line, text; put texts with commas"),
         ("latin.csv", b"text\n\xff\n", "cannot be read"),
+        ("twice.csv", b"text,text\na,b\n", "the first line names the column 'text' twice; rename one of them"),
+        ("open.csv", b'text\n"a\n', "not CSV .*; write double quotes within quoted fields twice"),
         ("none.csv", None, "cannot be read"),
         ("none.parquet", None, "cannot be read"),
         ("no.parquet", b"no parquet", "cannot be read"),
@@ -93,3 +95,18 @@ def test_pyarrow_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytes
 @both
 def test_answers_are_of_the_same_texts(write: Write, tmp_path: Path) -> None:
     assert read_text_rows(write(tmp_path / "in", {"text": SOME}), None) == SOME
+
+
+def test_fields_may_be_long(tmp_path: Path) -> None:
+    """Python's csv takes 131,072 characters by default."""
+    text = "the cat " * 20_000
+    assert read_text_rows(write_csv(tmp_path / "in", {"text": [text]}), None) == [text]
+
+
+def test_texts_may_be_bytes(tmp_path: Path) -> None:
+    """Spark writes strings of older tables as binary columns, which padfree embed takes too."""
+    pa = pytest.importorskip("pyarrow")
+    path = tmp_path / "in.parquet"
+    columns = {"text": pa.array([b"the cat", "caf\u00e9".encode()]), "image": pa.array([b"\xff", b"\xfe"])}
+    pytest.importorskip("pyarrow.parquet").write_table(pa.table(columns), path)
+    assert read_text_rows(path, None) == ["the cat", "caf\u00e9"]
