@@ -159,8 +159,11 @@ def embed(
         remove_leftovers(output)
         parts = find_parts(output, manifest)
         missing = len(manifest.shards) - len(parts)
-        shards = "1 shard" if len(manifest.shards) == 1 else f"{len(manifest.shards)} shards"
-        say(f"{manifest.rows} rows in {shards}, {missing} to do")
+        rows, shards = (
+            f"{count} {what}{'s' * (count != 1)}"
+            for count, what in ((manifest.rows, "row"), (len(manifest.shards), "shard"))
+        )
+        say(f"{rows} in {shards}, {missing} to do")
         names: tuple[str, ...] = ()
         outcome = Outcome(parts, len(parts))
         if missing:

@@ -20,7 +20,7 @@ from ..manifest import PARQUET, ROW_NUMBERS, InputFile, Manifest, Model, Options
 from .checked_file import column_digests, column_ranges
 from .inputs import BEGINNING_BYTES, SourceFile, find, identity
 from .records import BOM, Ends, RecordError, blocks, csv_header, reader_of
-from .row_groups import column_names
+from .row_groups import column_names, is_text
 
 SMALLEST_PART = 0.5
 """A row group is cut where the rest would be a shard of at least this fraction of its size."""
@@ -87,7 +87,7 @@ def _parquet(file: SourceFile, options: Options) -> tuple[list[Piece], str]:
         raise BulkError(f"{file.location.shown_path}: not a whole parquet file ({error}); copy it again") from error
     for column in options.columns:
         _require(file, column, schema.names, options)
-        if not _is_text(schema.field(column).type):
+        if not is_text(schema.field(column).type):
             raise BulkError(
                 f"{file.location.shown_path}: the column '{column}' is {schema.field(column).type}, allowed: string or "
                 "binary; choose another column"
@@ -103,7 +103,7 @@ def _parquet(file: SourceFile, options: Options) -> tuple[list[Piece], str]:
         return pieces, ROW_NUMBERS
     _require(file, options.id_column, schema.names, options)
     kind = schema.field(options.id_column).type
-    if not (pa.types.is_integer(kind) or _is_text(kind)) or pa.types.is_uint64(kind):
+    if not (pa.types.is_integer(kind) or is_text(kind)) or pa.types.is_uint64(kind):
         raise BulkError(
             f"{file.location.shown_path}: the column '{options.id_column}' is {kind}, allowed: integers up to 64 bits "
             "with a sign, and strings; pass another --id, or none to number the rows"
@@ -231,8 +231,3 @@ def _option_of(column: str, options: Options) -> str:
     if column not in options.columns:
         return "--id"
     return "--text" if len(options.columns) == 1 else ("--query", "--document")[options.columns.index(column)]
-
-
-def _is_text(kind: Any) -> bool:
-    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    return any(test(kind) for test in tests)

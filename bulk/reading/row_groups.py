@@ -94,3 +94,29 @@ class RowGroups:
 def column_names(options: Options) -> list[str]:
     """The columns that are read, each once."""
     return list(dict.fromkeys([*options.columns, *options.values, *([options.id_column] if options.id_column else [])]))
+
+
+def is_text(kind: Any) -> bool:
+    """Whether a column of this type holds strings or bytes, also where each value is stored once (categories)."""
+    return _inner(kind) in _BYTES
+
+
+def text_bytes(column: Any) -> Any:
+    """A column of strings as bytes, because they may be no valid UTF-8; other columns as they are."""
+    kind = _inner(column.type)
+    return column.cast(kind).cast(_BYTES[kind]) if kind in _BYTES else column
+
+
+def _inner(kind: Any) -> Any:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+_BYTES = {
+    pa.string(): pa.binary(),
+    pa.binary(): pa.binary(),
+    pa.large_string(): pa.large_binary(),
+    pa.large_binary(): pa.large_binary(),
+    pa.string_view(): pa.large_binary(),
+    pa.binary_view(): pa.large_binary(),
+}
+"""Types of texts, and of their bytes."""

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
 from padfree.runtime.texts import Text
 
 from ..errors import BulkError
@@ -16,7 +15,7 @@ from ..locations import Location
 from ..manifest import PARQUET, Manifest, Options, Piece, Shard
 from .checked_file import changed_input_error
 from .records import Reader, RecordError, blocks, decode_text, reader_of, split, whole_records
-from .row_groups import RowGroups
+from .row_groups import RowGroups, text_bytes
 
 CHUNK_BYTES = 1 << 18
 
@@ -122,7 +121,7 @@ def parse(chunk: Chunk, manifest: Manifest) -> ParsedRows:
     """Ids and texts of a chunk; rows without them are listed as bad and do not stop the others."""
     file, options = manifest.inputs[chunk.file], manifest.options
     if file.format == PARQUET:
-        columns = {name: _values(chunk.data.column(name)) for name in chunk.data.column_names}
+        columns = {name: text_bytes(chunk.data.column(name)).to_pylist() for name in chunk.data.column_names}
         rows: list[Mapping[str, Any] | RecordError] = [
             dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
         ]
@@ -178,7 +177,7 @@ def _one_text(value: Any, column: str, most: int) -> str:
     if value is None:
         raise RecordError(f"null: no value in '{column}'")
     if not isinstance(value, (str, bytes)):
-        raise RecordError(f"no text: '{column}' is a {type(value).__name__}")
+        raise RecordError(f"no text: '{column}' is of type {type(value).__name__}")
     raw = _utf8(value) if isinstance(value, str) else value
     if len(raw) > most:
         raise RecordError(f"too large: '{column}' has {len(raw)} bytes, allowed: {most}")
@@ -190,11 +189,3 @@ def _utf8(value: str) -> bytes:
         return value.encode()
     except UnicodeEncodeError as error:
         raise RecordError(f"not UTF-8: half a surrogate pair at {error.start}") from error
-
-
-def _values(column: Any) -> list[Any]:
-    """A column's values; strings as bytes, because they may be no valid UTF-8."""
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        column = column.cast(pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary())
-    values: list[Any] = column.to_pylist()
-    return values

@@ -101,6 +101,19 @@ def test_records_of_csv_are_those_of_the_csv_module(rows: list[list[str]], size:
     assert [csv_fields(record) for record in records] == rows
 
 
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.binary(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
+)
+def test_texts_and_ids_of_any_type_of_string(tmp_path: Path, kind: Any) -> None:
+    """pandas writes categories as dictionaries, and Polars writes views."""
+    column = pa.array(["the cat", None, "caf\u00e9", "the cat"]).cast(
+        pa.binary() if kind == pa.binary() else pa.string()
+    )
+    parquet.write_table(pa.table({"text": column.cast(kind), "name": column.cast(kind)}), tmp_path / "a.parquet")
+    (shard,) = rows_of(plan([tmp_path], id_column="name"))
+    assert shard == [("the cat", "the cat"), (None, None), ("caf\u00e9", "caf\u00e9"), ("the cat", "the cat")]
+
+
 def test_lines_are_texts_whatever_the_column_is_called(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\n", encoding="utf-8")
     write_lines(tmp_path / "b.jsonl", [{"body": "three"}, {"text": "no body"}])
