@@ -17,6 +17,8 @@ HEAD_BYTES, HEADERS, URL_BYTES = 1 << 16, 100, 1 << 13
 """The most of a request's head; whoever sends more is told so before anything looks at it."""
 HEAD_S = 10.0
 """How long a head may take from its first byte, and an unread answer without any of it being read."""
+IDLE_S = 75
+"""How long a connection may be idle: longer than load balancers keep theirs, so that they close first."""
 ENDING_S = 1.0
 """The same for answers when the server ends."""
 RESET_S = 0.05
@@ -51,6 +53,11 @@ class Connection(_Protocol):  # type: ignore[misc]
         self._unread_since = 0.0
         self._drain_future: asyncio.Future[None] | None = None
         self._sends_no_more = False
+        self._since = time.monotonic()
+        if self._in_head:
+            from .upgrades import Parser  # httptools, which not every Python has
+
+            self.parser = Parser(self)
 
     @property
     def unread_bytes(self) -> int:
@@ -84,6 +91,8 @@ class Connection(_Protocol):  # type: ignore[misc]
             return 0
         if self._drain_future is not None and not unread_bytes:
             self._settle()
+        if self.cycle is None and not self._head_bytes and now - self._since > IDLE_S:
+            self.transport.close()  # uvicorn looks only at those that have had an answer
         if self._head_bytes and self._in_head and now - self._head_since > HEAD_S and not self._refused:
             self._refuse(408, "Request Timeout", _TOO_SLOW)
         return unread_bytes
@@ -166,6 +175,8 @@ class Connection(_Protocol):  # type: ignore[misc]
 
     def on_message_complete(self) -> None:
         """The parser has a whole request, and another may begin."""
+        if self.parser.skips_body():
+            return
         if not self._refused:
             super().on_message_complete()
             self._in_head, self._head_bytes = True, 0

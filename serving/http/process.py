@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import math
 import os
 import signal
 import socket
@@ -30,7 +31,7 @@ from ..options import ServeOptions
 from ..signals import UNHEARD
 from .calls import Calls
 from .cohere import Cohere
-from .connection import Connection
+from .connection import IDLE_S, Connection
 from .docs import Docs
 from .link import Link
 from .missing import no_route
@@ -43,8 +44,6 @@ from .texts import Texts
 
 LOOK_S = 0.25
 """How often groups that have waited too long are looked for."""
-IDLE_S = 75
-"""How long a connection may be idle: longer than load balancers keep theirs, so that they close first."""
 CANNOT_START = 3
 """The exit code of a front-end that cannot use what it was given."""
 HUNG_S = 30.0
@@ -138,6 +137,7 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
             requests.log.close()
 
     requests = Requests(Starlette(lifespan=lifespan, exception_handlers={HTTPException: no_route}))
+    grace_s = front_end.options.grace_seconds
     config = uvicorn.Config(
         requests,
         http=Connection,
@@ -150,7 +150,7 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
         log_level="critical",
         server_header=False,
         timeout_keep_alive=IDLE_S,
-        timeout_graceful_shutdown=max(1, int(front_end.options.grace_seconds)),
+        timeout_graceful_shutdown=None if math.isinf(grace_s) else max(1, int(grace_s)),
     )
     server = _Server(config)
     server.run(sockets=[listener])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
@@ -12,8 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from padfree.serving.http.connection import ENDING_S, HEAD_S
+import uvicorn
+from padfree.serving.http.connection import ENDING_S, HEAD_S, IDLE_S, Connection
 from tokenizers import Tokenizer
+from uvicorn.server import ServerState
 
 from tests.support.folders import TOKENIZER
 from tests.support.http_requests import PATIENCE_S, get, post
@@ -154,6 +157,56 @@ def test_callers_who_do_not_wait_for_answers_get_all_of_them(two: Server) -> Non
         gone.sendall(4 * request)
     for _ in range(5):  # none of the requests counts for ever
         wait_until(lambda: post(two, "/embed", inputs="a")[0] == 200)
+
+
+UPGRADES = {
+    "HTTP/2": "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n",
+    "WebSocket": "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: a\r\nsec-websocket-version: 13\r\n",
+}
+
+
+@pytest.mark.parametrize("upgrade", UPGRADES.values(), ids=UPGRADES.keys())
+@pytest.mark.parametrize("pieces", [1, 2, 1000])
+def test_requests_for_other_protocols_are_answered_in_http_1(two: Server, upgrade: str, pieces: int) -> None:
+    body = '{"inputs": "a"}'
+    head = f"POST /embed HTTP/1.1\r\nhost: a\r\n{upgrade}"
+    chunks = f"5\r\n{body[:5]}\r\n{len(body) - 5:x}\r\n{body[5:]}\r\n0\r\n\r\n"
+    requests = (
+        f"{head}content-length: {len(body)}\r\n\r\n{body}{head}transfer-encoding: chunked\r\n\r\n{chunks}"
+        f"GET /v1/models HTTP/1.1\r\nhost: a\r\n{upgrade}\r\n"
+        f"POST /embed HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n{body}"
+    ).encode()
+    with connect(two) as held:
+        held.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        size = -(-len(requests) // pieces)
+        for start in range(0, len(requests), size):
+            held.sendall(requests[start : start + size])
+        answer = read_to_end(held)
+    assert answer.count(b"HTTP/1.1 200") == 4
+    assert answer.count(b"HTTP/1.1 ") == 4
+    assert answer.count(b"x-compute-tokens: 3\r\n") == 3
+
+
+def test_a_connection_that_never_asks_is_closed() -> None:
+    class Transport(asyncio.Transport):
+        closed = False
+
+        def get_write_buffer_size(self) -> int:
+            return 0
+
+        def close(self) -> None:
+            self.closed = True
+
+    async def look(seconds: float) -> bool:
+        connection = Connection(uvicorn.Config(lambda: None, ws="none"), ServerState(), {}, None)
+        transport = Transport()
+        connection.connection_made(transport)
+        connection._since -= seconds
+        connection.look(ending=False)
+        return transport.closed
+
+    assert not asyncio.run(look(IDLE_S - SLACK_S))
+    assert asyncio.run(look(IDLE_S + 1))
 
 
 def final_answers(data: bytes) -> list[tuple[int, bytes]]:
