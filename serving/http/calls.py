@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from ..errors import TOO_SLOW, VALIDATION, WRONG_KEY, ApiError, backend_error, busy_error
+from ..errors import BUSY, TOO_SLOW, VALIDATION, WRONG_KEY, ApiError, backend_error, busy_error
 from ..metrics import ProcessCounters
 from ..options import ServeOptions
 from ..summary import TASK_ROUTES
@@ -38,7 +38,7 @@ INTERNAL = 500
 MOST_UNREAD_BYTES = 1 << 26
 """The most bytes of unread answers in a front-end process; beyond that it takes no more requests."""
 RETRY_S = 1.0
-"""When another try is worthwhile, if no rate was measured."""
+"""When another try is worthwhile, if nothing tells."""
 
 
 @dataclass(eq=False)
@@ -230,7 +230,7 @@ class Calls:
     ) -> Response:
         self._counters.add("te_request_count", method=call.method if call else "single")
         self._counters.add("te_request_failure", err=label)
-        wait = error.retry_after_s
+        wait = RETRY_S if error.status == BUSY and error.retry_after_s is None else error.retry_after_s
         headers = {} if wait is None else {"retry-after": str(max(1, math.ceil(wait)))}
         if error.status == TOO_SLOW:
             headers["connection"] = "close"  # the rest of the body may still come

@@ -20,10 +20,13 @@ async def no_route(request: Request, error: Exception) -> Response:
     routes = [route for route in request.app.router.routes if isinstance(route, Route)]
     here = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
     request_line = f"{request.method} {request.url.path:.200}"
+    headers = dict(error.headers or {})
     if error.status_code == NOT_ALLOWED:
-        message = f"{request_line}: allowed: {', '.join(sorted(set().union(*(route.methods or () for route in here))))}"
+        methods = ", ".join(sorted(set().union(*(route.methods or () for route in here))))
+        headers["Allow"] = methods  # starlette knows those of one route
+        message = f"{request_line}: allowed: {methods}"
     else:
         paths = dict.fromkeys(route.path for route in routes if "{" not in route.path)
         message = f"{request_line}: no such route; there are {', '.join(paths)}"
     style = openai.error_body if request.url.path.startswith("/v") else tei.error_body
-    return JSONResponse(style(ApiError(error.status_code, VALIDATION, message)), error.status_code, error.headers)
+    return JSONResponse(style(ApiError(error.status_code, VALIDATION, message)), error.status_code, headers)

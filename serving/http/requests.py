@@ -84,7 +84,7 @@ class Requests:
                 if self.is_leaving:
                     headers.append((b"connection", b"close"))
                 message = {**message, "headers": headers}
-            else:
+            elif scope["method"] != "HEAD":
                 size += len(message.get("body", b""))
             await send(message)
 

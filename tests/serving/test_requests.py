@@ -95,6 +95,19 @@ def test_lines_say_what_came_and_no_text_or_key(embedder_file: Path, tmp_path: P
     assert Counter(line.get("error") for line in found) == {None: 5, "validation": 1, "unauthorized": 1}
 
 
+def test_a_head_has_no_bytes(embedder_file: Path, tmp_path: Path) -> None:
+    log = tmp_path / "access.jsonl"
+    with Server(embedder_file, "--processes", "1", "--access-log", str(log)) as server:
+        connection = HTTPConnection(*server.address, timeout=PATIENCE_S)
+        connection.request("HEAD", "/metrics")
+        head = connection.getresponse()
+        assert head.read() == b""
+        assert int(head.headers["content-length"]) > 0
+        connection.close()
+        wait_until(lambda: len(lines(log)) == 1, SOON_S)
+    assert (lines(log)[0]["method"], lines(log)[0]["bytes"]) == ("HEAD", 0)
+
+
 def test_callers_who_hang_up_are_in_it(embedder_file: Path, tmp_path: Path) -> None:
     log = tmp_path / "access.jsonl"
     with Server(embedder_file, "--processes", "1", "--access-log", str(log)) as server:
@@ -230,3 +243,8 @@ def test_keys_may_be_in_a_file(embedder_file: Path, tmp_path: Path) -> None:
     with Server(embedder_file, "--processes", "1", PADFREE_API_KEY_FILE=str(tmp_path / "keys")) as server:
         statuses = [post(server, "/embed", key=key, inputs="a")[0] for key in (KEY, OTHER, "third", None)]
     assert statuses == [200, 200, 401, 401]
+
+
+def test_a_key_of_a_variable_may_end_with_a_line_end(embedder_file: Path) -> None:
+    with Server(embedder_file, "--processes", "1", PADFREE_API_KEY=f"{KEY}\n") as server:
+        assert [post(server, "/embed", key=key, inputs="a")[0] for key in (KEY, OTHER)] == [200, 401]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from padfree.contract.texts import TextInfo
 
-from tests.support.http_requests import get, post
+from tests.support.http_requests import PATIENCE_S, get, post
 from tests.support.served_models import DIGEST, POSITIONS, Server, expected_rows, fault, unit, write_model
 
 TEXTS = ["the cat sat on the mat", "a", "rain, rain, and more of it"]
@@ -239,6 +240,11 @@ def test_routes_that_are_not_there_are_told_those_that_are(embedder: Server) -> 
     assert answer["error"]["message"].startswith("POST /v1/chat/completions: no such route")
     status, answer = get(embedder, "/embed")
     assert (status, answer["error"]) == (405, "GET /embed: allowed: POST")
+    connection = HTTPConnection(*embedder.address, timeout=PATIENCE_S)
+    connection.request("PUT", "/")
+    refused = connection.getresponse()
+    assert (refused.status, refused.getheader("allow")) == (405, "GET, HEAD, POST")
+    connection.close()
 
 
 def test_kinds_of_values_are_named(embedder: Server) -> None:
