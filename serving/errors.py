@@ -6,7 +6,7 @@ from __future__ import annotations
 VALIDATION, TOKENIZER, BACKEND, OVERLOADED, UNHEALTHY = "Validation", "Tokenizer", "Backend", "Overloaded", "Unhealthy"
 """Kinds of errors, as TEI writes them."""
 
-UNPROCESSABLE, TOO_LARGE, TOO_SLOW = 422, 413, 408
+UNPROCESSABLE, MEDIA_TYPE, TOO_LARGE, TOO_SLOW = 422, 415, 413, 408
 FAILED, BUSY, DOWN = 424, 429, 503
 WRONG_KEY = 401
 

@@ -90,8 +90,11 @@ class ServeOptions:
             raise SessionError(f"--drain-seconds {self.drain_seconds}: allowed: 0 or more; leave it out for none")
         if self.processes < 0:
             raise SessionError(f"processes is {self.processes}, allowed: 1 or more, or 0 for a choice by the cores")
-        if any(not key or not key.isascii() for key in self.api_keys):
-            raise SessionError("an API key is empty or not ASCII; pass one that an HTTP header can carry")
+        if any(not key.isascii() or not key.isprintable() or key.strip() != key or not key for key in self.api_keys):
+            raise SessionError(
+                "an API key is empty, not ASCII, or has spaces around it or line ends in it; pass one that an HTTP "
+                "header can carry"
+            )
 
     @property
     def front_ends(self) -> int:

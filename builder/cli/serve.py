@@ -178,7 +178,8 @@ def _options(arguments: argparse.Namespace) -> Any:
         ServeOptions,
         arguments,
         processes=arguments.processes or 0,
-        api_keys=(*arguments.api_key, *_keys_of_file(arguments.api_key_file)),
+        # A key from a file or a secret often ends with a line end, as lines of --api-key-file do.
+        api_keys=(*(key.strip() for key in arguments.api_key), *_keys_of_file(arguments.api_key_file)),
         docs=not arguments.no_docs,
         limits=Limits(
             body_bytes=arguments.max_body_bytes,

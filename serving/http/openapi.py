@@ -18,6 +18,7 @@ ERRORS = {
     "401": "no API key, or a wrong one",
     "408": "the body did not come in time",
     "413": "too much: texts, bytes, or tokens of a text that may not be truncated",
+    "415": "a compressed body",
     "422": "malformed",
     "424": "the run failed",
     "429": "too much work is waiting; Retry-After says when there will be room",

@@ -8,7 +8,7 @@ import time
 
 from starlette.requests import ClientDisconnect, Request
 
-from ..errors import TOO_SLOW, VALIDATION, ApiError, too_large_error
+from ..errors import TOO_SLOW, MEDIA_TYPE, VALIDATION, ApiError, too_large_error
 
 BODY_S, BODY_BYTES_A_SECOND = 5.0, 1 << 12
 """A body has this many seconds, and as many more as it takes at this many bytes per second."""
@@ -55,6 +55,10 @@ async def read_body(request: Request, most: int, until: float) -> bytes:
 
 async def _read(request: Request, most: int, parts: list[bytes]) -> bytes:
     """The body, as large as it may be."""
+    coding = request.headers.get("content-encoding", "").strip()
+    if coding.lower() not in ("", "identity"):
+        message = f"the body has the content-encoding '{coding:.60}', allowed: none; send it as it is"
+        raise ApiError(MEDIA_TYPE, VALIDATION, message)
     length_header = request.headers.get("content-length", "0")
     if not length_header.isdecimal() or int(length_header) > most:
         raise _body_too_large(most)

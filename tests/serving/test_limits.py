@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 from collections.abc import Iterator
@@ -11,11 +12,17 @@ from http.client import HTTPConnection
 from itertools import chain
 from pathlib import Path
 from threading import Barrier
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from padfree.runtime import SessionError
 from padfree.serving import Choices, Limits, ServeOptions
+from padfree.serving.errors import busy_error
+from padfree.serving.http.calls import Calls
+from padfree.serving.http.tei import error_body
 from padfree.serving.listening import listen
+from padfree.serving.metrics import WIDTH, ProcessCounters
 
 from tests.support.http_requests import PATIENCE_S, get, post
 from tests.support.served_models import Server, wait_until
@@ -124,6 +131,32 @@ def test_a_body_that_does_not_come_is_not_waited_for(strict: Server, body: str) 
     held.close()
 
 
+def test_whoever_is_to_come_back_is_told_when() -> None:
+    counters: Any = ProcessCounters(bytearray(8 * WIDTH), 0)
+    nothing: Any = SimpleNamespace(log=print)
+    calls = Calls(nothing, ServeOptions(), nothing, nothing, counters)
+    for seconds, header in ((None, "1"), (2.5, "3")):
+        response = calls._refuse(None, busy_error("too much", seconds), "overloaded", error_body)
+        assert (response.status_code, response.headers["retry-after"]) == (429, header)
+
+
+def test_a_compressed_body_is_refused_as_such(strict: Server) -> None:
+    connection = HTTPConnection(*strict.address, timeout=PATIENCE_S)
+    headers = {"Authorization": f"Bearer {KEY}", "Content-Encoding": "gzip"}
+    connection.request("POST", "/embed", gzip.compress(b'{"inputs": "a"}'), headers)
+    answer = connection.getresponse()
+    assert answer.status == 415
+    assert "content-encoding 'gzip'" in json.loads(answer.read())["error"]
+    connection.close()
+
+
+def test_an_end_that_waits_for_ever_is_one(embedder_file: Path) -> None:
+    with Server(embedder_file, "--processes", "1", "--grace-seconds", "inf") as server:
+        assert post(server, "/embed", inputs="a")[0] == 200
+        server.end()
+        assert server.process.returncode == 0
+
+
 def test_numbers_that_mean_nothing_are_refused() -> None:
     for wrong in (
         lambda: Limits(texts=0),
@@ -131,6 +164,8 @@ def test_numbers_that_mean_nothing_are_refused() -> None:
         lambda: ServeOptions(long_texts="shorten"),
         lambda: ServeOptions(processes=-1),
         lambda: ServeOptions(api_keys=("",)),
+        lambda: ServeOptions(api_keys=(" a",)),
+        lambda: ServeOptions(api_keys=("a\nb",)),
     ):
         with pytest.raises(SessionError, match=r"allowed|ASCII"):
             wrong()
