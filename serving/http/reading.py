@@ -8,7 +8,7 @@ import time
 
 from starlette.requests import ClientDisconnect, Request
 
-from ..errors import TOO_SLOW, MEDIA_TYPE, VALIDATION, ApiError, too_large_error
+from ..errors import MEDIA_TYPE, TOO_SLOW, VALIDATION, ApiError, too_large_error
 
 BODY_S, BODY_BYTES_A_SECOND = 5.0, 1 << 12
 """A body has this many seconds, and as many more as it takes at this many bytes per second."""
