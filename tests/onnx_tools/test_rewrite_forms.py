@@ -15,9 +15,12 @@ from padfree.onnx_tools import RewriteError, RewriteResult, rewrite
 
 from tests.support.encoder import HEADS, HIDDEN, TOKENS, EncoderBuilder, one_layer, with_output
 
-from .agreement import INTERFACES, assert_agree
+from .agreement import INTERFACES, assert_agree, in_float64
+from .evaluator import evaluate
+from .random_models.random_graphs import with_stronger_masks
 
 SIZE = HIDDEN // HEADS
+IN_FLOAT64 = 1e-6  # what the rounding of sums of sums leaves; results of wrong graphs are far outside it
 both = pytest.mark.parametrize("interface", INTERFACES)
 
 
@@ -250,8 +253,13 @@ def test_any_tail(tails: list[Callable[[EncoderBuilder, str], str]], interface: 
         hidden = tail(builder, hidden)
     if another_layer:
         hidden = builder.layer(hidden, builder.padding_mask())
-    model = with_output(hidden, builder, TOKENS)
-    assert_agree(model, rewrite(model, interface=interface, verify=False))
+    # Sums of sums make scores from which -1e4 hides no padding, and which float32 may round to others.
+    model = with_stronger_masks(with_output(hidden, builder, TOKENS))
+    result = rewrite(model, interface=interface, verify=False)
+    try:
+        assert_agree(model, result)
+    except AssertionError:
+        assert_agree(model, result, run=in_float64(evaluate), tolerance=IN_FLOAT64)
 
 
 def test_difference_to_the_first_token() -> None:
