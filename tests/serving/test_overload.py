@@ -31,6 +31,7 @@ BULK_S, REQUEST_S = 1.5, 12.0
 LEAST, MOST = 16, 512
 SLACK_S = 0.05
 TOLERANCE = 1e-5
+ATTEMPTS = 3
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +181,18 @@ def test_what_is_computed_is_answered_whatever_is_asked_for(slow: Server, client
 
 
 def test_one_text_waits_for_a_run_and_not_for_all_who_wait(slow: Server) -> None:
+    """Other work on the machine may begin between the two measurements, and never makes the second one faster."""
+    found = []
+    for _ in range(ATTEMPTS):
+        found.append(times_of_one_text(slow))
+        wait_s, most_wait_s, around_s, most_around_s = found[-1]
+        if wait_s < most_wait_s and around_s < most_around_s:
+            return
+    pytest.fail(f"seconds of waiting for a run, of HTTP and the tokenizer, and what is allowed: {found}")
+
+
+def times_of_one_text(slow: Server) -> tuple[float, float, float, float]:
+    """Of one text beside bulk work: queue and run, and the most allowed; all around it, and the most allowed."""
     around_s = p90(one.around_s for one in waits(slow, 25))
     bulk = [Bulk(slow, many(slow), time.monotonic() + REQUEST_S / 2, wait_s=0.2) for _ in range(4)]
     wait_until(lambda: number(slow, "padfree_waiting_tokens") > 0)
@@ -189,8 +202,10 @@ def test_one_text_waits_for_a_run_and_not_for_all_who_wait(slow: Server) -> None
     run_s = max(run_s, p90(one.run_s for one in found))
     for one in bulk:
         one.join()
-    assert p90(one.queue_s + one.run_s for one in found) < 3 * run_s + SLACK_S, (found, run_s)
-    assert p90(one.around_s for one in found) < SLACK_S + 4 * around_s, (found, around_s)
+    return (
+        p90(one.queue_s + one.run_s for one in found), 3 * run_s + SLACK_S,
+        p90(one.around_s for one in found), SLACK_S + 4 * around_s,
+    )  # fmt: skip
 
 
 def test_requests_that_are_read_at_the_same_time_are_answered_whole(slow: Server) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.classifiers import small_folder
 from tests.support.http_requests import get, post
-from tests.support.served_models import PROMPTS, Server, write_embedder, write_reranker
+from tests.support.served_models import PROMPTS, Server, wait_until, write_embedder, write_reranker
 
 LAST = "processes"
 SOON_S = 10.0
@@ -72,7 +72,7 @@ def test_rerankers_and_no_key(tmp_path: Path) -> None:
 
 
 def test_a_server_that_drains_answers_and_says_that_it_ends(embedder_file: Path) -> None:
-    with Server(embedder_file, "--processes", "2", "--drain-seconds", "3") as server:
+    with Server(embedder_file, "--processes", "2", "--drain-seconds", "5") as server:
         assert get(server, "/health")[0] == 200
         begin = time.monotonic()
         server.process.terminate()
@@ -84,8 +84,18 @@ def test_a_server_that_drains_answers_and_says_that_it_ends(embedder_file: Path)
         assert statuses[-1] == (503, {"error": "the server ends soon", "error_type": "Unhealthy"})
         assert [status for status, _ in statuses[10:]] == [503] * len(statuses[10:])
         server.process.wait(SOON_S)
-        assert time.monotonic() - begin >= 3
+        assert time.monotonic() - begin >= 5
         assert server.process.returncode == 0
+
+
+def closes_connections(server: Server) -> bool:
+    """Whether the answer on a new connection asks for another one."""
+    connection = HTTPConnection(*server.address, timeout=SOON_S)
+    connection.request("GET", "/health")
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    return answer.headers["connection"] == "close"
 
 
 def test_answers_of_a_server_that_drains_close_their_connections(embedder_file: Path) -> None:
@@ -99,7 +109,7 @@ def test_answers_of_a_server_that_drains_close_their_connections(embedder_file: 
             assert answer.headers["connection"] == wanted
             if wanted is None:
                 server.process.terminate()
-                time.sleep(1)
+                wait_until(lambda: closes_connections(server), SOON_S)
         begin = time.monotonic()
         server.process.terminate()  # the second signal ends it at once
         server.process.wait(SOON_S)
