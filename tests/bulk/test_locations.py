@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ from padfree.bulk.lock import LOCK, only_driver
 from padfree.bulk.reading.inputs import find
 from pyarrow import fs
 
-BEAT_S = 0.1
+from tests.support.served_models import wait_until
+
+BEAT_S = 0.5  # a driver that does not beat for four times as long, even because a machine is busy, loses its folder
+PATIENCE_S = 20.0
 
 
 def store(folder: Path) -> Location:
@@ -49,13 +53,20 @@ def test_a_driver_that_was_killed_is_followed_by_another(tmp_path: Path) -> None
     assert time.monotonic() - start > 4 * BEAT_S
 
 
+def refusal(check: Callable[[], None]) -> str:
+    """What a driver is told about its folder; nothing if it has it."""
+    try:
+        check()
+    except BulkError as error:
+        return str(error)
+    return ""
+
+
 def test_a_driver_whose_folder_was_taken_over_ends(tmp_path: Path) -> None:
     location = store(tmp_path)
     with only_driver(location, BEAT_S) as check:
         location.child(LOCK).write(b'{"owner": "process 2 on other", "token": "y", "beat": 1}')
-        time.sleep(10 * BEAT_S)
-        with pytest.raises(BulkError, match="another driver has taken the folder over"):
-            check()
+        wait_until(lambda: "another driver has taken the folder over" in refusal(check), PATIENCE_S)
     assert "process 2" in (tmp_path / "bucket" / LOCK).read_text()  # the other driver's lock is left alone
 
 
@@ -68,7 +79,7 @@ def test_of_two_that_come_at_once_one_goes_on(tmp_path: Path) -> None:
         try:
             with only_driver(location, BEAT_S):
                 entered.append(name)
-                time.sleep(10 * BEAT_S)
+                wait_until(lambda: refused, PATIENCE_S)
         except BulkError:
             refused.append(name)
 
