@@ -35,7 +35,7 @@ from .processes import end_if_worker
 from .reading.inputs import check_unchanged, find
 from .reading.pair_columns import pair_columns
 from .reading.planning import make_manifest
-from .report import Report, report_of, write_report
+from .report import REPORT, Report, report_of, write_report
 from .verify import Verified, verify
 from .workers.base import Workers
 from .workers.worker import WorkerSpec
@@ -174,7 +174,9 @@ def embed(
                 if file.etag:  # an earlier version's manifest has no digests that were compared as it was read
                     check_unchanged(file)
         report = report_of(manifest, outcome, frozenset(parts), names)
-        if missing:
+        if (
+            missing or output.child(REPORT).info().type == FileType.NotFound
+        ):  # a driver may be killed before it writes it
             write_report(output, report)
         verification = None
         if read_back:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -87,6 +88,17 @@ def test_a_second_run_does_what_is_missing_and_a_third_nothing(tmp_path: Path, e
     report = run_here(request).report
     assert (report.shards_found, report.texts_now, report.workers) == (3, 0, ())
     assert {path.name: path.stat().st_mtime_ns for path in output.glob("part-*")} == times
+
+
+def test_a_driver_that_was_killed_before_its_report_is_followed_by_one_that_writes_it(
+    tmp_path: Path, embedder: Path
+) -> None:
+    (tmp_path / "in.txt").write_text("\n".join(texts(20)), encoding="utf-8")
+    request = Request([str(tmp_path / "in.txt")], str(tmp_path / "out"), embedder)
+    run_here(request)
+    (tmp_path / "out" / "_report.json").unlink()
+    run_here(request)
+    assert json.loads((tmp_path / "out" / "_report.json").read_text())["texts"] == 20
 
 
 def test_an_output_folder_that_is_swapped_for_a_link_gets_nothing_elsewhere(tmp_path: Path, embedder: Path) -> None:
