@@ -224,6 +224,11 @@ def _require(file: SourceFile, column: str, columns: Sequence[str], options: Opt
         if column in options.values:
             remedy = "the model reads it for every text: add it"
         raise BulkError(f"{file.location.shown_path}: no column '{column}', there are {columns_text}; {remedy}")
+    if columns.count(column) > 1:
+        raise BulkError(
+            f"{file.location.shown_path}: the column '{column}' is there {columns.count(column)} times, allowed: once; "
+            "rename the others"
+        )
 
 
 def _option_of(column: str, options: Options) -> str:

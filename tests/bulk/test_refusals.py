@@ -144,6 +144,8 @@ def test_a_damaged_manifest(request_: Request, tmp_path: Path) -> None:
 
 def test_inputs_that_cannot_be_read(tmp_path: Path, embedder: Path) -> None:
     parquet.write_table(pa.table({"text": ["a"], "n": [1.5]}), tmp_path / "t.parquet")
+    twice = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
+    parquet.write_table(twice, tmp_path / "twice.parquet")
     (tmp_path / "cut.parquet").write_bytes((tmp_path / "t.parquet").read_bytes()[:-7])
     (tmp_path / "open.csv").write_text('text\n"a\n', encoding="utf-8")
     (tmp_path / "t.doc").write_text("x", encoding="utf-8")
@@ -161,6 +163,7 @@ def test_inputs_that_cannot_be_read(tmp_path: Path, embedder: Path) -> None:
         (["cut.parquet"], {}, "cut.parquet: not a whole parquet file"),
         (["open.csv"], {}, "open.csv: a double quote is never closed"),
         (["t.csv"], {}, "t.csv: the first line names no columns, or one of them twice"),
+        (["twice.parquet"], {}, "twice.parquet: the column 'text' is there 2 times, allowed: once"),
         (["t.parquet"], {"columns": ("body",)}, "t.parquet: no column 'body', there are text, n"),
         (["t.parquet"], {"columns": ("n",)}, "the column 'n' is double, allowed: string or binary"),
         (["t.parquet"], {"id_column": "n"}, "the column 'n' is double, allowed: integers"),
