@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from shlex import join, quote
 from typing import TYPE_CHECKING
@@ -183,9 +184,14 @@ def _tokenizer_line(repository: Repository) -> str:
     return f"{name} makes tokens in Python, because {tokenizer.why}"
 
 
+def image_name(model_name: str) -> str:
+    """A name for the server's image that Docker takes: in lower case, with single marks between letters and digits."""
+    return re.sub(r"[._-]{2,}", "-", f"{model_name.lower()}-server")
+
+
 def _next_steps(repository: Repository) -> list[str]:
     """The commands that start the server."""
-    folder, image = repository.folder, f"{repository.served.options.name.lower()}-server"
+    folder, image = repository.folder, image_name(repository.served.options.name)
     if repository.server.image is None:
         command = join(["tritonserver", f"--model-repository={folder}", *repository.arguments])
         return [f"start the server with padfree's libraries in /opt/padfree/lib: {command}"]

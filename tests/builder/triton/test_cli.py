@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from padfree.builder.cli import main
+from padfree.builder.cli.triton import image_name
 from padfree.builder.demo.demo import DEMO_DATA
 from padfree.builder.triton.config import read_text
 from padfree.contract.installation import install_command
@@ -171,3 +172,11 @@ def test_without_tritonclient_no_folder_is_rewritten(
     monkeypatch.setitem(sys.modules, "tritonclient.grpc", None)
     folder = write_folder(tmp_path / "model")
     assert install_command("triton") in refusal(capsys, tmp_path / "models", folder, "--name", "bert")
+
+
+@pytest.mark.parametrize(
+    ("name", "image"),
+    [("bge_Small.v1", "bge_small.v1-server"), ("a..b", "a-b-server"), ("A_b.", "a_b-server"), ("a__-b-", "a-b-server")],
+)
+def test_images_have_names_that_docker_takes(name: str, image: str) -> None:
+    assert image_name(name) == image
