@@ -5,28 +5,21 @@ from __future__ import annotations
 
 import copy
 import math
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from io import RawIOBase
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
-from padfree.onnx_tools.files import DeferredData, Floats, Weights, of_bfloat16
+from padfree.onnx_tools.files import DeferredData, Floats, Weights
 
 from ..errors import BuildError
 from ..folders.weights import Entry, read_header
 from .errors import NotDefinedError
+from .stored_numbers import MOST_SCRATCH_BYTES, TYPES, fill, is_scratch, scratch, transpose, widen
 
-_TYPES: Mapping[str, np.dtype[np.generic]] = {
-    "F32": np.dtype("<f4"),
-    "F16": np.dtype("<f2"),
-    "BF16": np.dtype("<u2"),  # the upper half of a float32
-}
 _HALVES: Mapping[str, int] = {"F16": TensorProto.FLOAT16, "BF16": TensorProto.BFLOAT16}
 
 
@@ -63,7 +56,7 @@ class Weight:
 
     def rows(self, begin: int, end: int) -> Weight:
         """Rows from `begin` to `end`."""
-        size = math.prod(self.shape[1:]) * _TYPES[self.dtype].itemsize
+        size = math.prod(self.shape[1:]) * TYPES[self.dtype].itemsize
         shape = (end - begin, *self.shape[1:])
         delta = None if self.delta is None else replace(self.delta, left=self.delta.left.rows(begin, end))
         name = f"{self.name}/{begin}:{end}"
@@ -98,13 +91,13 @@ class Weight:
         """
         raw = self._read_part(contents)
         if self.delta is not None:
-            raw = _widen(raw, self.dtype) + self.delta.read(contents)
-        raw = raw.T if self.is_transposed else raw
-        values = np.ascontiguousarray(raw) if self.delta is not None else _widen(raw, self.dtype)
+            raw = widen(raw, self.dtype) + self.delta.read(contents)
+        dtype = self.dtype if self.delta is None else "F32"
+        values = widen(transpose(raw) if self.is_transposed else raw, dtype)
         if self.plus:
             shifted: Floats = values + np.float32(self.plus)
             return shifted
-        return values.copy() if _is_scratch(values) else values  # a single row or column is not copied when transposed
+        return values.copy() if is_scratch(values) else values  # rows of one group are not copied
 
     def is_exact(self) -> bool:
         """Whether the file has the very numbers that are read, in a smaller type or in float32."""
@@ -113,8 +106,8 @@ class Weight:
     def read_narrow(self, contents: Mapping[Path, memoryview | None]) -> npt.NDArray[np.generic]:
         """The numbers of `is_exact` in the file's own type; of bfloat16 the bits."""
         raw = self._read_part(contents)
-        values = np.ascontiguousarray(raw.T if self.is_transposed else raw)
-        return values.copy() if _is_scratch(values) else values
+        values = transpose(raw) if self.is_transposed else np.ascontiguousarray(raw)
+        return values.copy() if is_scratch(values) else values
 
     def _read_part(self, contents: Mapping[Path, memoryview | None]) -> npt.NDArray[np.generic]:
         """The numbers as the file has them, in the shape that it has."""
@@ -130,7 +123,7 @@ class Weight:
         self, contents: Mapping[Path, memoryview | None], numbers: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.generic]:
         """Rows of `is_table` in the file's own type, [N, E]."""
-        kind, content = _TYPES[self.dtype], contents[self.file]
+        kind, content = TYPES[self.dtype], contents[self.file]
         if content is not None:
             whole = np.frombuffer(content[self.begin :], kind, math.prod(self.shape))
             return whole.reshape(self.shape)[numbers]
@@ -138,56 +131,25 @@ class Weight:
         with self.file.open("rb", buffering=0) as stream:
             for row, number in zip(result, numbers, strict=True):
                 stream.seek(self.begin + int(number) * row.nbytes)
-                if not _read_into(stream, row.view(np.uint8)):
+                if not fill(stream, row.view(np.uint8)):
                     raise BuildError(f"{self.file}: its end is missing; download the model again")
         return result
 
     def _read_values(self, content: memoryview | None) -> npt.NDArray[np.generic]:
         """The numbers one after the other, as the file has them."""
-        dtype, count = _TYPES[self.dtype], math.prod(self.shape) * (1 if self.part is None else self.part.count)
+        dtype, count = TYPES[self.dtype], math.prod(self.shape) * (1 if self.part is None else self.part.count)
         if content is not None:
             return np.frombuffer(content[self.begin : self.begin + count * dtype.itemsize], dtype)
         # What is copied later is read into one buffer per thread: small pieces of memory that come and go would not be
         # given back. Large ones are.
         is_copied = self.is_transposed or self.part is not None or dtype.itemsize != np.dtype(np.float32).itemsize
-        is_copied = is_copied and count * dtype.itemsize <= _MOST_SCRATCH_BYTES
-        raw = _scratch(count, dtype) if is_copied and self.delta is None else np.empty(count, dtype)
+        is_copied = is_copied and count * dtype.itemsize <= MOST_SCRATCH_BYTES
+        raw = scratch(count, dtype) if is_copied and self.delta is None else np.empty(count, dtype)
         with self.file.open("rb", buffering=0) as stream:
             stream.seek(self.begin)
-            if not _read_into(stream, raw.view(np.uint8)):
+            if not fill(stream, raw.view(np.uint8)):
                 raise BuildError(f"{self.file}: its end is missing; download the model again")
         return raw
-
-
-_OF_THREAD = threading.local()
-_MOST_SCRATCH_BYTES = 1 << 25
-
-
-def _scratch(count: int, dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
-    """Memory of this thread, until it asks again."""
-    size = count * dtype.itemsize
-    if getattr(_OF_THREAD, "memory", np.empty(0, np.uint8)).size < size:
-        _OF_THREAD.memory = np.empty(size, np.uint8)
-    memory: npt.NDArray[np.uint8] = _OF_THREAD.memory
-    return memory[:size].view(dtype)
-
-
-def _is_scratch(values: npt.NDArray[Any]) -> bool:
-    memory = getattr(_OF_THREAD, "memory", None)
-    return memory is not None and np.may_share_memory(values, memory)
-
-
-def _read_into(stream: RawIOBase, content: npt.NDArray[np.uint8]) -> bool:
-    """Fills memory from where a file stands; whether there was enough."""
-    done = 0
-    while done < content.size and (byte_count := stream.readinto(content[done:].data)):
-        done += byte_count
-    return done == content.size
-
-
-def _widen(raw: npt.NDArray[np.generic], dtype: str) -> Floats:
-    """Numbers of one of safetensors' types in float32, one row after the other."""
-    return np.ascontiguousarray(raw, np.float32) if dtype != "BF16" else of_bfloat16(raw)
 
 
 @dataclass(frozen=True)
@@ -287,9 +249,9 @@ class Tensors:
                 f"{file}: '{full}' is {list(entry.shape)}, config.json asks for {list(shape)}: they belong to "
                 "different models; download the folder again"
             )
-        if entry.dtype not in _TYPES:
-            raise NotDefinedError(f"'{full}' has the type {entry.dtype}, and {', '.join(_TYPES)} alone are known")
-        if entry.end - entry.begin != math.prod(shape) * _TYPES[entry.dtype].itemsize:
+        if entry.dtype not in TYPES:
+            raise NotDefinedError(f"'{full}' has the type {entry.dtype}, and {', '.join(TYPES)} alone are known")
+        if entry.end - entry.begin != math.prod(shape) * TYPES[entry.dtype].itemsize:
             raise BuildError(f"{file}: '{full}' does not have the size that its shape says; download the model again")
         self._read_names.add(full)
         return Weight(full, shape, file, entry.dtype, entry.begin)
@@ -333,5 +295,5 @@ class Reader:
         if weight.dtype in _HALVES and weight.is_exact():
             read = partial(weight.read_narrow, self._contents)
             narrow[_HALVES[weight.dtype]] = DeferredData(2 * count, read, rows=rows)
-        wide = None if rows is None else lambda numbers: _widen(rows(numbers), weight.dtype)
+        wide = None if rows is None else lambda numbers: widen(rows(numbers), weight.dtype)
         return DeferredData(4 * count, partial(self.read, weight), narrow, wide)
