@@ -18,8 +18,8 @@ from padfree.onnx_tools.files.model_file import MOST_NODES, open_model
 from tests.support.encoder import HIDDEN, one_layer
 
 HUGE = 1 << 40
-SECONDS, BYTES = 10.0, 1 << 30
-CHAIN_SECONDS = 60.0  # of processor time; it takes about ten
+SECONDS, BYTES = 10.0, 1 << 30  # seconds of processor time here and below: the machine may have other work
+CHAIN_SECONDS = 60.0  # it takes about ten
 
 
 def encoder() -> ModelProto:
@@ -131,11 +131,11 @@ def test_error_in_bounded_time(spoil: Callable[[ModelProto], None]) -> None:
     model = encoder()
     spoil(model)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(RewriteError) as caught:
         rewrite(model)
     assert len(str(caught.value)) > 30
-    assert time.perf_counter() - started < SECONDS
+    assert time.process_time() - started < SECONDS
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before < BYTES
 
 
@@ -174,7 +174,7 @@ def test_a_model_of_too_many_nodes_is_refused_at_once(tmp_path: Path, inside: bo
         graph = helper.make_graph([choice], "outer", [value], [helper.make_tensor_value_info("out", 1, [1])])
     path = tmp_path / "chain.onnx"
     path.write_bytes(helper.make_model(graph).SerializeToString())
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(ModelFileError, match=f"nodes or more, allowed: {MOST_NODES}"):
         open_model(path)
-    assert time.monotonic() - start < 20
+    assert time.process_time() - start < 2 * SECONDS

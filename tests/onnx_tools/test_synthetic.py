@@ -91,10 +91,10 @@ def test_attention_scores_spread(hidden_size: int, num_heads: int) -> None:
 
 
 def test_bert_base_is_made_in_seconds() -> None:
-    """A minute is allowed, since test machines are shared; it takes about two seconds."""
-    start = time.perf_counter()
+    """A minute of processor time is allowed, since test machines are shared; it takes about two seconds."""
+    start = time.process_time()
     model = bert_model()
-    assert time.perf_counter() - start < 60
+    assert time.process_time() - start < 60
     parameters = sum(int(np.prod(tensor.dims)) for tensor in model.graph.initializer)
     assert parameters == 109_482_240, "bert-base-uncased has as many"
 

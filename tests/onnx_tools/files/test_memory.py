@@ -15,10 +15,11 @@ from padfree.onnx_tools.options import RewriteOptions
 from padfree.onnx_tools.rewrite import finish, rewrite_model, with_bodies
 from padfree.onnx_tools.synthetic import bert_model
 
-MOST = {"fp16": 2.6, "bf16": 3.2}
+MOST = {"fp16": 2.7, "bf16": 3.2}
 """The weights, attention's joined projections, the same in half precision, and what the sample tokens need.
 
 onnxruntime makes one more copy of bf16 weights, because numpy has no name for that type.
+2.37 to 2.44 and 2.59 to 2.69 were measured on a busy machine; a copy of the weights in half precision adds 0.5.
 """
 NO_HUGE_PAGES = 41  # PR_SET_THP_DISABLE: half-used memory is not counted as a whole huge page
 CODE = f"""
