@@ -11,7 +11,7 @@ import pyarrow as pa
 from padfree.contract.metadata import Metadata
 from padfree.contract.texts import CLASSES, SEVERAL_LABELS, TextInfo
 from padfree.runtime import Array, split_outputs
-from padfree.runtime.answers import classify
+from padfree.runtime.answers import class_scores, classify
 from padfree.runtime.request import RaggedBatch
 from padfree.runtime.text import CLASSIFY, RERANK, SPARSE, TOKENS
 
@@ -98,17 +98,25 @@ class LabelHead(DenseHead):
     """The label of a text with its score, and the scores of all labels, as padfree.Model has them."""
 
     def __init__(self, name: str, dtype: np.dtype[Any], info: TextInfo, rows: int) -> None:
-        super().__init__(name, dtype, CLASSIFY, rows)
-        self._info = info
+        super().__init__(name, np.dtype(np.float32), CLASSIFY, rows)  # as a float16, a logit may be another label's
+        self._info, self._score_dtype = info, dtype
+
+    def finite(self) -> Array:
+        """As Head."""
+        values = self._read_values()
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = class_scores(values, self._info.problem, activated=self._info.is_activated)
+            is_finite = np.isfinite(values) & np.isfinite(scores.astype(self._score_dtype))
+        return np.asarray(is_finite.all(1))
 
     def columns(self, rows: Array) -> Columns:
         """As Head."""
         values = self._read_values()[rows]
         classes = classify(values, self._info)
-        scores = np.asarray([list(item.scores.values()) for item in classes], self._dtype).reshape(values.shape)
+        scores = np.asarray([list(item.scores.values()) for item in classes], self._score_dtype).reshape(values.shape)
         columns = {
             LABEL: pa.array([item.label for item in classes], pa.string()),
-            SCORE: pa.array([item.score for item in classes], pa.from_numpy_dtype(self._dtype)),
+            SCORE: pa.array([item.score for item in classes], pa.from_numpy_dtype(self._score_dtype)),
             SCORES: _vectors(scores),
         }
         if self._info.problem == SEVERAL_LABELS:

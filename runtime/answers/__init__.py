@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From texts to answers in a program: vectors, scores in order, labels, and words with labels."""
 
-from .scores import Classification, Floats, class_scores, classify, label_name, normalize_vectors, sigmoid
+from .scores import Classification, Floats, class_names, class_scores, classify, normalize_vectors, sigmoid
 from .tags import TaggedSpan, join, words_of
 from .text_model import CLASSIFY, ENCODE, SCORE, TAG, RankedDocument, TextModel, TokenRows
 
@@ -16,10 +16,10 @@ __all__ = [
     "TaggedSpan",
     "TextModel",
     "TokenRows",
+    "class_names",
     "class_scores",
     "classify",
     "join",
-    "label_name",
     "normalize_vectors",
     "sigmoid",
     "words_of",

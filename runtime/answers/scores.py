@@ -45,7 +45,7 @@ def classify(values: npt.NDArray[Any], info: TextInfo) -> list[Classification]:
     """
     numbers = np.asarray(values, np.float32).reshape(len(values), -1)
     probabilities = class_scores(numbers, info.problem, activated=info.is_activated)
-    names = [label_name(info.labels, at) for at in range(probabilities.shape[1])]
+    names = class_names(info.labels, probabilities.shape[1])
     results = []
     for row in probabilities:
         order = np.argsort(-row, kind="stable").tolist()
@@ -75,6 +75,18 @@ def class_scores(values: Floats, problem: str, *, activated: bool) -> Floats:
 def label_name(labels: Sequence[str], at: int) -> str:
     """The name of a class; as Hugging Face calls those that have none."""
     return labels[at] if at < len(labels) else f"LABEL_{at}"
+
+
+def class_names(labels: Sequence[str], count: int) -> tuple[str, ...]:
+    """The names of `count` classes, each another one: where several share a label, the later ones go without it."""
+    names: dict[str, None] = {}
+    for at in range(count):
+        name = label_name(labels, at)
+        name = f"LABEL_{at}" if name in names else name
+        while name in names:
+            name += "_"
+        names[name] = None
+    return tuple(names)
 
 
 def sigmoid(logits: Floats) -> Floats:

@@ -9,7 +9,7 @@ from typing import Any
 
 import padfree
 from padfree.runtime import sample_values
-from padfree.runtime.answers import label_name
+from padfree.runtime.answers import class_names
 from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, TAG, ServedModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -112,6 +112,7 @@ def _model_type(served_model: ServedModel) -> dict[str, Any]:
             "embedding": {"pooling": "splade" if served_model.task == SPARSE else served_model.pooling or "unknown"}
         }
     kind = {RERANK: "reranker", CLASSIFY: "classifier", TAG: "token_classifier"}[served_model.task]
-    names = {str(at): label_name(served_model.labels, at) for at in range(max(1, len(served_model.labels)))}
+    count = max(1, len(served_model.labels))
+    names = {str(at): name for at, name in enumerate(class_names(served_model.labels, count))}
     classes = {"id2label": names, "label2id": {name: int(at) for at, name in names.items()}}
     return {kind: classes}

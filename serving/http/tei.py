@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 from padfree.contract.texts import REGRESSION
-from padfree.runtime.answers import Floats, class_scores, label_name, normalize_vectors
+from padfree.runtime.answers import Floats, class_names, class_scores, normalize_vectors
 from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, add_prompt
 from starlette.routing import Route
 from tokenizers import Tokenizer
@@ -103,12 +103,9 @@ class Tei:
         rows = await self._calls.rows(call, pairs, kind="predict", truncate=truncates(self._calls, body))
         logits = floats(rows).reshape(len(pairs), -1)
         scores = logits if raw else class_scores(logits, served_model.problem, activated=served_model.activated)
+        names = class_names(served_model.labels, scores.shape[1])
         answers = [
-            [
-                {"score": float(row[at]), "label": label_name(served_model.labels, int(at))}
-                for at in np.argsort(-row, kind="stable")
-            ]
-            for row in scores
+            [{"score": float(row[at]), "label": names[at]} for at in np.argsort(-row, kind="stable")] for row in scores
         ]
         return answers[0] if single else answers
 

@@ -230,6 +230,19 @@ def test_classifiers_give_labels_with_scores(problem: str, classifiers: Path) ->
     np.testing.assert_allclose(one.score, actual[1].score, atol=TOLERANCE)
 
 
+def test_classes_that_share_a_label_keep_their_own_scores(tmp_path: Path) -> None:
+    names = ("good", "bad", "good")
+    path = small_folder(tmp_path / "model", "sequence", names)
+    logits = np.stack(logits_of("sequence", tmp_path / "model.json", WORDS))
+    shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    with padfree.Model(path) as model:
+        actual = model.classify(WORDS)
+    for answer, row in zip(actual, shares, strict=True):
+        assert list(answer.scores) == ["good", "bad", "LABEL_2"]
+        np.testing.assert_allclose(list(answer.scores.values()), row, atol=TOLERANCE)
+        assert answer.scores[answer.label] == answer.score == max(answer.scores.values())
+
+
 @pytest.fixture(scope="module")
 def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_folder(tmp_path_factory.mktemp("tagger") / "model", "token", TAGS)

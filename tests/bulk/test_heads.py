@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from padfree.builder.cli import main
 from padfree.bulk import Request
-from padfree.bulk.heads import SparseHead
-from padfree.contract.texts import SPARSE, TextInfo
+from padfree.bulk.heads import LabelHead, SparseHead
+from padfree.contract.texts import CLASSES, REGRESSION, SPARSE, TextInfo
 from padfree.runtime import Session
 from padfree.runtime.request import RaggedBatch
 from padfree.runtime.texts import TextReader
@@ -122,6 +122,22 @@ def test_labels_of_texts(problem: str, tmp_path: Path) -> None:
     if problem:
         wanted = [[names[at] for at in np.argsort(-row) if row[at] > 0] for row in logits]
         assert table.column("labels").to_pylist() == wanted
+
+
+def test_labels_do_not_depend_on_the_type_of_scores() -> None:
+    """As float16, 2000.4 and 2000.6 are one number, and 70,000 is none; probabilities of either are."""
+    logits = np.array([[2000.4, 2000.6, 0], [70000, 0, 0], [np.inf, 0, 0], [np.nan, 0, 0]], np.float32)
+    head = LabelHead("out", np.dtype(np.float16), TextInfo(CLASSES, labels=("no", "yes", "no")), 4)
+    head.add(np.arange(4), {"out": logits}, RaggedBatch({}, np.ones(4, np.int32)))
+    assert head.finite().tolist() == [True, True, False, False]
+    columns = head.columns(np.array([0, 1]))
+    assert columns["label"].to_pylist() == ["yes", "no"]
+    assert columns["scores"].type == pa.list_(pa.float16(), 3)
+    wanted = np.exp([-0.2, 0]) / np.exp([-0.2, 0]).sum()
+    np.testing.assert_allclose(columns["scores"].to_pylist(), [[*wanted, 0], [1, 0, 0]], atol=1e-3)
+    regression = LabelHead("out", np.dtype(np.float16), TextInfo(CLASSES, problem=REGRESSION), 2)
+    regression.add(np.arange(2), {"out": logits[:2]}, RaggedBatch({}, np.ones(2, np.int32)))
+    assert regression.finite().tolist() == [True, False]
 
 
 def test_scores_of_classes(tmp_path: Path) -> None:
