@@ -98,13 +98,19 @@ def _add_worker_options(group: argparse._ArgumentGroup) -> None:
     add_other_gpu_option(group)
 
 
-def run_job(arguments: argparse.Namespace, columns: tuple[str, ...] | None, prompt: str | None) -> int:
-    """Does the work and prints a summary."""
+def run_job(arguments: argparse.Namespace, columns: tuple[str | None, ...], prompt: str | None) -> int:
+    """Does the work and prints a summary.
+
+    Args:
+        arguments: the command's.
+        columns: that of the text, or of the two texts of a pair; None: as the inputs spell pairs.
+        prompt: the name of a prompt.
+    """
     from padfree.builder.folders.packing import runnable
     from padfree.runtime import word_table
 
     try:
-        from padfree.bulk import Request, embed
+        from padfree.bulk import Request, embed, pair_columns
     except ImportError as error:
         raise _missing_package(error) or error from error
     tell, given_model = sayer(arguments), _model(arguments)
@@ -116,7 +122,7 @@ def run_job(arguments: argparse.Namespace, columns: tuple[str, ...] | None, prom
             arguments,
             inputs=arguments.input,
             model=model,
-            columns=columns,
+            columns=pair_columns(arguments.input, *columns) if len(columns) == 2 else columns,
             id_column=arguments.id,
             prompt=prompt,
             max_sequences=arguments.max_batch,
@@ -136,7 +142,7 @@ def run_job(arguments: argparse.Namespace, columns: tuple[str, ...] | None, prom
                 on_progress=on_progress,
                 say=tell,
             )
-    _print(result, arguments.output)
+    _print(result, arguments.output, "text" if len(columns) == 1 else "pair")
     return int(not result.report.texts)
 
 
@@ -193,6 +199,8 @@ class _Workers:
         share = max(1, cores() // here)
         # On a CPU the model gets every core: tokens take a few per cent of its time, most of it before the first batch.
         tokenizers = max(1, min(MOST_TOKENIZERS, share - 2) if self._on_gpu else share // 2)
+        if arguments.tokenizers is not None and arguments.tokenizers < 1:
+            raise BuildError(f"--tokenizers {arguments.tokenizers}: allowed: 1 or more; leave it out for the default")
         self.running = Running(
             tokenizers=tokenizers if arguments.tokenizers is None else arguments.tokenizers,
             cpu_threads=0 if self._on_gpu else share,
@@ -240,7 +248,8 @@ def _gpus(which: str) -> list[str]:
     return [names[int(one)] for one in numbers]
 
 
-def _print(result: Finished, output: str) -> None:
+def _print(result: Finished, output: str, what: str) -> None:
+    """Prints the report of a job on texts or pairs, as `what` says."""
     report = result.report
     rows = [
         (
@@ -260,18 +269,18 @@ def _print(result: Finished, output: str) -> None:
     for loss in report.losses:
         print_line(f"started anew: {loss}")
     if report.cut:
-        print_line(f"texts that were longer than the model takes, and were cut: {report.cut}")
+        print_line(f"{what}s that were longer than the model takes, and were cut: {report.cut}")
     if not report.texts:
         print_line("no row has a result")
     if report.tokens_saved:
-        print_line(f"tokens that texts with the same beginning shared: {report.tokens_saved}")
-    now = f"{count_text(report.texts_now, 'text')}, {report.seconds:.1f} s, {report.tokens_a_second:,.0f} tokens/s"
+        print_line(f"tokens that {what}s with the same beginning shared: {report.tokens_saved}")
+    now = f"{count_text(report.texts_now, what)}, {report.seconds:.1f} s, {report.tokens_a_second:,.0f} tokens/s"
     print_line(
-        f"{count_text(report.texts, 'text')}, {report.tokens} tokens, {count_text(report.shards, 'file')} in {output}; "
+        f"{count_text(report.texts, what)}, {report.tokens} tokens, {count_text(report.shards, 'file')} in {output}; "
         f"this run: {now}",
     )
     if result.verified is not None:
         print_line(
-            f"verified: {count_text(result.verified.texts, 'text')} and {count_text(result.verified.bad, 'bad row')}, "
+            f"verified: {count_text(result.verified.texts, what)} and {count_text(result.verified.bad, 'bad row')}, "
             "each once",
         )

@@ -26,6 +26,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
-    given_options = arguments.query, arguments.document
-    columns = None if given_options == (None, None) else (given_options[0] or "query", given_options[1] or "text")
-    return run_job(arguments, columns, None)
+    return run_job(arguments, (arguments.query, arguments.document), None)

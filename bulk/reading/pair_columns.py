@@ -10,6 +10,7 @@ import pyarrow as pa
 from padfree.runtime.text import pair_names
 from pyarrow import parquet
 
+from ..errors import BulkError
 from ..manifest import PARQUET
 from .inputs import SourceFile, find
 from .records import BOM, RecordError, csv_header, reader_of
@@ -17,13 +18,32 @@ from .records import BOM, RecordError, csv_header, reader_of
 USUAL = ("query", "text")
 
 
-def pair_columns(sources: Sequence[str]) -> tuple[str, str]:
+def pair_columns(sources: Sequence[str], query: str | None = None, document: str | None = None) -> tuple[str, str]:
     """The columns of first and second texts in the first of the inputs; USUAL where it has none that are usual.
 
+    Args:
+        sources: the inputs.
+        query: the column of first texts, if it is known.
+        document: that of second texts, if it is known.
+
     Raises:
-        BulkError: the inputs are not there, or cannot be read.
+        BulkError: the inputs are not there, or cannot be read; or one column is known, and which the other
+            is cannot be told, or it is the same.
     """
-    return pair_names(_names(find(sources)[0])) or USUAL
+    if query is not None and document is not None:
+        if query == document:
+            raise BulkError(f"--query {query} and --document {document}: are one column; name two")
+        return query, document
+    names = _names(find(sources)[0])
+    pair = pair_names(names, query, document)
+    if pair is not None:
+        return pair
+    if query is None and document is None:
+        return USUAL
+    known, option = (f"--query {query}", "--document") if document is None else (f"--document {document}", "--query")
+    raise BulkError(
+        f"{known}: which column has the other texts is not clear from {', '.join(names[:20])}; name it with {option}"
+    )
 
 
 def _names(file: SourceFile) -> Sequence[str]:

@@ -28,6 +28,17 @@ def prompt_advice(prompts: Collection[str]) -> str:
     return f"the model's prompts are {', '.join(prompts)}; choose one of them"
 
 
-def pair_names(names: Collection[str]) -> tuple[str, str] | None:
-    """The names of first and second texts among those of a row; None: it has no pair."""
-    return next((pair for pair in SPELLINGS if pair[0] in names and pair[1] in names), None)
+def pair_names(names: Collection[str], first: str | None = None, second: str | None = None) -> tuple[str, str] | None:
+    """The names of first and second texts among those of a row; None: it has no pair.
+
+    `first` and `second` are what they must be called, if that is known.
+    """
+    wanted = (first, second)
+    return next(
+        (
+            pair
+            for pair in SPELLINGS
+            if all(name in names and given in (None, name) for name, given in zip(pair, wanted, strict=True))
+        ),
+        None,
+    )

@@ -64,7 +64,7 @@ def test_a_result_without_rows_is_a_failure(
     [
         (["--workers", "0"], "--workers 0: allowed: 1 or more"),
         (["--engine", "none.plan"], "none.plan: no such file; make one of a model's folder: padfree build"),
-        (["--tokenizers", "0"], "tokenizers is 0, allowed: 1 or more; leave it out"),
+        (["--tokenizers", "0"], "--tokenizers 0: allowed: 1 or more; leave it out"),
         (["--shard-rows", "0"], "--shard-rows 0: allowed: 1 or more"),
         (["-o", "nowhere://x"], "nowhere://x: no filesystem for it"),
     ],

@@ -246,3 +246,39 @@ def test_a_file_without_rows_says_nothing_of_ids(tmp_path: Path) -> None:
     write_lines(tmp_path / "b.jsonl", [{"key": 7, "text": "a cat"}])
     manifest = plan([tmp_path / "a.jsonl", tmp_path / "b.jsonl"], id_column="key")
     assert (manifest.id_type, [file.rows for file in manifest.inputs]) == ("int64", [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("query", "document", "expected"),
+    [
+        ("text", None, ("text", "text_pair")),
+        ("query", None, ("query", "text")),
+        (None, "text", ("query", "text")),
+        (None, "text_pair", ("text", "text_pair")),
+        ("a", "b", ("a", "b")),
+    ],
+)
+def test_the_other_column_of_a_pair_is_found_as_inputs_spell_it(
+    tmp_path: Path, query: str | None, document: str | None, expected: tuple[str, str]
+) -> None:
+    """Where it was always 'text', --query text compared every text with itself."""
+    write_lines(tmp_path / "in.jsonl", [{"query": "a", "text": "b", "text_pair": "c"}])
+    assert pair_columns([str(tmp_path)], query, document) == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "document", "message"),
+    [
+        (
+            "text",
+            None,
+            "--query text: which column has the other texts is not clear from text, other; name it with --d",
+        ),
+        (None, "other", "--document other: which column has the other texts is not clear from text, other; name it"),
+        ("text", "text", "--query text and --document text: are one column; name two"),
+    ],
+)
+def test_pairs_of_one_column_are_refused(tmp_path: Path, query: str | None, document: str | None, message: str) -> None:
+    write_lines(tmp_path / "in.jsonl", [{"text": "b", "other": "c"}])
+    with pytest.raises(BulkError, match=message):
+        pair_columns([str(tmp_path)], query, document)

@@ -27,7 +27,7 @@ def test_pairs_share_their_query(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["rerank", *arguments, "--id", "id", "--shard-rows", "25", "--verify"]) == 0
     report = json.loads((tmp_path / "out" / "_report.json").read_text())
     assert report["tokens_saved"] > 0.5 * report["tokens"]
-    assert f"tokens that texts with the same beginning shared: {report['tokens_saved']}" in capsys.readouterr().out
+    assert f"tokens that pairs with the same beginning shared: {report['tokens_saved']}" in capsys.readouterr().out
     table = parquet.read_table(sorted((tmp_path / "out").glob("*.parquet")))
     with padfree.Model(engine) as model:
         alone = [float(model.scores([pair])[0]) for pair in pairs]
