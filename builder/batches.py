@@ -25,7 +25,7 @@ from padfree.runtime.texts import Text, TextReader
 from .errors import BuildError
 from .files import write_with
 from .tables import TABLES, read_table
-from .text_rows import holds_texts, text_of
+from .text_rows import check_single, holds_texts, text_of
 
 _log = logging.getLogger(__name__)
 
@@ -307,6 +307,7 @@ def _encode(texts: Sequence[Text], path: Path | str, metadata: Metadata, options
         raise BuildError(
             f"{path}: texts need a tokenizer; pass --tokenizer tokenizer.json (beside the model on the Hub)"
         )
+    check_single(texts, metadata.text, f"{path}: ")
     if options.tokenizer is not None:
         load_tokenizer(options.tokenizer, metadata)  # for its hints
     with as_build_errors(f"{path}: "), options.watch(len(texts)) as on_texts:

@@ -17,6 +17,21 @@ Record = Mapping[str, Any] | Sequence[Any]
 _TEXT, _PAIR = "text", "text_pair"
 
 
+def check_single(texts: Sequence[Text], info: TextInfo | None, where: str) -> None:
+    """Refuses pairs for a model that reads every text by itself.
+
+    Args:
+        texts: texts and pairs.
+        info: what the model's folder said.
+        where: what messages begin with.
+
+    Raises:
+        BuildError: there is a pair.
+    """
+    if info is not None and not info.may_take_pairs and not all(isinstance(text, str) for text in texts):
+        raise BuildError(f"{where}the model reads texts by themselves, and a pair was given; leave the second text out")
+
+
 def holds_texts(record: Record, info: TextInfo | None) -> bool:
     """Whether a line of JSON holds a text, or a pair, and not a model's inputs."""
     if not isinstance(record, Mapping):

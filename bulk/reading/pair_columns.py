@@ -40,9 +40,9 @@ def pair_columns(sources: Sequence[str], query: str | None = None, document: str
         return pair
     if query is None and document is None:
         return USUAL
-    known, option = (f"--query {query}", "--document") if document is None else (f"--document {document}", "--query")
+    first, option = (f"--query {query}", "--document") if document is None else (f"--document {document}", "--query")
     raise BulkError(
-        f"{known}: which column has the other texts is not clear from {', '.join(names[:20])}; name it with {option}"
+        f"{first}: which column has the other texts is not clear from {', '.join(names[:20])}; name it with {option}"
     )
 
 

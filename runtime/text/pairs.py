@@ -33,12 +33,11 @@ def pair_names(names: Collection[str], first: str | None = None, second: str | N
 
     `first` and `second` are what they must be called, if that is known.
     """
-    wanted = (first, second)
     return next(
         (
-            pair
-            for pair in SPELLINGS
-            if all(name in names and given in (None, name) for name, given in zip(pair, wanted, strict=True))
+            (one, other)
+            for one, other in SPELLINGS
+            if one in names and other in names and first in (None, one) and second in (None, other)
         ),
         None,
     )

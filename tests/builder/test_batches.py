@@ -14,7 +14,7 @@ import pytest
 from padfree.builder import BuildError
 from padfree.builder.batches import TextOptions, read_batch, read_text_rows, write_results
 from padfree.contract.metadata import Metadata
-from padfree.contract.texts import PAIRS, SENTENCES, TextInfo
+from padfree.contract.texts import PAIRS, SENTENCES, TOKENS, TextInfo
 from padfree.runtime.plan_files import parse_metadata
 from padfree.runtime.texts import read_tokenizer
 
@@ -200,6 +200,8 @@ def test_pairs_in_any_usual_spelling(metadata: Metadata, tmp_path: Path, line: s
         ('{"text": "word1"}', PAIRS, "line 1: has text, and the model scores pairs; name two texts text/text_pair"),
         ('{"text": 3}', SENTENCES, "line 1: 'text' is 3, allowed: a text"),
         ('{"text": null}', SENTENCES, "line 1: 'text' is None, allowed: a text"),
+        ('["word1", "word2"]', SENTENCES, "reads texts by themselves, and a pair was given; leave the second text out"),
+        ('["word1", "word2"]', TOKENS, "reads texts by themselves, and a pair was given; leave the second text out"),
         ('["word1"]', SENTENCES, "line 1: a list of 1 texts, allowed: a pair"),
     ],
 )
