@@ -174,9 +174,8 @@ def embed(
                 if file.etag:  # an earlier version's manifest has no digests that were compared as it was read
                     check_unchanged(file)
         report = report_of(manifest, outcome, frozenset(parts), names)
-        if (
-            missing or output.child(REPORT).info().type == FileType.NotFound
-        ):  # a driver may be killed before it writes it
+        # The report is missing where the last driver was killed before it wrote one.
+        if missing or output.child(REPORT).info().type == FileType.NotFound:
             write_report(output, report)
         verification = None
         if read_back:

@@ -57,8 +57,8 @@ async def _read(request: Request, most: int, parts: list[bytes]) -> bytes:
     """The body, as large as it may be."""
     coding = request.headers.get("content-encoding", "").strip()
     if coding.lower() not in ("", "identity"):
-        message = f"the body has the content-encoding '{coding:.60}', allowed: none; send it as it is"
-        raise ApiError(MEDIA_TYPE, VALIDATION, message)
+        text = f"the body has the content-encoding '{coding:.60}', allowed: none; send it as it is"
+        raise ApiError(MEDIA_TYPE, VALIDATION, text)
     length_header = request.headers.get("content-length", "0")
     if not length_header.isdecimal() or int(length_header) > most:
         raise _body_too_large(most)

@@ -30,7 +30,7 @@ class Parser(HttpRequestParser):
         with suppress(AttributeError):  # as uvicorn does, where httptools has it
             self.set_dangerous_leniencies(lenient_data_after_close=True)
 
-    def feed_data(self, data: bytes | bytearray | memoryview) -> None:
+    def feed_data(self, data: Any) -> None:
         """Parses more; errors are those of httptools."""
         try:
             super().feed_data(data)
