@@ -16,7 +16,8 @@ _Protocol: Any = AutoHTTPProtocol
 HEAD_BYTES, HEADERS, URL_BYTES = 1 << 16, 100, 1 << 13
 """The most of a request's head; whoever sends more is told so before anything looks at it."""
 HEAD_S = 10.0
-"""How long a head may take from its first byte, and an unread answer without any of it being read."""
+"""How long a head may take from its first byte, an unread answer without any of it being read, and the rest of a body
+after its answer."""
 IDLE_S = 75
 """How long a connection may be idle: longer than load balancers keep theirs, so that they close first."""
 ENDING_S = 1.0
@@ -45,7 +46,8 @@ class Connection(_Protocol):  # type: ignore[misc]
         self.is_gone = False
         self.sharer = 0
         self._work: set[asyncio.Task[Any]] = set()
-        self._in_head = hasattr(_Protocol, "on_headers_complete")  # h11 has limits of its own
+        self._is_parsed_here = hasattr(_Protocol, "on_headers_complete")  # h11 has limits of its own
+        self._in_head = self._is_parsed_here
         self._head_bytes = 0
         self._head_since = 0.0
         self._refused = False
@@ -54,6 +56,7 @@ class Connection(_Protocol):  # type: ignore[misc]
         self._drain_future: asyncio.Future[None] | None = None
         self._sends_no_more = False
         self._since = time.monotonic()
+        self._unasked_since = 0.0  # when a body was first seen of which the answer is sent already; 0: there is none
         if self._in_head:
             from .upgrades import Parser  # httptools, which not every Python has
 
@@ -91,6 +94,7 @@ class Connection(_Protocol):  # type: ignore[misc]
             return 0
         if self._drain_future is not None and not unread_bytes:
             self._settle()
+        self._end_if_unasked(now)
         if self.cycle is None and not self._head_bytes and now - self._since > IDLE_S:
             self.transport.close()  # uvicorn looks only at those that have had an answer
         if self._head_bytes and self._in_head and now - self._head_since > HEAD_S and not self._refused:
@@ -113,6 +117,16 @@ class Connection(_Protocol):  # type: ignore[misc]
             self.transport.write(_CONTINUE)
         asyncio.get_running_loop().call_later(RESET_S, self._end_if_reset)
         return True
+
+    def _end_if_unasked(self, now: float) -> None:
+        """Ends the connection where a body goes on for long after its answer, which did not ask for all of it."""
+        cycle = self.cycle
+        if cycle is None or not cycle.response_complete or self._in_head or not self._is_parsed_here:
+            self._unasked_since = 0.0
+        elif not self._unasked_since:
+            self._unasked_since = now
+        elif now - self._unasked_since > HEAD_S:
+            self.transport.close()
 
     def _find_end(self) -> None:
         """Finds out that the other end sends no more while nothing is read, because a second request waits."""

@@ -86,11 +86,13 @@ def test_a_large_head_that_is_small_enough_is_read(two: Server) -> None:
 
 def test_slow_heads_bodies_and_readers_are_ended(two: Server) -> None:
     start = time.monotonic()
-    head, body = connect(two), connect(two)
+    head, body, refused = connect(two), connect(two), connect(two)
+    refused.sendall(b"POST /nowhere HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\n{")
     head.sendall(b"POST /embed HTTP/1.1\r\nhost:")
     body.sendall(b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\n{")
     assert read_to_end(body).startswith(b"HTTP/1.1 408")
     assert read_to_end(head).startswith(b"HTTP/1.1 408")
+    assert read_to_end(refused).startswith(b"HTTP/1.1 404")
     assert HEAD_S / 2 < time.monotonic() - start < 3 * HEAD_S + SLACK_S
     content = json.dumps({"inputs": ["a b c d e f " * 5000] * 30}).encode()
     request = b"POST /tokenize HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(content) + content
@@ -99,7 +101,7 @@ def test_slow_heads_bodies_and_readers_are_ended(two: Server) -> None:
         reader.sendall(request)
     wait_until(lambda: post(two, "/embed", inputs="a")[0] == 429, PATIENCE_S)  # they count until they are read
     wait_until(lambda: post(two, "/embed", inputs="a")[0] == 200, 4 * HEAD_S)
-    for held in (*readers, head, body):
+    for held in (*readers, head, body, refused):
         held.close()
 
 
