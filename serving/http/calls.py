@@ -169,7 +169,7 @@ class Calls:
             try:
                 self.check_key(request)
             except ApiError as error:
-                return JSONResponse(style(error), error.status)
+                return JSONResponse(style(error), error.status, _headers_of(error))
             return await work(request)
 
         return answer
@@ -230,11 +230,18 @@ class Calls:
     ) -> Response:
         self._counters.add("te_request_count", method=call.method if call else "single")
         self._counters.add("te_request_failure", err=label)
-        wait = RETRY_S if error.status == BUSY and error.retry_after_s is None else error.retry_after_s
-        headers = {} if wait is None else {"retry-after": str(max(1, math.ceil(wait)))}
+        headers = _headers_of(error)
         if error.status == TOO_SLOW:
             headers["connection"] = "close"  # the rest of the body may still come
         return Response(orjson.dumps(style(error)), status or error.status, headers, media_type=JSON)
+
+
+def _headers_of(error: ApiError) -> dict[str, str]:
+    """What the answer to a request says of its error beside the body."""
+    if error.status == WRONG_KEY:
+        return {"www-authenticate": "Bearer"}
+    wait = RETRY_S if error.status == BUSY and error.retry_after_s is None else error.retry_after_s
+    return {} if wait is None else {"retry-after": str(max(1, math.ceil(wait)))}
 
 
 def _fill_note(call: Call | None, note: Note) -> None:

@@ -62,6 +62,11 @@ def test_who_has_no_key_gets_nothing(strict: Server, path: str) -> None:
         status, body = post(strict, path, key=key, inputs="a")
         assert status == 401
         assert "API key" in json.dumps(body)
+    for method, at in (("POST", path), ("GET", "/info")):
+        connection = HTTPConnection(*strict.address, timeout=PATIENCE_S)
+        connection.request(method, at, "{}")
+        assert connection.getresponse().getheader("www-authenticate") == "Bearer"
+        connection.close()
 
 
 def test_keys_open_everything_and_health_needs_none(strict: Server) -> None:
