@@ -144,6 +144,12 @@ def check_options(path: Path, options: HeadOptions, *, generates: bool, takes_pa
     Raises:
         BuildError: naming the option.
     """
+    if options.pooling and (options.scores or options.template):
+        option = "--scores" if options.scores else "--template"
+        raise BuildError(
+            f"{path}: --pooling {','.join(options.pooling)} with {option}: the first asks for the encoder's numbers, "
+            "the second for scores of pairs; leave one of them out"
+        )
     if options.scores and not generates:
         raise BuildError(
             f"{path}: --scores is for models that generate text (ForCausalLM), and this one has a head of its own; "

@@ -136,3 +136,12 @@ def test_parts_for_training_are_rendered_as_they_are() -> None:
     )
     (pieces,) = ChatTemplate(text, "template", {}).template().parts
     assert pieces == (Piece(field="query"), Piece(" and "), Piece(field="document"))
+
+
+def test_pooling_is_not_for_scores(tmp_path: Path) -> None:
+    """Vectors came out, and the other option was ignored."""
+    folder = write_changed(tmp_path)
+    said = refusal(folder, scores=YES_NO, pooling=("mean",))
+    assert "--pooling mean with --scores: the first asks for the encoder's numbers, the second for scores" in said
+    said = refusal(folder, template="{query} {document}", pooling=("none",))
+    assert "--pooling none with --template: the first asks" in said
