@@ -143,5 +143,6 @@ def test_pooling_is_not_for_scores(tmp_path: Path) -> None:
     folder = write_changed(tmp_path)
     said = refusal(folder, scores=YES_NO, pooling=("mean",))
     assert "--pooling mean with --scores: the first asks for the encoder's numbers, the second for scores" in said
+    folder = write_scorer("classes", tmp_path / "classes")
     said = refusal(folder, template="{query} {document}", pooling=("none",))
     assert "--pooling none with --template: the first asks" in said
