@@ -27,6 +27,7 @@ def test_a_command_begins_with_files() -> None:
     assert not any(name.startswith("tests/kernels") for name in folder)
 
 
+@pytest.mark.slow
 def test_kernels_do_not_depend_on_the_rewriter_and_engines_do() -> None:
     kernels = names(imports_of(entries(("tests/kernels/test_rows.py",))))
     assert "tests/support/launchers.py" in kernels
@@ -117,6 +118,7 @@ def test_code_that_looks_like_comments_counts(code: str, other: str) -> None:
     assert cpp_code(code) != cpp_code(other)
 
 
+@pytest.mark.slow
 def test_fixtures_of_all_tests_count(monkeypatch: pytest.MonkeyPatch) -> None:
     named = (ROOT / "tests" / "conftest.py").read_text().partition("pytest_plugins = [")[2].partition("]")[0]
     plugins = [name.strip('" ') for name in named.split(",")]

@@ -57,6 +57,7 @@ def test_counts() -> None:
     assert counts_of("the matrix of 12 engines") == {}
 
 
+@pytest.mark.slow
 def test_what_passed_with_other_files_or_on_another_gpu_is_not_done(tmp_path: Path) -> None:
     checks, now = tmp_path / "checks.jsonl", sources(("-m", "benchmarks.scale"))
     wanted = [Part(name, ("-m", "benchmarks.scale")) for name in "abcd"]

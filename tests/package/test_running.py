@@ -144,6 +144,7 @@ def test_one_process_is_enough_or_wanted(suite: Path) -> None:
     assert len(re.findall(r"\d+ passed", shown)) == len(cases)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_files_that_cannot_be_imported_are_counted(suite: Path, workers: str) -> None:
     folder = suite / "tests" / "left_out"
@@ -156,11 +157,13 @@ def test_files_that_cannot_be_imported_are_counted(suite: Path, workers: str) ->
     assert {"2 needs what nobody has: buy it", "1 needs a GPU: buy one"} <= set(lines)
 
 
+@pytest.mark.slow
 def test_the_user_chooses_workers(suite: Path) -> None:
     _, positions = run(suite, ["-n", "2", "tests/test_0.py", "tests/test_1.py"])
     assert {worker for ran in positions.values() for worker in ran} == {"gw0", "gw1"}
 
 
+@pytest.mark.slow
 def test_on_the_gpu_one_test_runs_at_a_time(suite: Path) -> None:
     """This also holds for files in different folders, which different processes run."""
     for number in range(2):

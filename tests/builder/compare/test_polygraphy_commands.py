@@ -45,6 +45,7 @@ def test_polygraphy_run_finds_what_is_the_same_and_what_is_not(tmp_path: Path, i
     assert "worst: request" in done.stdout
 
 
+@pytest.mark.slow
 def test_polygraphy_agrees_on_a_quantised_file(tmp_path: Path) -> None:
     """Polygraphy gets a float file: its onnxruntime would multiply int8 weights in integers, with other results."""
     original, folder = tmp_path / "original.onnx", tmp_path / "polygraphy"

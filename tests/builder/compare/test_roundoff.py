@@ -54,6 +54,7 @@ def test_what_runs_is_held_against_the_file(tmp_path: Path, change: planted_erro
     assert find_roundoff(original, replace(subject, rewritten=None), outcome) == ()
 
 
+@pytest.mark.slow
 def test_a_model_that_multiplies_rounding_errors_is_told_from_one_that_overflows(tmp_path: Path) -> None:
     """The first needs another precision. In the second, the tensors that overflow stay in float32, and it passes."""
     model = bert_model(4, 256, 4, 1024, vocab_size=1000, max_positions=256)

@@ -300,6 +300,7 @@ def test_it_works_without_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> No
     assert prepared_model(EXPORTED) == prepare_model(EXPORTED, OPTIONS, no_device)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_shows_nothing_of_the_other_process(tmp_path: Path, number: signal.Signals) -> None:
     """A terminal sends the signal to both processes; only one prints, and the other has ended by the time it ends."""

@@ -127,6 +127,7 @@ def test_what_the_hub_refuses_is_one_line(tmp_path: Path) -> None:
         assert "\n" not in errors[name]
 
 
+@pytest.mark.slow
 def test_an_interrupted_file_goes_on_where_it_ended(tmp_path: Path) -> None:
     files = files_of(tiny_folders.write_reference(tiny_folders.read("bert"), tmp_path / "model"))
     files["model.safetensors"] += bytes(45_000_000)  # the client keeps what it has, in pieces of 10 MB

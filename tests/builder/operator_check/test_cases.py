@@ -62,6 +62,7 @@ def checked_nodes() -> list[tuple[str, str, dict[str, Any]]]:
     return results
 
 
+@pytest.mark.slow
 def test_every_operator_is_there_in_every_type() -> None:
     nodes = checked_nodes()
     there = {(operator, kind) for operator, kind, _ in nodes}
@@ -93,6 +94,7 @@ QUICK = [case for case in all_cases() if case.operator in QUICK_OPERATORS]
 QUICK += [case for case in all_cases() if case.variant in ("short sequences", "offsets, slots, positions")]
 
 
+@pytest.mark.slow
 def test_what_only_rounds_is_right() -> None:
     results = list(check_cases(QUICK, CpuRunner(), H200, PEAKS))
     assert [result.state for result in results] == ["right"] * len(QUICK)

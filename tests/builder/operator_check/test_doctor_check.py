@@ -66,6 +66,7 @@ def test_a_failed_run_ends_its_process_alone(monkeypatch: pytest.MonkeyPatch) ->
     assert [result.operator for result in check_all(0, {})] == ["0", "1", "2"]
 
 
+@pytest.mark.slow
 def test_a_kernel_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import time\nfor number in asked['cases']:\n    tell(begins=number) if number == 2 else done(number)\n"
     use_process(monkeypatch, code + "    time.sleep(60 * (number == 2))")

@@ -61,7 +61,11 @@ def test_a_folder_without_a_chat_template_needs_one(tmp_path: Path) -> None:
         ("{{ query }} {% if %}", "cannot be rendered (TemplateSyntaxError"),
         ("{{ query.__class__.__mro__ }} {{ document }}", "cannot be rendered (SecurityError"),
         ("{{ messages.append(1) }}", "cannot be rendered (SecurityError"),
-        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "takes more than 5 s"),
+        pytest.param(
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            "takes more than 5 s",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_templates_without_a_place_for_a_text(tmp_path: Path, template: str, what: str) -> None:

@@ -171,6 +171,7 @@ def test_functions_are_written_out_within_bounds() -> None:
     assert rewrite(doubling(6), verify=False).report.complete
 
 
+@pytest.mark.slow
 def test_functions_nested_deeper_than_python_calls() -> None:
     model = export()
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]

@@ -102,6 +102,7 @@ def goodput_at(batcher: Batcher, factor: float) -> float:
     return load.in_time / (time.monotonic() - begin)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [2, 10])
 def test_goodput_under_overload_is_what_one_client_gets_alone(packed_metadata: dict[str, Any], factor: int) -> None:
     measured = []
