@@ -4,7 +4,6 @@
 from .driver import Progress
 from .errors import BulkError
 from .job import Finished, Request, Running, embed
-from .reading.pair_columns import pair_columns
 from .report import Report
 from .verify import Verified
 from .workers.local import LocalWorkers, on_cpu, one_a_gpu
@@ -23,5 +22,4 @@ __all__ = [
     "embed",
     "on_cpu",
     "one_a_gpu",
-    "pair_columns",
 ]

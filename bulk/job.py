@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import ONNX_SUFFIX
@@ -53,7 +54,8 @@ class Request:
         inputs: files, folders, URIs.
         output: the folder of the result.
         model: the plan or packed file.
-        columns: those of the text, or of the two texts of a pair; None: those of pairs, as the inputs spell them.
+        columns: those of the text, or of the two texts of a pair; None, for one or both of a pair: as the inputs
+            spell them.
         id_column: the column of ids; None: rows are numbered.
         head: the model's output.
         tokenizer: the tokenizer.json.
@@ -69,7 +71,7 @@ class Request:
     inputs: Sequence[str]
     output: str
     model: Path
-    columns: tuple[str, ...] | None = ("text",)
+    columns: tuple[str | None, ...] | None = ("text",)
     id_column: str | None = None
     head: str | None = None
     tokenizer: Path | None = None
@@ -147,8 +149,8 @@ def embed(
             on. padfree.runtime.SessionError: the model or its tokenizer cannot be used.
     """
     end_if_worker()
-    if request.columns is None:
-        request = replace(request, columns=pair_columns(request.inputs))
+    if request.columns is None or len(request.columns) > 1:
+        request = replace(request, columns=pair_columns(request.inputs, *(request.columns or ())))
     served_model, options, model = _read_request(request)
     output = Location.of(request.output)
     _check_apart(request, output)
@@ -159,11 +161,8 @@ def embed(
         remove_leftovers(output)
         parts = find_parts(output, manifest)
         missing = len(manifest.shards) - len(parts)
-        rows, shards = (
-            f"{count} {what}{'s' * (count != 1)}"
-            for count, what in ((manifest.rows, "row"), (len(manifest.shards), "shard"))
-        )
-        say(f"{rows} in {shards}, {missing} to do")
+        rows, shards = manifest.rows, len(manifest.shards)
+        say(f"{rows} row{'s' * (rows != 1)} in {shards} shard{'s' * (shards != 1)}, {missing} to do")
         names: tuple[str, ...] = ()
         outcome = Outcome(parts, len(parts))
         if missing:
@@ -243,8 +242,7 @@ def _read_request(request: Request) -> tuple[ServedModel, Options, Model]:
 
 
 def _columns(request: Request) -> tuple[str, ...]:
-    assert request.columns is not None  # embed has asked the inputs
-    return request.columns
+    return cast(tuple[str, ...], request.columns)  # embed has asked the inputs
 
 
 def _task_of_head(head: str | None, metadata: Metadata, pairs: bool) -> str | None:

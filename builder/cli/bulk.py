@@ -110,7 +110,7 @@ def run_job(arguments: argparse.Namespace, columns: tuple[str | None, ...], prom
     from padfree.runtime import word_table
 
     try:
-        from padfree.bulk import Request, embed, pair_columns
+        from padfree.bulk import Request, embed
     except ImportError as error:
         raise _missing_package(error) or error from error
     tell, given_model = sayer(arguments), _model(arguments)
@@ -122,7 +122,7 @@ def run_job(arguments: argparse.Namespace, columns: tuple[str | None, ...], prom
             arguments,
             inputs=arguments.input,
             model=model,
-            columns=pair_columns(arguments.input, *columns) if len(columns) == 2 else columns,
+            columns=columns,
             id_column=arguments.id,
             prompt=prompt,
             max_sequences=arguments.max_batch,
