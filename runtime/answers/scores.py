@@ -78,7 +78,7 @@ def label_name(labels: Sequence[str], at: int) -> str:
 
 
 def class_names(labels: Sequence[str], count: int) -> tuple[str, ...]:
-    """The names of `count` classes, each another one: where several share a label, the later ones go without it."""
+    """The names of `count` classes, all different: where several share a label, only the first has it."""
     names: dict[str, None] = {}
     for at in range(count):
         name = label_name(labels, at)

@@ -38,7 +38,7 @@ INTERNAL = 500
 MOST_UNREAD_BYTES = 1 << 26
 """The most bytes of unread answers in a front-end process; beyond that it takes no more requests."""
 RETRY_S = 1.0
-"""When another try is worthwhile, if nothing tells."""
+"""When another try is worthwhile, if the error does not say."""
 
 
 @dataclass(eq=False)

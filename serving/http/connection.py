@@ -12,6 +12,7 @@ from typing import Any, cast
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 _Protocol: Any = AutoHTTPProtocol
+_IS_PARSED_HERE = hasattr(_Protocol, "on_headers_complete")  # by httptools; h11 has limits of its own
 
 HEAD_BYTES, HEADERS, URL_BYTES = 1 << 16, 100, 1 << 13
 """The most of a request's head; whoever sends more is told so before anything looks at it."""
@@ -46,8 +47,7 @@ class Connection(_Protocol):  # type: ignore[misc]
         self.is_gone = False
         self.sharer = 0
         self._work: set[asyncio.Task[Any]] = set()
-        self._is_parsed_here = hasattr(_Protocol, "on_headers_complete")  # h11 has limits of its own
-        self._in_head = self._is_parsed_here
+        self._in_head = _IS_PARSED_HERE
         self._head_bytes = 0
         self._head_since = 0.0
         self._refused = False
@@ -57,7 +57,7 @@ class Connection(_Protocol):  # type: ignore[misc]
         self._sends_no_more = False
         self._since = time.monotonic()
         self._unasked_since = 0.0  # when a body was first seen of which the answer is sent already; 0: there is none
-        if self._in_head:
+        if _IS_PARSED_HERE:
             from .upgrades import Parser  # httptools, which not every Python has
 
             self.parser = Parser(self)
@@ -119,9 +119,9 @@ class Connection(_Protocol):  # type: ignore[misc]
         return True
 
     def _end_if_unasked(self, now: float) -> None:
-        """Ends the connection where a body goes on for long after its answer, which did not ask for all of it."""
+        """Ends the connection where a body goes on for long after its answer, which did not wait for all of it."""
         cycle = self.cycle
-        if cycle is None or not cycle.response_complete or self._in_head or not self._is_parsed_here:
+        if cycle is None or not cycle.response_complete or self._in_head or not _IS_PARSED_HERE:
             self._unasked_since = 0.0
         elif not self._unasked_since:
             self._unasked_since = now

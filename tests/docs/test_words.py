@@ -48,8 +48,9 @@ def is_checked(item: Definition) -> bool:
     return item.kind != VALUE or item.path.split("/")[0] not in ("tests", "benchmarks")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize(
+    "folder", [pytest.param(name, marks=[pytest.mark.slow] * (name == "tests")) for name in FOLDERS]
+)
 def test_names_that_are_participles_get_fewer(folder: str) -> None:
     names = [item for item in definitions_of(folder) if is_participle(item) and is_checked(item)]
     shown = "\n".join(f"{item.kind} {item.name} ({item.owner})" for item in names)
