@@ -21,6 +21,9 @@ VARIABLE = re.compile(r"\bPADFREE_[A-Z0-9_]+\b")
 METRIC = re.compile(r"\bpadfree_[a-z0-9_]+\b")
 SERIALIZERS = re.compile(r"to_dict|to_json|record|to_strings|_?described?|as_json|_\w*json\w*")
 """Names of functions whose dictionaries are written into files and answers."""
+DEFINES_SERIALIZER = re.compile(rf"\bdef ({SERIALIZERS.pattern})\(")
+WRITES_FIELDS = re.compile(r"\b(asdict|fields|vars)\(")
+"""Whether a file has to be looked at more closely, which takes far longer than these searches."""
 
 
 @cache
@@ -70,15 +73,20 @@ def bound(module: ast.Module) -> Iterator[str]:
             yield from (name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name))
 
 
+@cache
+def definitions(path: Path) -> dict[str, ast.stmt]:
+    """The classes and functions at the top of a file by their names; of two of one name the first."""
+    nodes = [node for node in tree(path).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    return {node.name: node for node in reversed(nodes)}
+
+
+@cache
 def definition(module: str, name: str, root: Path) -> ast.stmt | None:
     """The class or function that a package exports, wherever in the package it is defined."""
     table = modules(root)
     inside = sorted((key for key in table if key == module or key.startswith(f"{module}.")), key=len)
-    for key in [*inside, *table]:
-        for node in tree(table[key]).body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
-                return node
-    return None
+    found = (definitions(table[key]).get(name) for key in [*inside, *table])
+    return next((node for node in found if node is not None), None)
 
 
 def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
@@ -181,13 +189,14 @@ def keys(root: Path) -> Iterator[str]:
     """JSON keys: those of dictionaries that serializers build, and the fields of dataclasses that are written."""
     for package, folder in packages(root).items():
         for path in sorted(folder.rglob("*.py")):
-            module = tree(path)
-            for node in ast.walk(module):
+            module, text = tree(path), path.read_text("utf-8")
+            for node in ast.walk(module) if DEFINES_SERIALIZER.search(text) else ():
                 if isinstance(node, ast.FunctionDef) and SERIALIZERS.fullmatch(node.name):
                     dictionaries = (item for item in ast.walk(node) if isinstance(item, ast.Dict))
                     written = [key for item in dictionaries for key in item.keys if isinstance(key, ast.Constant)]
                     yield from (f"{package}: {key.value}" for key in written)
-            yield from (f"{package}: {name}" for name in _fields_written(module))
+            if WRITES_FIELDS.search(text):
+                yield from (f"{package}: {name}" for name in _fields_written(module))
 
 
 def _fields_written(module: ast.Module) -> Iterator[str]:
