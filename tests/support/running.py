@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from . import pass_results, skips, workers
+from . import pass_results, sessions, skips, workers
 
 SLOW = "slow: `pytest --slow` runs it too, as CI does"
 ONE_AT_A_TIME = ("gpu", "needs_tensorrt")
@@ -55,6 +55,11 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.enable()
         gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    """Keeps sessions of onnxruntime from spinning, once tests have imported it."""
+    sessions.leave_cores_to_others()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -19,6 +19,13 @@ from padfree.runtime.gpu.graph_cache import IDLE_RUNS_A_GRAPH, RUNS_A_CAPTURE
 from . import fake_gpu
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _short_collections() -> None:
+    """Garbage is collected here again and again, and what earlier tests left need not be looked at each time."""
+    gc.collect()
+    gc.freeze()
+
+
 def feeds(ids: list[int], lens: list[int]) -> dict[str, Any]:
     array = np.array(ids, dtype=np.int32)
     return {"input_ids": array, "token_type_ids": array % 2, "seq_lens": np.array(lens, dtype=np.int32)}
