@@ -237,7 +237,15 @@ def paths_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
         yield from paths_in(item, (*path, step))
 
 
-@pytest.mark.parametrize(("value", "start"), [(None, 0), (math.inf, 1), ("\x1b[2J", 1), ({"a": 1}, 0)])
+@pytest.mark.parametrize(
+    ("value", "start"),
+    [
+        (None, 0),
+        pytest.param(math.inf, 1, marks=pytest.mark.slow),
+        pytest.param("\x1b[2J", 1, marks=pytest.mark.slow),
+        pytest.param({"a": 1}, 0, marks=pytest.mark.slow),
+    ],
+)
 def test_inspect_names_what_is_damaged(packed: Path, tmp_path: Path, capsys: Capture, value: Any, start: int) -> None:
     """Each entry of a rewritten file's metadata is replaced by two of the values, one entry at a time."""
     model = onnx.load(packed)

@@ -42,7 +42,7 @@ def int8(model: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("number_format", ["fp8", "int8"])
+@pytest.mark.parametrize("number_format", ["int8", pytest.param("fp8", marks=pytest.mark.slow)])
 def test_a_model_is_converted_once_from_rewriting_to_8_bits(
     model: Path, number_format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +113,7 @@ def quantized(model: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_quantised_file_keeps_its_scales(quantized: Path, tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "kept.onnx"
     command = ["optimize", str(quantized), "-o", str(path), "--precision", "int8", "--keep-scales", "--no-verify"]

@@ -62,6 +62,7 @@ def test_an_engine_is_built_once(
     assert first.with_name("model.plan.tokenizer.json").read_bytes() == TOKENIZER.read_bytes()
 
 
+@pytest.mark.slow
 def test_what_it_was_made_of_tells_engines_apart(
     builder: type[FakeBuilder], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,11 +113,13 @@ def test_pages_have_edits_for_every_file() -> None:
     assert [edit.file.split("/")[-1] for edit in edits("family")] == ["plain.py", "__init__.py", "__init__.py"]
 
 
+@pytest.mark.slow
 def test_the_first_plugin_runs_in_onnxruntime(checkout: Path) -> None:
     run_program("first-plugin", checkout)
     assert "OperatorSchema scaleSchema()" in (checkout / "plugins" / "shell" / "schemas.h").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_the_new_family_agrees_with_numpy(tmp_path: Path) -> None:
     run_program("family", copy_with_edits("family", tmp_path))
 

@@ -73,6 +73,7 @@ def test_token_files_are_not_unpickled(tmp_path: Path, command: str, capsys: pyt
     assert not mark.exists()
 
 
+@pytest.mark.slow
 def test_a_file_beside_a_model_is_not_imported(tmp_path: Path) -> None:
     """The command starts in a folder whose files have the names of modules."""
     here, command = tmp_path / "here", tmp_path / "bin" / "padfree"

@@ -20,7 +20,9 @@ from .targets import TARGETS, command
 
 SEEDS = {"models": 20, "rewritten": 12, "sidecars": 30, "bodies": 1000, "arrays": 30, "lengths": 60}
 FIRST = 20261122
-DOORS = [pytest.param(door, marks=pytest.mark.gpu if door == "lengths" else ()) for door in TARGETS]
+MARKS = {"lengths": [pytest.mark.gpu]}
+DOORS = [pytest.param(door, marks=MARKS.get(door, [])) for door in TARGETS]
+SLOW = {door: [pytest.mark.slow] for door in ("arrays", "models", "sidecars", "rewritten")}
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +42,7 @@ def test_what_was_found_once_is_taken_well(door: str, tmp_path: Path) -> None:
         assert problems(door, files) == (len(files), {})
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", [pytest.param(door, marks={**MARKS, **SLOW}.get(door, [])) for door in TARGETS])
 def test_damaged_inputs_are_taken_well(door: str) -> None:
     assert problems(door, [str(FIRST), str(SEEDS[door])]) == (SEEDS[door], {})
 

@@ -138,6 +138,7 @@ def test_every_family_comes_in_both_interfaces_and_all_precisions(tmp_path: Path
         assert wanted <= found
 
 
+@pytest.mark.slow
 def test_every_definition_comes_in_both_interfaces_and_all_precisions(tmp_path: Path) -> None:
     listed = [item for item in entries(tmp_path) if item.source == "definitions"]
     name_of = {item.name: tiny_folders.define(item.name, tmp_path / item.name).name for item in listed}

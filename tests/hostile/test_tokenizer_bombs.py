@@ -36,6 +36,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return scratch / "packed.onnx"
 
 
+@pytest.mark.slow
 def test_run_says_which_text(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "in.txt"
     source.write_text(f"a cat\n{BOMB}\n")

@@ -163,6 +163,7 @@ def test_a_doubling_chain_is_rewritten_in_bounded_time() -> None:
     assert time.process_time() - started < CHAIN_SECONDS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inside", [False, True], ids=["in the graph", "in a subgraph"])
 def test_a_model_of_too_many_nodes_is_refused_at_once(tmp_path: Path, inside: bool) -> None:
     chain = [helper.make_node("Neg", [f"t{at}"], [f"t{at + 1}"]) for at in range(MOST_NODES + 1)]

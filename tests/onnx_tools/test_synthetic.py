@@ -90,6 +90,7 @@ def test_attention_scores_spread(hidden_size: int, num_heads: int) -> None:
         assert scores[np.isfinite(scores)].std() >= 3
 
 
+@pytest.mark.slow
 def test_bert_base_is_made_in_seconds() -> None:
     """A minute of processor time is allowed, since test machines are shared; it takes about two seconds."""
     start = time.process_time()

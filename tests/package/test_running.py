@@ -19,6 +19,7 @@ from tests.support import skips, workers
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = workers.FEW_FILES + 2
+MOST_TESTS = 10_000  # as many are collected only where nobody asks for some of them
 SUITE = """
 import os
 from pathlib import Path
@@ -127,6 +128,7 @@ def test_it_takes_every_core_a_file_at_a_time(suite: Path) -> None:
     assert "SKIPPED" not in shown
 
 
+@pytest.mark.slow
 def test_one_process_is_enough_or_wanted(suite: Path) -> None:
     cases = [
         ["-s"],
@@ -187,6 +189,14 @@ def test_slow_tests_run_where_they_are_asked_for(suite: Path, given: list[str]) 
     assert (suite / "slow").exists()
 
 
+def test_at_most_one_test_in_fifty_is_slow(request: pytest.FixtureRequest) -> None:
+    items = request.session.items
+    if len(items) < MOST_TESTS:
+        pytest.skip("needs all tests: pytest")
+    assert len([item for item in items if item.get_closest_marker("slow")]) <= len(items) / 50
+
+
+@pytest.mark.slow
 def test_what_passed_is_not_run_again(suite: Path) -> None:
     run(suite, ["--note-passed", "passed", "tests/test_0.py"])
     noted = (suite / "passed").read_text().splitlines()

@@ -16,6 +16,7 @@ from benchmarks.accuracy.texts import texts_at_hand
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "the", "a", "of", "to", "is", "in", "and", "that", "it", "file", "name"]
 
 
+@pytest.mark.slow
 def test_texts_are_different_and_of_very_different_lengths() -> None:
     texts = texts_at_hand(300)
     assert len(texts) == len(set(texts)) == 300

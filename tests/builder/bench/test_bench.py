@@ -241,6 +241,7 @@ def gpu_here() -> bool:
     return device_count() > 0
 
 
+@pytest.mark.slow
 def test_bench_on_the_cpu(tmp_path: Path, capsys: Capture) -> None:
     out, lengths = tmp_path / "out.jsonl", tmp_path / "lengths.txt"
     lengths.write_text("4 20 11 8")
@@ -316,6 +317,7 @@ def test_a_batch_counts_its_tokens() -> None:
     assert (batch.seq_lens, batch.tokens, batch.slots) == ([2, 5], 7, 16)
 
 
+@pytest.mark.slow
 def test_fp8_is_measured_beside_peers_in_half_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Scales come from the measured batch; the answers are off by what 3 bits cost, and by no more."""
     out = tmp_path / "out.jsonl"

@@ -59,12 +59,12 @@ RUN = "run packed.onnx --input batch.jsonl -o out.npz"
     [
         ("packed.onnx", RUN),
         ("batch.jsonl", RUN),
-        ("packed.onnx", "inspect packed.onnx"),
-        ("packed.onnx", "embed packed.onnx --input texts.txt -o vectors"),
-        ("folder", "inspect folder"),
-        ("folder/config.json", "inspect folder"),
         ("folder/modules.json", "inspect folder"),
-        ("folder/tokenizer.json", "optimize folder -o out.onnx"),
+        pytest.param("packed.onnx", "inspect packed.onnx", marks=pytest.mark.slow),
+        pytest.param("packed.onnx", "embed packed.onnx --input texts.txt -o vectors", marks=pytest.mark.slow),
+        pytest.param("folder", "inspect folder", marks=pytest.mark.slow),
+        pytest.param("folder/config.json", "inspect folder", marks=pytest.mark.slow),
+        pytest.param("folder/tokenizer.json", "optimize folder -o out.onnx", marks=pytest.mark.slow),
     ],
 )
 def test_permissions_are_no_damage(place: Path, bound: Sequence[str], locked: str, command: str) -> None:
@@ -91,6 +91,7 @@ def test_an_output_that_cannot_be_written_is_named(place: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closing", [">&-", "2>&-", ">&- 2>&-", "<&-"])
 def test_closed_outputs_change_nothing(place: Path, closing: str) -> None:
     code, error = padfree(place, *RUN.split(), shell=closing)
@@ -98,6 +99,7 @@ def test_closed_outputs_change_nothing(place: Path, closing: str) -> None:
     assert (place / "out.npz").stat().st_size
 
 
+@pytest.mark.slow
 def test_names_that_are_not_utf_8(place: Path) -> None:
     strange = os.fsdecode(b"str\xffange.onnx")
     code, error = padfree(place, "optimize", "folder", "-o", strange)

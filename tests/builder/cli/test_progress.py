@@ -75,6 +75,7 @@ def test_long_stages_say_how_far_they_are(tmp_path: Path, capsys: Capture, monke
     assert len(batches) >= 3
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_bars(tmp_path: Path) -> None:
     shown = padfree_in_terminal(["optimize", EXPORTED, "-o", str(tmp_path / "out.onnx")])
     assert shown.code == 0

@@ -67,6 +67,7 @@ def test_optimize(capsys: Capture) -> None:
     assert "PASSED" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_options_that_say_what_the_original_is_are_part_of_the_next_command(capsys: Capture) -> None:
     pytest.importorskip("polygraphy")
     head = ["--pooling", "mean,cls", "--no-normalize", "--mask", "attention_mask"]
@@ -93,6 +94,7 @@ def test_the_errors_are_those_that_were_measured(capsys: Capture) -> None:
     assert "verification" not in metadata_of(load_model(Path("packed.onnx")))
 
 
+@pytest.mark.slow
 def test_what_stays_padded_is_said_with_one_reason(capsys: Capture) -> None:
     onnx.save(exports.load(INCOMPLETE), "model.onnx")
     command = ["optimize", "model.onnx", "-o", "packed.onnx", "--precision", "fp16", "--report", "report.json"]
@@ -197,6 +199,7 @@ def test_no_model_has_more_than_eight_lines(packed_metadata: dict[str, Any]) -> 
     assert dict(lines)["note"] == "'types' is read by nothing; requires right-padded masks"
 
 
+@pytest.mark.slow
 def test_verbose_tells_where_the_time_went(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     command = ["optimize", "model.onnx", "-o", "packed.onnx", "--precision", "fp16", "-v"]
     assert main(command) == 0

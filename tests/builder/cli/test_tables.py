@@ -49,7 +49,9 @@ def test_the_demo_with_engines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         assert word in shown
 
 
-@pytest.mark.parametrize("command", ["inspect", "compare", "run", "optimize"])
+@pytest.mark.parametrize(
+    "command", ["optimize", *(pytest.param(name, marks=pytest.mark.slow) for name in ("inspect", "compare", "run"))]
+)
 def test_commands_in_a_terminal(command: str, tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "encoder")
     arguments = {

@@ -28,6 +28,7 @@ def masks(report: Report) -> set[str]:
     return {item.mask for item in report.batches}
 
 
+@pytest.mark.slow
 def test_generated_batches_have_all_length_classes_and_the_masks_that_fit() -> None:
     packed, padded = run(None), run(None, "padded")
     assert packed.passed

@@ -89,6 +89,7 @@ def check(content: str) -> None:
     assert "numbers overflow fp16" in content
 
 
+@pytest.mark.slow
 def test_the_page_says_what_was_found_and_needs_no_network(page: Path) -> None:
     content = page.read_text()
     check(content)

@@ -80,7 +80,13 @@ def test_outputs_of_different_shapes_that_are_swapped_are_refused(
     ("change", "precision", "node", "kind"),
     [
         (planted_errors.wrong_scale_in_last_layer, "fp32", "PadfreeAttention_3", "wrong numbers"),
-        (planted_errors.wrong_scale_in_last_layer, "fp16", "PadfreeAttention_3", "wrong numbers"),
+        pytest.param(
+            planted_errors.wrong_scale_in_last_layer,
+            "fp16",
+            "PadfreeAttention_3",
+            "wrong numbers",
+            marks=pytest.mark.slow,
+        ),
         (planted_errors.drop_mask_packed, "fp32", "PadfreeAttention_2", "wrong mask"),
         (planted_errors.weight_of_layer_3, "fp32", "/MatMul", "wrong numbers"),
     ],
@@ -97,6 +103,7 @@ def test_bisecting_finds_the_node(
     assert "encoder.layer.3" not in node or "LayerNormalization" in actual["since"][0]
 
 
+@pytest.mark.slow
 def test_bisecting_finds_an_overflow(tmp_path: Path) -> None:
     original = planted_errors.write_original(tmp_path / "large.onnx", planted_errors.large_numbers_in_layer_3)
     model = planted_errors.write_rewritten(original, tmp_path / "model.onnx", precision="fp16")
@@ -107,6 +114,7 @@ def test_bisecting_finds_an_overflow(tmp_path: Path) -> None:
     assert runner["bisection"]["first"]["wanted"]["high"] > 65504
 
 
+@pytest.mark.slow
 def test_rounding_that_adds_up_is_told_from_errors(original: Path, tmp_path: Path) -> None:
     model = planted_errors.write_rewritten(original, tmp_path / "model.onnx", precision="bf16")
     code, runner = compare(original, model, "--bisect", "--relative-tolerance", "0.01")
@@ -117,6 +125,7 @@ def test_rounding_that_adds_up_is_told_from_errors(original: Path, tmp_path: Pat
     assert "choose precision fp16 or fp32" in cause
 
 
+@pytest.mark.slow
 def test_files_of_one_name_and_tolerances_of_the_users_own(original: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "other").mkdir()
     good = planted_errors.write_rewritten(original, tmp_path / "model.onnx")

@@ -29,7 +29,8 @@ def run_commands(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("interface", ["packed", pytest.param("padded", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("interface", ["packed", "padded"])
 def test_polygraphy_run_finds_what_is_the_same_and_what_is_not(tmp_path: Path, interface: str) -> None:
     original = planted_errors.write_original(tmp_path / "original.onnx")
     model = planted_errors.write_rewritten(original, tmp_path / "model.onnx", interface=interface)

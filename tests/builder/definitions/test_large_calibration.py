@@ -36,6 +36,7 @@ def calibrate(folder: Path, storage: Storage) -> Model:
     return quantize_gemms(packed, [{name: value for name, value in feeds.items() if name in names}], verify=False)
 
 
+@pytest.mark.slow
 def test_scales_and_losses_are_those_of_one_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

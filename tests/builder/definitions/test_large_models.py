@@ -40,8 +40,8 @@ NAMES = (
     "nomic_experts",
     "jinav3_hub_query",
 )
+QUICK = ("bert_float16", "roberta", "qwen3_bfloat16", "nomic_experts", "jinav3_hub_query")
 HALF = (  # in the type of the weights, and in another one
-    ("bert_bfloat16", "bf16"),
     ("bert_bfloat16", "fp16"),
     ("bert_float16", "fp16"),
     ("bert_float16", "bf16"),
@@ -67,7 +67,14 @@ def verification_of(model: ModelProto) -> Any:
     return read_metadata(model, AssertionError)["verification"]
 
 
-@pytest.mark.parametrize(("name", "precision"), [*((name, "fp32") for name in NAMES), *HALF])
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        ("bert_bfloat16", "bf16"),
+        *(pytest.param(name, "fp32", marks=[pytest.mark.slow] * (name not in QUICK)) for name in NAMES),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in HALF),
+    ],
+)
 def test_files_are_those_of_small_models(
     name: str, precision: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -171,6 +178,7 @@ def test_ids_that_a_table_lacks_are_refused(tmp_path: Path) -> None:
         session.run(None, given)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("layer", [0, 1])
 def test_weights_of_any_layer_that_differ_are_found(layer: int, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from padfree.builder.folders.source import opened
 from tests.support import tiny_folders
 
 
-@pytest.mark.parametrize("name", ["bert", "bert_bfloat16"])
+@pytest.mark.parametrize("name", ["bert", pytest.param("bert_bfloat16", marks=pytest.mark.slow)])
 def test_another_process_prepares_the_same_model(name: str, tmp_path: Path) -> None:
     folder = tiny_folders.write_reference(tiny_folders.read(name), tmp_path)
     options = BuildOptions("packed", "fp32", strict=True, verify=False, linear="tensorrt", norms="separate")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +28,6 @@ SAME_WHATEVER = ("old_norms", "float16", "three_types", "own_names", "old_entrie
 
 def family(name: str) -> str:
     return name.split("_")[0]
-
-
-def by_worth(names: Sequence[str]) -> list[Any]:
-    """Names as parameters; all but the first six of a family are marked slow, as rewriting takes most of the time."""
-    before = {name: [other for other in names if other < name and family(other) == family(name)] for name in names}
-    return [pytest.param(name, marks=[] if len(before[name]) < 6 else [pytest.mark.slow]) for name in names]
 
 
 def write(name: str, folder: Path, storage: Storage = Storage.MEMORY) -> Model:
@@ -66,7 +59,7 @@ def test_padded_graph(name: str, tmp_path: Path) -> None:
             assert_same(result[: len(ids)] if is_per_token else result, wanted)
 
 
-@pytest.mark.parametrize("name", by_worth(tiny_folders.names()))
+@pytest.mark.parametrize("name", tiny_folders.names())
 def test_packed_answers_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     reference = tiny_folders.read(name)
     original = write(name, tmp_path / "model")

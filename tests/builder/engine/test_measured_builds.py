@@ -80,7 +80,9 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
     return Bench(monkeypatch, tmp_path)
 
 
-@pytest.mark.parametrize("fastest", ["folded", "separate", "tensorrt"])
+@pytest.mark.parametrize(
+    "fastest", ["folded", *(pytest.param(name, marks=pytest.mark.slow) for name in ("separate", "tensorrt"))]
+)
 def test_the_fastest_engine_is_kept_and_checked(bench: Bench, capsys: Capture, fastest: str) -> None:
     bench.times[fastest] = (1.0, 0.2)
     metadata = bench.build()
@@ -103,6 +105,7 @@ def test_the_fastest_engine_is_kept_and_checked(bench: Bench, capsys: Capture, f
     assert "packing does not win" not in said.err
 
 
+@pytest.mark.slow
 def test_inspect_shows_what_was_measured(bench: Bench, capsys: Capture) -> None:
     bench.refused_number = 3
     bench.build("-q")
@@ -116,6 +119,7 @@ def test_inspect_shows_what_was_measured(bench: Bench, capsys: Capture) -> None:
     assert refused[4].startswith("TensorRT built no engine")
 
 
+@pytest.mark.slow
 def test_damaged_measurements_are_named(bench: Bench, capsys: Capture) -> None:
     metadata = bench.build("-q")
     metadata["engine"]["measured"]["requests"] = 3
@@ -125,7 +129,7 @@ def test_damaged_measurements_are_named(bench: Bench, capsys: Capture) -> None:
     assert capsys.readouterr().out.count("the measurement of GEMMs and norms is damaged") == 2
 
 
-@pytest.mark.parametrize("error", [BuildError, RuntimeError])
+@pytest.mark.parametrize("error", [BuildError, pytest.param(RuntimeError, marks=pytest.mark.slow)])
 def test_engines_that_fail_are_named_and_left_out(bench: Bench, capsys: Capture, error: type[Exception]) -> None:
     bench.refused_number, bench.refusal = 2, error("TensorRT built no engine: out of memory")
     bench.times["separate"] = "an illegal access"
@@ -136,7 +140,7 @@ def test_engines_that_fail_are_named_and_left_out(bench: Bench, capsys: Capture,
     assert "norms folded: not measured: TensorRT built no engine: out of memory" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("error", [SessionError, RuntimeError])
+@pytest.mark.parametrize("error", [SessionError, pytest.param(RuntimeError, marks=pytest.mark.slow)])
 def test_nothing_can_be_timed(bench: Bench, error: type[Exception]) -> None:
     bench.error = error
     for name in bench.times:
@@ -147,6 +151,7 @@ def test_nothing_can_be_timed(bench: Bench, error: type[Exception]) -> None:
     assert metadata["engine"]["measured"]["padded"] == {"problem": "no clock"}
 
 
+@pytest.mark.slow
 def test_both_times_are_said_where_packing_does_not_win(bench: Bench, capsys: Capture) -> None:
     bench.times["padded"] = (0.45,)
     bench.build()
@@ -160,9 +165,9 @@ def test_both_times_are_said_where_packing_does_not_win(bench: Bench, capsys: Ca
     [
         (HOPPER, [], "folded"),
         (ADA, ["--no-measure"], "tensorrt"),
-        (ADA, ["--linear", "tensorrt"], "tensorrt"),
-        (ADA, ["--linear", "padfree"], "folded"),
         (ADA, ["--linear", "padfree", "--norms", "separate"], "separate"),
+        pytest.param(ADA, ["--linear", "tensorrt"], "tensorrt", marks=pytest.mark.slow),
+        pytest.param(ADA, ["--linear", "padfree"], "folded", marks=pytest.mark.slow),
     ],
 )
 def test_one_engine_is_built_where_nothing_is_to_be_measured(
@@ -174,6 +179,7 @@ def test_one_engine_is_built_where_nothing_is_to_be_measured(
     assert "measured" not in metadata["engine"]
 
 
+@pytest.mark.slow
 def test_hopper_measures_where_it_is_asked_to(bench: Bench) -> None:
     bench.device = HOPPER
     bench.times["tensorrt"] = (1.0, 0.2)
@@ -181,6 +187,7 @@ def test_hopper_measures_where_it_is_asked_to(bench: Bench) -> None:
     assert (name_of(metadata), len(bench.timed)) == ("tensorrt", 4)
 
 
+@pytest.mark.slow
 def test_separate_norms_leave_folded_ones_out(bench: Bench) -> None:
     metadata = bench.build("--norms", "separate")
     assert name_of(metadata) == "separate"

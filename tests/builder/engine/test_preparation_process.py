@@ -108,7 +108,8 @@ def test_a_model_is_rewritten_here(children: list[subprocess.Popen[bytes]]) -> N
     assert not children
 
 
-@pytest.mark.parametrize("norms", ["folded", pytest.param("separate", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("norms", ["folded", "separate"])
 def test_gemms_are_chosen_where_the_model_is_rewritten(children: list[subprocess.Popen[bytes]], norms: str) -> None:
     plain = rewrite_model(open_model(EXPORTED), replace(OPTIONS, precision="fp16").rewriting).model
     result = prepared_model(EXPORTED, lambda: Device(0, "NVIDIA H200", 9, 0), precision="fp16", norms=norms)
@@ -123,12 +124,14 @@ def test_gemms_are_chosen_where_the_model_is_rewritten(children: list[subprocess
         prepared_model(EXPORTED, lambda: elsewhere, precision="fp32", linear="padfree", norms=norms)
 
 
+@pytest.mark.slow
 def test_a_profile_that_does_not_fit_is_named_by_the_process(children: list[subprocess.Popen[bytes]]) -> None:
     with pytest.raises(BuildError, match="profile max 600 > model limit"):
         prepared_model(EXPORTED, profile=ProfileOptions(max_seq_len=600))
     assert len(children) == 1
 
 
+@pytest.mark.slow
 def test_a_model_too_large_for_a_message_is_handed_on_in_a_file(
     monkeypatch: pytest.MonkeyPatch, children: list[subprocess.Popen[bytes]]
 ) -> None:
@@ -170,6 +173,7 @@ def sizes_of_files_in_memory() -> list[int]:
     return sizes
 
 
+@pytest.mark.slow
 def test_memory_is_given_back_once_a_model_is_parsed() -> None:
     with preparing(EXPORTED, OPTIONS, no_device) as wait:
         result = wait()
@@ -179,6 +183,7 @@ def test_memory_is_given_back_once_a_model_is_parsed() -> None:
         assert max(sizes_of_files_in_memory()) == 0
 
 
+@pytest.mark.slow
 def test_answers_wait_until_the_model_is_parsed(children: list[subprocess.Popen[bytes]]) -> None:
     """onnxruntime's memory comes after that of the model's bytes."""
     with preparing(EXPORTED, replace(OPTIONS, verify=True), no_device) as wait:
@@ -258,6 +263,7 @@ def test_a_process_that_dies_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         prepared_model(EXPORTED)
 
 
+@pytest.mark.slow
 def test_prints_of_libraries_are_no_part_of_the_answer(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -295,6 +301,7 @@ time.sleep(60)
     assert not Path(said.read_text()).exists()
 
 
+@pytest.mark.slow
 def test_it_works_without_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(preparation_process.os, "memfd_create")
     assert prepared_model(EXPORTED) == prepare_model(EXPORTED, OPTIONS, no_device)
@@ -347,6 +354,7 @@ sys.exit(cli.main(["build", *sys.argv[1:]]))
         os.kill(child, 0)
 
 
+@pytest.mark.slow
 def test_a_folder_is_made_in_the_other_process(tmp_path: Path, children: list[subprocess.Popen[bytes]]) -> None:
     folder = write_folder(tmp_path / "small", modules=[("Pooling", {"pooling_mode": "mean"})])
     options = replace(OPTIONS, verify=True)

@@ -57,7 +57,13 @@ def no_residual(model: onnx.ModelProto) -> None:
 
 @pytest.mark.parametrize(
     ("interface", "precision"),
-    [("packed", "fp32"), ("packed", "fp16"), ("packed", "bf16"), ("padded", "fp16"), ("varseqlen", "bf16")],
+    [
+        ("packed", "fp32"),
+        ("padded", "fp16"),
+        ("varseqlen", "bf16"),
+        pytest.param("packed", "fp16", marks=pytest.mark.slow),
+        pytest.param("packed", "bf16", marks=pytest.mark.slow),
+    ],
 )
 def test_right_engines_are_written_with_their_errors(
     interface: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -108,10 +114,10 @@ def test_the_answers_are_the_originals(tmp_path: Path, monkeypatch: pytest.Monke
     ("precision", "change"),
     [
         ("fp32", double_scale),
-        ("fp32", no_residual),
-        ("fp16", double_scale),
         ("fp16", no_residual),
-        ("bf16", no_residual),
+        pytest.param("fp32", no_residual, marks=pytest.mark.slow),
+        pytest.param("fp16", double_scale, marks=pytest.mark.slow),
+        pytest.param("bf16", no_residual, marks=pytest.mark.slow),
     ],
 )
 def test_a_broken_kernels_plan_is_not_written(
@@ -130,6 +136,7 @@ def test_a_broken_kernels_plan_is_not_written(
     assert "check" not in metadata
 
 
+@pytest.mark.slow
 def test_a_rewritten_files_command_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = tmp_path / "my packed.onnx"
     save_model(rewrite(EXPORTED, precision="fp16").model, packed)
@@ -167,6 +174,7 @@ def test_commands_are_those_that_make_the_same_graph(
         make_parser().parse_args(shlex.split(command)[1:])
 
 
+@pytest.mark.slow
 def test_a_message_is_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Models that are given in memory are prepared in this process."""
     model = onnx.load(str(EXPORTED))
@@ -177,6 +185,7 @@ def test_a_message_is_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         build_engine(model, tmp_path / "other.plan", precision="fp16", **LIMITS)
 
 
+@pytest.mark.slow
 def test_an_engine_in_fp8_has_the_answers_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids = tmp_path / "bert.onnx", tmp_path / "ids.jsonl"
     from padfree.onnx_tools.synthetic import bert_model
@@ -237,6 +246,7 @@ def test_values_of_a_whole_batch(interface: str, tmp_path: Path, monkeypatch: py
         assert rows["task"] == rows["task"][:1] * count
 
 
+@pytest.mark.slow
 def test_a_folders_command_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.chdir(tmp_path)
     write_folder(Path("small"), modules=[("Pooling", {"pooling_mode": "mean"})])
@@ -269,6 +279,7 @@ def test_an_engine_that_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_an_output_whose_size_follows_from_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_cpu_engines(monkeypatch)
 

@@ -151,7 +151,7 @@ def six_layers(precision: str) -> Model:
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-@pytest.mark.parametrize("layer", [0, 3, 5])
+@pytest.mark.parametrize("layer", [0, *(pytest.param(layer, marks=pytest.mark.slow) for layer in (3, 5))])
 def test_one_gemm_of_one_layer_that_is_off_by_a_fifth(precision: str, layer: int) -> None:
     """The answers of GEMMs with folded norms, which round in other places, are still correct."""
     actual, exact = six_layers(precision), six_layers("fp32")

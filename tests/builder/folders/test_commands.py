@@ -75,6 +75,7 @@ def test_compare(folder: Path, texts: Path, tmp_path: Path, capsys: pytest.Captu
     assert "give an .onnx file that stays" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_bench(folder: Path, tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     command = ["bench", str(folder), "--cpu", "--batch", "2", "--seq-len", "16", "--json", str(record)]

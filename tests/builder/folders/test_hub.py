@@ -74,6 +74,7 @@ WANTED = ["1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safeten
           "model.safetensors", "modules.json", "tokenizer_config.json"]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_only_what_is_needed_is_fetched_and_the_cache_serves_without_the_hub(tmp_path: Path) -> None:
     hub = FakeHub({"somebody/encoder": sentence_model(tmp_path / "model")})
     home = tmp_path / "home"
@@ -97,6 +98,7 @@ def test_only_what_is_needed_is_fetched_and_the_cache_serves_without_the_hub(tmp
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_the_hub_refuses_is_one_line(tmp_path: Path) -> None:
     folder = tiny_folders.write_reference(tiny_folders.read("bert"), tmp_path / "model")
     files = files_of(folder)

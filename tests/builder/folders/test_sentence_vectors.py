@@ -189,6 +189,7 @@ def test_a_folder_runs_as_it_is(tmp_path: Path) -> None:
         np.testing.assert_allclose(np.linalg.norm(results["sentence_embedding"], axis=1), 1, atol=TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [8, 10_000])
 def test_vectors_are_cut_after_the_last_module(size: int, tmp_path: Path) -> None:
     modules: list[tuple[str, dict[str, Any]]] = [("Pooling", {"pooling_mode": "mean"}), ("Normalize", {})]

@@ -173,6 +173,7 @@ def test_what_is_refused_and_what_breaks() -> None:
     assert (caught.value.result.state, caught.value.result.detail) == ("failed", "CUDA failed")
 
 
+@pytest.mark.slow
 def test_references_are_right_in_float64() -> None:
     """Compared with NumPy, for attention, the operator with the most code of its own."""
     graph = next(item for item in cases_of("PadfreeAttention", "fp32") if item.variant == "bias by distance").make()
@@ -186,6 +187,7 @@ def test_references_are_right_in_float64() -> None:
     assert difference(graph, {"out_0": wanted}, right).relative < LARGEST_ERRORS["fp32"] / 10
 
 
+@pytest.mark.slow
 def test_sequences_continue_another_one() -> None:
     graph = next(item for item in cases_of("PadfreeAttention", "fp32") if item.variant == "shared prefix").make()
     q, k, v = (graph.feeds[name].astype(np.float64) for name in "qkv")

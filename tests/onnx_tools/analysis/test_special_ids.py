@@ -135,7 +135,7 @@ def test_the_largest_id_is_looked_for(interface: str) -> None:
     assert_right(load("clip_text_ts17"), inputs_of("clip_text_ts17"), interface)
 
 
-@pytest.mark.parametrize("name", ["bart_cls_dy18", "o_bart_cls_model"])
+@pytest.mark.parametrize("name", ["bart_cls_dy18", pytest.param("o_bart_cls_model", marks=pytest.mark.slow)])
 def test_bart_takes_the_token_that_ends_a_text(name: str, rewritings: Rewritings) -> None:
     """The output has a row per text only if all have equally many ends: no packed batch may rely on that."""
     model = load(name)

@@ -245,6 +245,7 @@ print("MB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 LARGE_MB = 128
 
 
+@pytest.mark.slow
 def test_a_large_data_file_is_inspected_in_its_own_size(tmp_path: Path) -> None:
     def megabytes(rows: int) -> int:
         model = export()

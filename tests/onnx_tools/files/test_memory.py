@@ -52,6 +52,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc on this system: run it on Linux")
 @pytest.mark.parametrize("precision", MOST)
 def test_rewriting_takes_little_more_than_its_weights(file: Path, precision: str, tmp_path: Path) -> None:

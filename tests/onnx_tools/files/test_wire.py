@@ -69,6 +69,7 @@ def test_damaged_bytes_are_refused_or_read_as_protobuf_reads_them() -> None:
     assert 0 < read_anyway < 3000
 
 
+@pytest.mark.slow
 def test_damaged_files_whose_weights_stay_in_them_are_read_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "LARGE_BYTES", 16)
     content, rng = MODEL.SerializeToString(), random.Random(1)

@@ -31,6 +31,7 @@ ROTATING_SEED = int(os.environ.get("PADFREE_TEST_SEED", datetime.date.today().to
 # About 1200 per minute on each core; a longer search:
 # PADFREE_TEST_GRAPHS=20000 pytest tests/onnx_tools/random_models/test_random_graphs.py
 COUNT = int(os.environ.get("PADFREE_TEST_GRAPHS", 250))
+FEW = 40  # where the others are left to CI
 CORES = min(os.cpu_count() or 1, 4)
 IN_ONNXRUNTIME = 50  # one in so many cases is compared in onnxruntime too
 # float32: programs sum the tokens of whole batches, and their products; results of wrong graphs are far outside this.
@@ -170,6 +171,13 @@ def _search(steps: list[Step], outputs: int, pooling: int, padded: bool, sample:
     rewrite_program(steps, outputs, pooling, interface, runs)
 
 
+@settings(max_examples=FEW, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(programs, numbers, numbers, st.booleans(), st.integers(0, IN_ONNXRUNTIME - 1))
+def test_a_few_random_graphs(steps: list[Step], outputs: int, pooling: int, padded: bool, sample: int) -> None:
+    _search(steps, outputs, pooling, padded, sample)
+
+
+@pytest.mark.slow
 @settings(max_examples=COUNT, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(programs, numbers, numbers, st.booleans(), st.integers(0, IN_ONNXRUNTIME - 1))
 def test_random_graph(steps: list[Step], outputs: int, pooling: int, padded: bool, sample: int) -> None:

@@ -28,6 +28,7 @@ def test_a_wrong_case_is_named_with_its_program(monkeypatch: pytest.MonkeyPatch)
     assert "differs by 1" in said
 
 
+@pytest.mark.slow
 def test_cases_are_counted_recorded_and_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = tmp_path / "graphs.jsonl"
     assert search(SEED, pieces_of(0, 12, set()), 1, record) == 0
@@ -63,6 +64,7 @@ def test_records_name_the_commit_that_a_search_began_at(tmp_path: Path, monkeypa
     assert [json.loads(line)["commit"] for line in record.read_text().splitlines()] == ["first", "first"]
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_costs_one_case() -> None:
     worker, actual = Worker(SEED), list[tuple[int, str]]()
     for number, said in worker.verdicts(range(6)):

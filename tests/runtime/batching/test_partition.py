@@ -84,6 +84,7 @@ def test_packed_runs_are_the_cheapest_of_neighbours(
     assert cost_of(lengths, costs, budget) == pytest.approx(best)
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(st.lists(st.integers(0, 64), min_size=1100, max_size=1500), st.sampled_from(["padded", "packed"]), limits)
 def test_long_queues_are_cut_within_the_budget(lengths: list[int], interface: str, max_tokens: int | None) -> None:

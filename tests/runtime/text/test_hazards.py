@@ -101,6 +101,7 @@ def test_words_of_any_length_are_slow() -> None:
     assert slow_pattern(Tokenizer(model)) == "words of 1000000 characters (max_input_chars_per_word)"
 
 
+@pytest.mark.slow
 def test_a_pattern_that_gives_up() -> None:
     encoder = TextEncoder(letters(EXPLODES), 4)
     with pytest.raises(TextError, match=r"text 1: the tokenizer gives up \(.*retry-limit") as refusal:
