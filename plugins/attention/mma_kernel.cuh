@@ -12,6 +12,8 @@
 #include "attention/kernels.h"
 #include "attention/mma_pair_kernel.cuh"
 #include "attention/mma_rows.cuh"
+#include "attention/mma_store.cuh"
+#include "attention/mma_tiles.cuh"
 #include "attention/mma_wide_kernel.cuh"
 #include "attention/query_tiles.cuh"
 #include "attention/row_copier.cuh"
@@ -26,12 +28,14 @@ constexpr int kStages = 2;
 
 // Blocks with few registers hide each other's latency: four on a multiprocessor beat two with twice the rows where
 // sequences are short. kBlocks: blocks per multiprocessor, which bound the registers. kBranches: rows that do not exist
-// are skipped one by one and keys 16 by 16, which takes branches between copies and between products.
+// are skipped one by one and keys 16 by 16, which takes branches between copies and between products. kBrief: fewer
+// instructions before and after the products; where this was measured.
 template <int kHeadSize_, int kFragments_, int kKeys_, int kBlocks_, class Adjust_ = PlainScores,
-          bool kBranches_ = false>
+          bool kBranches_ = false, bool kBrief_ = false>
 struct Shape {
   using Adjust = Adjust_;
   static constexpr bool kBranches = kBranches_;
+  static constexpr bool kBrief = kBrief_;
   static constexpr int kHeadSize = kHeadSize_;
   static constexpr int kFragments = kFragments_;
   static constexpr int kKeys = kKeys_;
@@ -46,11 +50,28 @@ struct Shape {
 // Copies kRows rows as the shape wants it.
 template <class S, int kRows, class Copier, typename T>
 __device__ void copyRows(const Copier& copier, T* shared, const AttentionOperand& operand, int token, int valid) {
-  if constexpr (S::kBranches) {
+  if constexpr (S::kBrief) {
+    copier.template copyBriefly<kRows>(shared, operand, token, valid);
+  } else if constexpr (S::kBranches) {
     copier.template copy<kRows>(shared, operand, token, valid);
   } else {
     copier.template copyWhole<kRows>(shared, operand, token, valid);
   }
+}
+
+template <typename T, class S>
+using MmaRows = WarpRows<T, S::kHeadSize, S::kFragments, S::kKeys, S::kStride, typename S::Adjust, false, S::kBranches>;
+
+template <class S>
+__device__ BlockWork workOf(const AttentionParams& p) {
+  if constexpr (S::kBrief) return blockWork(p);
+  return {static_cast<int>(blockIdx.x % p.H), static_cast<int>(blockIdx.x / p.H)};
+}
+
+template <class S>
+__device__ QueryTile tileOf(const AttentionParams& p, int tile) {
+  if constexpr (S::kBrief) return findTile<S::kRows>(p, tile);
+  return findQueryTile<S::kRows>(p.cu_seqlens, p.B, p.T, tile, p.longest_first, p.window_right == 0);
 }
 
 template <typename T, class S, typename Result>
@@ -60,9 +81,9 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
   T* const shared_q = shared_kv + kStages * S::kStageElements;
 
   if (!p.early_lengths) waitForPriorGrids();
-  const int head = blockIdx.x % p.H;  // blocks that start together read whole rows of one sequence
-  const QueryTile tile =
-      findQueryTile<S::kRows>(p.cu_seqlens, p.B, p.T, blockIdx.x / p.H, p.longest_first, p.window_right == 0);
+  const BlockWork work = workOf<S>(p);
+  const int head = work.head;
+  const QueryTile tile = tileOf<S>(p, work.tile);
   waitForPriorGrids();
   releaseNextGrid();
   if (tile.rows <= 0) return;
@@ -89,7 +110,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
   const bool has_rows = warp_row < tile.rows;  // a warp without rows only helps to copy
   const int first_row = tile.first + warp_row;
   const typename S::Adjust adjust(p, head);
-  WarpRows<T, S::kHeadSize, S::kFragments, S::kKeys, S::kStride, typename S::Adjust, false, S::kBranches> rows;
+  std::conditional_t<S::kBrief, StoredRows<MmaRows<T, S>, S::kFragments, S::kHeadSize / 8>, MmaRows<T, S>> rows;
   int stage = 0;
   for (int first = range.begin; first < range.end; first += S::kKeys) {
     T* const k = shared_kv + stage * S::kStageElements;
@@ -109,11 +130,18 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
     }
     __syncthreads();  // every warp is done with this stage
     load(k, first + kStages * S::kKeys);
-    stage = (stage + 1) % kStages;
+    stage = S::kBrief ? 1 - stage : (stage + 1) % kStages;
   }
   if (!has_rows) return;
-  rows.storeOutput(y + warp_row * y_stride, y_stride, tile.rows - warp_row, biasOf<T>(p.v, kv_head), p.D,
-                   p.e4m3_factor);
+  if constexpr (S::kBrief) {
+    float totals[S::kFragments][2];
+    rows.totalAll(totals);
+    rows.store(y + warp_row * y_stride, y_stride, tile.rows - warp_row, biasOf<T>(p.v, kv_head), p.D, totals,
+               p.e4m3_factor);
+  } else {
+    rows.storeOutput(y + warp_row * y_stride, y_stride, tile.rows - warp_row, biasOf<T>(p.v, kv_head), p.D,
+                     p.e4m3_factor);
+  }
 }
 
 template <typename T, class S>
@@ -123,7 +151,8 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   static_assert(kBytes <= 99 * 1024, "sm_86, sm_89 and sm_120 give a block 99 KB");
   const auto kernel = params.e4m3_factor > 0.f ? attentionMmaKernel<T, S, E4m3> : attentionMmaKernel<T, S, T>;
   const unsigned blocks = countQueryTiles(params.T, params.B, S::kRows) * params.H;
-  return launchWithSharedMemory(kernel, blocks, kThreads, kBytes, stream, params);
+  const dim3 grid = S::kBrief ? tileGrid(params, S::kRows) : dim3(blocks);
+  return launchWithSharedMemory(kernel, grid, kThreads, kBytes, stream, params);
 }
 
 // The length that the build expects, or else the mean.
@@ -168,19 +197,21 @@ cudaError_t choosePositionedShape(const AttentionParams& params, cudaStream_t st
 // keys keep the results of tall and ordinary tiles equal bit by bit.
 template <typename T, class Scores>
 cudaError_t chooseShape(const AttentionParams& params, bool tall, cudaStream_t stream) {
+  constexpr bool kPlain = std::is_same_v<Scores, PlainScores>;
   if (params.D <= 32) {
     return (tall ? launch<T, Shape<32, 2, 64, 3, Scores>> : launch<T, Shape<32, 1, 64, 4, Scores>>)(params, stream);
   }
   if (params.D <= 64) {
-    return (tall ? launch<T, Shape<64, 2, 64, 2, Scores>> : launch<T, Shape<64, 1, 64, 4, Scores>>)(params, stream);
+    return (tall ? launch<T, Shape<64, 2, 64, 2, Scores>>
+                 : launch<T, Shape<64, 1, 64, 4, Scores, false, kPlain>>)(params, stream);
   }
-  if constexpr (std::is_same_v<Scores, PlainScores>) {
+  if constexpr (kPlain) {
     if (params.D <= 96) {
       return (tall ? launch<T, Shape<96, 2, 32, 2>> : launch<T, Shape<96, 1, 32, 3>>)(params, stream);
     }
   }
-  return (tall ? launchWide<T, WideShape<128, 2, 32, 2, Scores>> : launch<T, Shape<128, 1, 32, 3, Scores>>)(params,
-                                                                                                            stream);
+  return (tall ? launchWide<T, WideShape<128, 2, 32, 2, Scores>>
+               : launch<T, Shape<128, 1, 32, 3, Scores, false, kPlain>>)(params, stream);
 }
 
 // The instances for heads of more than 128: pairs of warps where a block may have as much shared memory as they take.

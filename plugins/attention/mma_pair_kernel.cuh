@@ -10,7 +10,8 @@
 
 #include "attention/kernels.h"
 #include "attention/mma_rows.cuh"
-#include "attention/query_tiles.cuh"
+#include "attention/mma_store.cuh"
+#include "attention/mma_tiles.cuh"
 #include "attention/row_copier.cuh"
 #include "common/dependent_launch.cuh"
 #include "common/ptx/barriers.cuh"
@@ -39,46 +40,31 @@ struct PairShape {
   static constexpr int kKeyParts = kHeadSize / 16, kValueParts = kKeys / 4;
 };
 
+template <typename T, class S>
+using PairBase = StoredRows<WarpRows<T, S::kHeadSize, S::kFragments, S::kKeys / 2, S::kStride, typename S::Adjust, true,
+                                     false, S::kHeadSize / 2>,
+                            S::kFragments, S::kHeadSize / 16>;
+
 // The rows of a pair in one of its warps, `half` 0 or 1.
 template <typename T, class S>
-class PairRows : public WarpRows<T, S::kHeadSize, S::kFragments, S::kKeys / 2, S::kStride, typename S::Adjust, true,
-                                 false, S::kHeadSize / 2> {
+class PairRows : public PairBase<T, S> {
  public:
-  using Base = WarpRows<T, S::kHeadSize, S::kFragments, S::kKeys / 2, S::kStride, typename S::Adjust, true, false,
-                        S::kHeadSize / 2>;
+  using Base = PairBase<T, S>;
+  using Scores = typename Base::Scores;
 
   // weights: the pair's rows of them in shared memory. peaks: [2][rows] there.
   __device__ PairRows(int pair, int half, T* weights, float* peaks)
       : barrier_(1 + pair), half_(half), weights_(weights), peaks_(peaks) {}
 
-  // Leaves the weights of this warp's half of a step's keys in shared memory.
+  // Leaves the weights of this warp's half of a step's keys in shared memory, and its scores to the caller.
   template <bool kMasked, class Between>
-  __device__ void weighKeys(const T* k, int keys, const typename S::Adjust& adjust, int first_row, int first_key,
-                            const Between& between) {
+  __device__ void weighKeys(Scores& scores, const T* k, int keys, const typename S::Adjust& adjust, int first_row,
+                            int first_key, const Between& between) {
     const int offset = half_ * (S::kKeys / 2);
-    typename Base::Scores scores;
     Base::template multiplyQueries<kMasked>(scores, k + offset * S::kStride, keys - offset, between);
     adjust.adjust(scores, first_row, first_key + offset);
-    typename Base::RowValues peaks;
-    forRows([&](int f, int part) { peaks[f][part] = Base::largestOfLanes(Base::peakOf(scores[f], part)); });
-    exchange(peaks, [](float mine, float other) { return fmaxf(mine, other); });
-    bool moves = false;
-    forRows([&](int f, int part) { moves = moves || Base::exceeds(peaks[f][part], f, part, adjust.factor()); });
-    if (__any_sync(kFullMask, moves)) {
-      forRows([&](int f, int part) { Base::moveShift(peaks[f][part], f, part, adjust.factor()); });
-    }
-    T* const row = weights_ + lane_ / 4 * S::kWeightStride + offset + lane_ % 4 * 2;
-#pragma unroll
-    for (int f = 0; f < S::kFragments; ++f) {
-#pragma unroll
-      for (int n = 0; n < S::kKeys / 16; ++n) {
-#pragma unroll
-        for (int part = 0; part < 2; ++part) {
-          *reinterpret_cast<unsigned*>(row + (f * 16 + part * 8) * S::kWeightStride + n * 8) =
-              Base::weigh(scores[f][n], f, part, adjust.factor());
-        }
-      }
-    }
+    moveSharedShifts(scores, adjust.factor());
+    storeWeights(scores, adjust.factor());
   }
 
   // output += weights v in this warp's half of the columns.
@@ -98,17 +84,13 @@ class PairRows : public WarpRows<T, S::kHeadSize, S::kFragments, S::kKeys / 2, S
     }
   }
 
-  // Makes the sums of weights those of both halves, as far as storeOutput is concerned.
-  __device__ void joinSums() {
-    typename Base::RowValues sums;
-    forRows([&](int f, int part) {
-      float& sum = sums[f][part];
-      sum = Base::sum_[f][part];
-      sum += __shfl_xor_sync(kFullMask, sum, 1);
-      sum += __shfl_xor_sync(kFullMask, sum, 2);
-    });
-    exchange(sums, [](float mine, float other) { return mine + other; });
-    forRows([&](int f, int part) { Base::sum_[f][part] = lane_ % 4 == 0 ? sums[f][part] : 0.f; });
+  // Stores the output of this warp's half of the columns, as WarpRows::storeOutput does.
+  template <typename Result>
+  __device__ void finish(Result* y, int64_t stride, int rows, const T* bias, int D, float factor) {
+    typename Base::Totals totals;
+    Base::totalAll(totals);
+    exchange(totals, [](float first, float second) { return first + second; });
+    Base::store(y, stride, rows, bias, D, totals, factor);
   }
 
  private:
@@ -121,16 +103,45 @@ class PairRows : public WarpRows<T, S::kHeadSize, S::kFragments, S::kKeys / 2, S
     }
   }
 
-  // value = join(value, that of the other warp), for each row.
+  // Moves the references of rows that need it, with what both warps know.
+  __device__ void moveSharedShifts(const Scores& scores, float factor) {
+    typename Base::RowValues peaks;
+    forRows([&](int f, int part) { peaks[f][part] = Base::largestOfLanes(Base::peakOf(scores[f], part)); });
+    exchange(peaks, [](float first, float second) { return fmaxf(first, second); });
+    bool moves = false;
+    forRows([&](int f, int part) { moves = moves || Base::exceeds(peaks[f][part], f, part, factor); });
+    if (__any_sync(kFullMask, moves)) {
+      forRows([&](int f, int part) { Base::moveShift(peaks[f][part], f, part, factor); });
+    }
+  }
+
+  __device__ void storeWeights(const Scores& scores, float factor) {
+    T* const row = weights_ + lane_ / 4 * S::kWeightStride + half_ * (S::kKeys / 2) + lane_ % 4 * 2;
+#pragma unroll
+    for (int f = 0; f < S::kFragments; ++f) {
+#pragma unroll
+      for (int n = 0; n < S::kKeys / 16; ++n) {
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+          *reinterpret_cast<unsigned*>(row + (f * 16 + part * 8) * S::kWeightStride + n * 8) =
+              Base::weigh(scores[f][n], f, part, factor);
+        }
+      }
+    }
+  }
+
+  // value = join(that of the first warp, that of the second), for each row.
   template <class Join>
-  __device__ void exchange(typename Base::RowValues& values, const Join& join) const {
+  __device__ void exchange(float (&values)[S::kFragments][2], const Join& join) const {
     float* const mine = peaks_ + half_ * S::kWarpRows + lane_ / 4;
-    const float* const other = peaks_ + (1 - half_) * S::kWarpRows + lane_ / 4;
     forRows([&](int f, int part) {
       if (lane_ % 4 == 0) mine[f * 16 + part * 8] = values[f][part];
     });
     namedBarrier(barrier_, 2 * kWarpSize);
-    forRows([&](int f, int part) { values[f][part] = join(values[f][part], other[f * 16 + part * 8]); });
+    const float* const both = peaks_ + lane_ / 4;
+    forRows([&](int f, int part) {
+      values[f][part] = join(both[f * 16 + part * 8], both[S::kWarpRows + f * 16 + part * 8]);
+    });
   }
 
   const int lane_ = threadIdx.x % kWarpSize;
@@ -138,6 +149,22 @@ class PairRows : public WarpRows<T, S::kHeadSize, S::kFragments, S::kKeys / 2, S
   T* const weights_;
   float* const peaks_;
 };
+
+// The keys of the first step, for which queries are under way as well, and then its values.
+template <int kKeys, class Copier, typename T>
+__device__ void copyFirst(const Copier& copier, T* shared_k, T* shared_v, const AttentionParams& p,
+                          const QueryTile& tile, const KeyRange& range) {
+  const int first = tile.begin + range.begin, keys = range.end - range.begin;
+  copier.template copyBriefly<kKeys>(shared_k, p.k, first, keys);
+  commitCopies();
+  copier.template copyBriefly<kKeys>(shared_v, p.v, first, keys);
+  commitCopies();
+  // Blocks of one sequence read the same keys: each asks for those of its own rows, which others need later.
+  if (keys > kKeys) {
+    copier.prefetch(p.k, tile.begin + tile.first, tile.rows);
+    copier.prefetch(p.v, tile.begin + tile.first, tile.rows);
+  }
+}
 
 template <typename T, class S, typename Result>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks) attentionPairKernel(AttentionParams p) {
@@ -149,9 +176,9 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) attentionPairKernel(A
   float* const shared_peaks = reinterpret_cast<float*>(shared_weights + S::kRows * S::kWeightStride);
 
   if (!p.early_lengths) waitForPriorGrids();
-  const int head = blockIdx.x % p.H;  // blocks that start together read whole rows of one sequence
-  const QueryTile tile =
-      findQueryTile<S::kRows>(p.cu_seqlens, p.B, p.T, blockIdx.x / p.H, p.longest_first, p.window_right == 0);
+  const BlockWork work = blockWork(p);
+  const int head = work.head;
+  const QueryTile tile = findTile<S::kRows>(p, work.tile);
   waitForPriorGrids();
   releaseNextGrid();
   if (tile.rows <= 0) return;
@@ -162,14 +189,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) attentionPairKernel(A
   const KeyRange range = S::Adjust::keys(p, tile.first, tile.first + tile.rows - 1, tile.length);
   const int kv_head = p.kv_heads == p.H ? head : head / (p.H / p.kv_heads);  // divisions take a while
   const RowCopier<T, S::kHeadSize, S::kThreads> copier(head, p.D), kv_copier(kv_head, p.D);
-  copier.template copyAll<S::kRows>(shared_q, p.q, tile.begin + tile.first, tile.rows);
-  kv_copier.template copyAll<S::kKeys>(shared_k, p.k, tile.begin + range.begin, range.end - range.begin);
-  commitCopies();
-  kv_copier.template copyAll<S::kKeys>(shared_v, p.v, tile.begin + range.begin, range.end - range.begin);
-  commitCopies();
-  // Blocks of one sequence read the same keys: each asks for those of its own rows, which others need later.
-  kv_copier.prefetch(p.k, tile.begin + tile.first, tile.rows);
-  kv_copier.prefetch(p.v, tile.begin + tile.first, tile.rows);
+  copier.template copyBriefly<S::kRows>(shared_q, p.q, tile.begin + tile.first, tile.rows);
+  copyFirst<S::kKeys>(kv_copier, shared_k, shared_v, p, tile, range);
 
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize, pair = warp / 2, half = warp % 2;
   const int pair_row = pair * S::kWarpRows;
@@ -194,10 +215,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) attentionPairKernel(A
     const auto copyKeys = kv_copier.template inParts<S::kKeys, S::kValueParts>(
         shared_k, p.k, tile.begin + first + S::kKeys, keys - S::kKeys, keys > S::kKeys);
     const bool sees = has_rows && adjust.seesAny(first_row, first_row + S::kWarpRows - 1, first, S::kKeys);
+    typename PairRows<T, S>::Scores scores;
     if (sees && keys < S::kKeys) {
-      rows.template weighKeys<true>(shared_k, keys, adjust, first_row, first, copyValues);
+      rows.template weighKeys<true>(scores, shared_k, keys, adjust, first_row, first, copyValues);
     } else if (sees) {
-      rows.template weighKeys<false>(shared_k, keys, adjust, first_row, first, copyValues);
+      rows.template weighKeys<false>(scores, shared_k, keys, adjust, first_row, first, copyValues);
     } else {
       callParts<S::kKeyParts>(copyValues);
     }
@@ -214,18 +236,16 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) attentionPairKernel(A
     commitCopies();
   }
   if (!has_rows) return;
-  rows.joinSums();
   const int column = half * (S::kHeadSize / 2);
   const T* const bias = biasOf<T>(p.v, kv_head);
-  rows.storeOutput(y + pair_row * y_stride + column, y_stride, tile.rows - pair_row, bias ? bias + column : nullptr,
-                   p.D - column, p.e4m3_factor);
+  rows.finish(y + pair_row * y_stride + column, y_stride, tile.rows - pair_row, bias ? bias + column : nullptr,
+              p.D - column, p.e4m3_factor);
 }
 
 template <typename T, class S>
 cudaError_t launchPair(const AttentionParams& params, cudaStream_t stream) {
   const auto kernel = params.e4m3_factor > 0.f ? attentionPairKernel<T, S, E4m3> : attentionPairKernel<T, S, T>;
-  const unsigned blocks = countQueryTiles(params.T, params.B, S::kRows) * params.H;
-  return launchWithSharedMemory(kernel, blocks, S::kThreads, S::kBytes, stream, params);
+  return launchWithSharedMemory(kernel, tileGrid(params, S::kRows), S::kThreads, S::kBytes, stream, params);
 }
 
 }  // namespace

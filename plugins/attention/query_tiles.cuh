@@ -41,8 +41,9 @@ __device__ inline QueryTile findQueryTile(const int* cu_seqlens, int B, int T, i
 constexpr int kMaxOrdered = kWarpSize - 1;
 
 // The same tiles in another order, those of longer sequences first, where B <= kMaxOrdered: every lane counts the tiles
-// that come before those of its sequence. Warp-collective.
-template <int kRows>
+// that come before those of its sequence. kAtOnce: sequences that are counted without a branch; all, unless it is
+// given. Warp-collective.
+template <int kRows, int kAtOnce = kWarpSize>
 __device__ inline QueryTile findLongestQueryTile(const int* cu_seqlens, int B, int T, int tile) {
   const int lane = threadIdx.x % kWarpSize;
   const int begin = sequenceStart(cu_seqlens, min(lane, B), T);
@@ -50,10 +51,12 @@ __device__ inline QueryTile findLongestQueryTile(const int* cu_seqlens, int B, i
   const int length = lane <= B ? end - begin : 0, tiles = ceilDiv(length, kRows);
   const int order = lane < B ? tiles : -1;  // filler comes last
   int before = 0;
+  for (int i = 0; i < (kAtOnce < kWarpSize ? B : kWarpSize); i += kAtOnce) {
 #pragma unroll
-  for (int i = 0; i < kWarpSize; ++i) {
-    const int other = __shfl_sync(kFullMask, order, i);
-    if (other > order || (other == order && i < lane)) before += other;
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int other = __shfl_sync(kFullMask, order, i + j);
+      if (other > order || (other == order && i + j < lane)) before += other;
+    }
   }
   const unsigned owners = __ballot_sync(kFullMask, lane <= B && tile >= before && tile < before + tiles);
   if (!owners) return {};
@@ -64,6 +67,14 @@ __device__ inline QueryTile findLongestQueryTile(const int* cu_seqlens, int B, i
           min(kRows, tile_length - first),         sequence == B, sequence};
 }
 
+// The tile that is as far from the last of its sequence as this one is from the first; filler stays.
+template <int kRows>
+__device__ inline void countFromLast(QueryTile& tile) {
+  if (tile.filler || tile.rows <= 0) return;
+  tile.first = (tile.length - 1) / kRows * kRows - tile.first;
+  tile.rows = min(kRows, tile.length - tile.first);
+}
+
 // findQueryTile or, with `longest_first`, findLongestQueryTile. There the last tile of a sequence comes before its
 // others if rows see no later keys (`causal`): it has the most.
 template <int kRows>
@@ -71,10 +82,7 @@ __device__ inline QueryTile findQueryTile(const int* cu_seqlens, int B, int T, i
                                           bool causal) {
   if (!longest_first) return findQueryTile<kRows>(cu_seqlens, B, T, tile);
   QueryTile found = findLongestQueryTile<kRows>(cu_seqlens, B, T, tile);
-  if (causal && !found.filler && found.rows > 0) {
-    found.first = (found.length - 1) / kRows * kRows - found.first;
-    found.rows = min(kRows, found.length - found.first);
-  }
+  if (causal) countFromLast<kRows>(found);
   return found;
 }
 

@@ -100,6 +100,31 @@ class RowCopier {
     }
   }
 
+  // The same in less code: where rows do not exist, in a short loop.
+  template <int kRows>
+  __device__ void copyBriefly(T* shared, const AttentionOperand& operand, int token, int valid) const {
+    const T* source = static_cast<const T*>(operand.data) + (token + row_) * operand.token_stride +
+                      head_ * operand.head_stride + (column_ < D_ ? column_ : 0);
+    T* target = shared + row_ * (kHeadSize + kRowPad) + column_;
+    const int64_t advance = kStep * operand.token_stride;
+    if (valid >= kRows && D_ == kHeadSize) {
+#pragma unroll
+      for (int i = 0; i < kRows; i += kStep, source += advance) {
+#pragma unroll
+        for (int j = 0; j < kHeadSize; j += kColumns) copyAsync16(target + i * (kHeadSize + kRowPad) + j, source + j);
+      }
+      return;
+    }
+    const int left = valid - row_;
+#pragma unroll 2
+    for (int i = 0; i < kRows; i += kStep, source += advance, target += kStep * (kHeadSize + kRowPad)) {
+#pragma unroll
+      for (int j = 0; j < kHeadSize; j += kColumns) {
+        copyAsync16(target + j, source + j, column_ + j < D_ && i < left);
+      }
+    }
+  }
+
   // Adds a bias [D] to what this thread copied of kRows rows; its copies have arrived.
   template <int kRows>
   __device__ void add(T* shared, const T* bias) const {

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the blocks of the kernels on mma.sync share the work of a call, in few instructions: where sequences are short, a
+// warp executes about as many before and after its products as between them.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "attention/launch.h"
+#include "attention/query_tiles.cuh"
+
+namespace padfree {
+
+// Blocks that start together read whole rows of one sequence: heads are the dimension of the grid that counts first.
+// They share it with tiles only where those are too many for a dimension of their own, at the price of divisions.
+inline dim3 tileGrid(const AttentionParams& params, int rows) {
+  constexpr unsigned kMaxGridY = 65535;
+  const unsigned tiles = countQueryTiles(params.T, params.B, rows);
+  return tiles <= kMaxGridY ? dim3(params.H, tiles) : dim3(params.H * tiles);
+}
+
+// The head and the number of the tile of a block in this grid.
+struct BlockWork {
+  int head, tile;
+};
+__device__ inline BlockWork blockWork(const AttentionParams& p) {
+  if (gridDim.y > 1) return {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y)};
+  return {static_cast<int>(blockIdx.x % p.H), static_cast<int>(blockIdx.x / p.H)};
+}
+
+// As findQueryTile with longest_first and causal; a batch of one sequence takes no search. Warp-collective.
+template <int kRows>
+__device__ inline QueryTile findTile(const AttentionParams& p, int tile) {
+  if (p.B != 1) {
+    if (!p.longest_first) return findQueryTile<kRows>(p.cu_seqlens, p.B, p.T, tile);
+    QueryTile found = findLongestQueryTile<kRows, 4>(p.cu_seqlens, p.B, p.T, tile);
+    if (p.window_right == 0) countFromLast<kRows>(found);
+    return found;
+  }
+  const int begin = sequenceStart(p.cu_seqlens, 0, p.T), end = max(sequenceStart(p.cu_seqlens, 1, p.T), begin);
+  const int tiles = ceilDiv(end - begin, kRows);
+  if (tile < tiles) {
+    const int first = (p.window_right == 0 && p.longest_first ? tiles - 1 - tile : tile) * kRows;
+    return {begin, end - begin, first, min(kRows, end - begin - first), false, 0};
+  }
+  const int first = (tile - tiles) * kRows;
+  return {end, p.T - end, first, min(kRows, p.T - end - first), true, 1};
+}
+
+}  // namespace padfree

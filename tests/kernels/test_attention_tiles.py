@@ -1,0 +1,59 @@
+"""Tiles of the general attention kernel: of one sequence, of batches that order theirs, and of too many for a grid."""
+
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+
+from tests.support.launchers import attention
+
+from .attention_cases import TYPES
+from .cases import LENGTHS, assert_guards, cumulative, poisoned_output
+from .test_attention_positions import FILLER, Positions, check, make_operands
+
+HEAD_SIZES = [40, 64, 128, 136, 256]
+"""Of shapes that number their tiles in few instructions (plugins/attention/mma_tiles.cuh), and narrower ones."""
+WINDOWS = [(-1, -1), (-1, 0), (100, 60)]
+MOST_IN_A_DIMENSION = 65535
+"""Blocks in the second dimension of a grid."""
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+@pytest.mark.parametrize("head_size", HEAD_SIZES)
+@pytest.mark.parametrize("dtype", TYPES[:2], ids=str)
+def test_one_sequence(dtype: torch.dtype, head_size: int, window: tuple[int, int]) -> None:
+    for length in (1, 31, 32, 33, 64, 65, 300):
+        for with_bias in (False, True):
+            check(
+                [length], Positions(window), kv_heads=1, head_size=head_size, dtype=dtype, kernel="mma",
+                with_bias=with_bias,
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+@pytest.mark.parametrize("head_size", HEAD_SIZES)
+@pytest.mark.parametrize("batch", [2, 3, 4, 5, 30, 31, 32])
+def test_batches_that_order_their_tiles(batch: int, head_size: int, window: tuple[int, int]) -> None:
+    """Those of up to 31 sequences do, counting four at a time."""
+    lengths = [1 + 37 * i % 150 for i in range(batch)]
+    check(lengths, Positions(window), head_size=head_size, kernel="mma")
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+@pytest.mark.parametrize("head_size", HEAD_SIZES)
+@pytest.mark.parametrize("dtype", TYPES[:2], ids=str)
+def test_biases_of_queries_keys_and_values(dtype: torch.dtype, head_size: int, name: str) -> None:
+    check(LENGTHS[name], Positions(), kv_heads=1, head_size=head_size, dtype=dtype, kernel="mma", with_bias=True)
+
+
+@pytest.mark.parametrize("head_size", HEAD_SIZES)
+@pytest.mark.parametrize("dtype", TYPES[:2], ids=str)
+def test_more_tiles_than_a_dimension_of_the_grid_holds(dtype: torch.dtype, head_size: int) -> None:
+    """The result of a token alone is its value."""
+    tokens, heads = MOST_IN_A_DIMENSION + 1, 2
+    operands = make_operands(tokens, heads, heads, head_size, dtype)
+    y, buffer = poisoned_output((tokens + FILLER, heads * head_size), dtype)
+    attention(operands, cumulative([1] * tokens), y, scale=head_size**-0.5, kernel="mma")
+    torch.cuda.synchronize()
+    assert_guards(buffer)
+    assert torch.equal(y[:tokens], operands[2][:tokens].flatten(1))
+    assert bool((y[tokens:] == 0).all()), "filler rows must become zeros"
