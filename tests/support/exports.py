@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, inliner, numpy_helper
 from padfree.onnx_tools import RewriteResult, rewrite, save_model
 
 # Other exports, written by `make_exports.py FOLDER -o OTHERS`, go through the same checks, as engines too.
@@ -121,13 +121,18 @@ def sequences(inputs: list[Input], lengths: tuple[int, ...] = LENGTHS, seed: int
     return [{item.name: draw(item, length) for item in inputs} for length in lengths]
 
 
+def inlined(model: ModelProto) -> ModelProto:
+    """The model with bodies in place of the nodes that call functions; onnxruntime takes longer to do the same."""
+    return inliner.inline_local_functions(model) if model.functions else model
+
+
 def session(model: ModelProto | Path) -> ort.InferenceSession:
     """The model in onnxruntime on one thread, without any fusions: every node is computed as the file has it."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    source = str(model) if isinstance(model, Path) else model.SerializeToString()
+    source = str(model) if isinstance(model, Path) else inlined(model).SerializeToString()
     return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 

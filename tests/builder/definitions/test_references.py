@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import ModelProto
 from padfree.onnx_tools.files.model import Model
@@ -17,7 +16,7 @@ from padfree.onnx_tools.options import RewriteOptions
 from padfree.onnx_tools.rewrite import finish, rewrite_model
 from padfree.runtime import Session, SessionError
 
-from tests.support import tiny_folders
+from tests.support import exports, tiny_folders
 
 OWN = "own definition"  # what made answers of which there is no other reading
 TOLERANCE = 1e-5  # relative to the largest number of an answer; sums are added up in other orders
@@ -35,7 +34,7 @@ def write(name: str, folder: Path, storage: Storage = Storage.MEMORY) -> Model:
 
 
 def run_padded(model: ModelProto, padding: int | None = None) -> dict[str, Any]:
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = exports.session(model)
     feeds = tiny_folders.pad(padding)
     outputs = [item.name for item in session.get_outputs()]
     return dict(zip(outputs, session.run(outputs, {item.name: feeds[item.name] for item in session.get_inputs()}),
