@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
@@ -16,9 +17,10 @@ from ..analysis import dtype_name, node_name
 from ..errors import RewriteError
 from ..files import DeferredData, Floats, HeldValues, bytes_of_array
 from ..operators import ACT_TYPES
+from .bfloat16 import is_finite_in_fp16, to_half_from_bits
 from .blocks import largest_of, map_pieces, on_all_cores, pieces
 from .halves import to_float
-from .ranges import LARGEST, unfit_reason
+from .ranges import LARGEST, unfit_reason, unfit_reason_of_bits
 from .rounded_weights import round_values, survives
 
 
@@ -62,6 +64,10 @@ class HalfConstants:
         """The constants of these names that the new type cannot hold, with the reasons."""
 
         def trial(name: str) -> tuple[npt.NDArray[Any], str]:
+            bits = self._bfloat16(name)
+            if bits is not None:
+                halves, count = to_half_from_bits(bits)
+                return halves, unfit_reason_of_bits(bits, halves, count)
             values = float_values(self._constants[name])
             content = round_values(values, self._precision)
             return content, unfit_reason(values, self._precision, rounded=content)
@@ -85,6 +91,8 @@ class HalfConstants:
             content: npt.NDArray[Any] | DeferredData | None = self._exact(name)
             if content is None:
                 content = self._trials.pop(name, None)
+                if content is None:
+                    content = self._halves_of_bits(name)
                 if content is None or self._precision != "fp16":  # otherwise it was found to fit
                     values = float_values(self._constants[name])
                     self._refuse_overflow(name, values, reader)
@@ -104,6 +112,20 @@ class HalfConstants:
         values = self._constants[name]._values
         data = values.source if isinstance(values, HeldValues) else None
         return data.narrow.get(ACT_TYPES[self._precision]) if isinstance(data, DeferredData) else None
+
+    def _bfloat16(self, name: str) -> npt.NDArray[np.uint16] | None:
+        """The bits of a constant that becomes fp16, where the file that it comes from has it in bfloat16."""
+        values = self._constants[name]._values
+        data = values.source if isinstance(values, HeldValues) and self._precision == "fp16" else None
+        narrow = data.narrow.get(TensorProto.BFLOAT16) if isinstance(data, DeferredData) else None
+        return None if narrow is None else np.frombuffer(narrow.data(), np.uint16).reshape(values.shape)
+
+    def _halves_of_bits(self, name: str) -> npt.NDArray[np.float16] | None:
+        """A constant of `_bfloat16` in fp16; None for others, and where it overflows."""
+        bits = self._bfloat16(name)
+        if bits is None or not all(on_all_cores(is_finite_in_fp16, pieces(bits))):
+            return None
+        return map_pieces(lambda part: to_half_from_bits(part)[0], bits)
 
     def _refuse_overflow(self, name: str, values: Floats, reader: gs.Node) -> None:
         largest = max(on_all_cores(largest_of, pieces(values)), default=0.0)

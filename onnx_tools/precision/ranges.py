@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 import onnx
 from onnx import TensorProto
 
-from ..files import Array, Model, open_session
+from ..files import Array, Model, of_bfloat16, open_session
 from ..operators import with_functions
+from .bfloat16 import Bits, is_finite_in_fp16, largest_number
 from .blocks import blocks, finite_of, largest_of
 from .element_types import infer_element_types
-from .halves import to_float, to_half
+from .halves import Halves, to_float, to_half
 
 Feeds = Mapping[str, Array]
 
@@ -56,6 +58,22 @@ def unfit_reason(values: Array, precision: str, *, headroom: float = 1.0, rounde
     return ""
 
 
+def unfit_reason_of_bits(bits: Bits, halves: Halves, count: int) -> str:
+    """The same for fp16 and numbers in bfloat16.
+
+    All but `count` of them are the same number in fp16. The others, below 2^-14, are off by 2^-25 at most. So the
+    largest number alone shows in most tensors that fp16 loses little.
+
+    Args:
+        bits: the tensor's numbers in bfloat16.
+        halves: these in fp16.
+        count: how many of them fp16 may not have as they are.
+    """
+    if is_finite_in_fp16(bits) and 2 * count * 2.0**-50 <= (FP16_LOSS * largest_number(bits)) ** 2:
+        return ""
+    return unfit_reason(of_bfloat16(bits), "fp16", rounded=halves)
+
+
 def _surely_fits(values: Array) -> bool:
     """Whether the mean square of the numbers alone proves that fp16 loses little.
 
@@ -67,8 +85,21 @@ def _surely_fits(values: Array) -> bool:
     return bool(np.isfinite(total) and total >= _SURE_MEAN_SQUARE * values.size)
 
 
-def find_unfit(model: Model, feeds: Feeds, precision: str) -> dict[str, str]:
-    """Activations of a rewritten fp32 model that a half precision type cannot hold, with the reason for each.
+@dataclass(frozen=True)
+class SampleRun:
+    """A rewritten fp32 model's run on sample inputs.
+
+    Attributes:
+        unfit: activations that a half precision type cannot hold, with the reason for each.
+        results: the outputs by name, but for those that are inputs or constants.
+    """
+
+    unfit: Mapping[str, str]
+    results: Mapping[str, Array]
+
+
+def find_unfit(model: Model, feeds: Feeds, precision: str) -> SampleRun:
+    """Runs a model on sample inputs, and finds the activations that do not fit.
 
     Args:
         model: without function bodies.
@@ -76,14 +107,17 @@ def find_unfit(model: Model, feeds: Feeds, precision: str) -> dict[str, str]:
         precision: see unfit_reason.
     """
     nodes, types = model.proto.graph.node, infer_element_types(model.proto, "fp32")
-    float_names = [name for node in nodes for name in node.output if name and types[name] == TensorProto.FLOAT]
+    all_names = dict.fromkeys(name for node in nodes for name in node.output if name)
+    floats = [name for name in all_names if types[name] == TensorProto.FLOAT]
     outputs_marked = with_functions(model.proto)
-    there = {value.name for value in outputs_marked.graph.output}
-    outputs_marked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in float_names if name not in there)
-    reasons = {}
-    for name, array in zip(float_names, run(model.with_proto(outputs_marked), feeds, float_names), strict=True):
-        reasons[name] = unfit_reason(array, precision, headroom=HEADROOM)
-    return {name: reason for name, reason in reasons.items() if reason}
+    outputs = [value.name for value in outputs_marked.graph.output if value.name in all_names]
+    outputs_marked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in floats if name not in outputs)
+    names = [*dict.fromkeys((*floats, *outputs))]
+    arrays = dict(zip(names, run(model.with_proto(outputs_marked), feeds, names), strict=True))
+    reasons = {name: unfit_reason(arrays[name], precision, headroom=HEADROOM) for name in floats}
+    return SampleRun(
+        {name: reason for name, reason in reasons.items() if reason}, {name: arrays[name] for name in outputs}
+    )
 
 
 def run(model: Model, feeds: Feeds, names: Sequence[str]) -> list[Array]:

@@ -80,8 +80,8 @@ def _fill(parts: Sequence[ColumnPart]) -> npt.NDArray[Any]:
         if source is not None:
             columns, indices = (_as_slice(index[::run] // run) for index in (part.columns, part.indices))
             runs = _in_runs(np.ascontiguousarray(source), run)
-            moved = runs[..., columns] if isinstance(columns, slice) else np.take(runs, columns, axis=-1)
-            _in_runs(result, run)[..., indices] = moved
+            values = runs[..., columns] if isinstance(columns, slice) else np.take(runs, columns, axis=-1)
+            _in_runs(result, run)[..., indices] = values
     return result
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import ModelProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools import VerificationError
+from padfree.onnx_tools.files import DeferredData, Model, Weights, of_bfloat16
+from padfree.onnx_tools.precision import rounded_weights
 from padfree.onnx_tools.precision.blocks import blocks, exact_product, largest_of
 from padfree.onnx_tools.precision.ranges import unfit_reason
 from padfree.onnx_tools.precision.rounded_weights import round_to
@@ -52,6 +54,33 @@ def test_a_wrong_weight_is_found_anywhere(place: tuple[int, int], precision: str
         changed[place] = wrong
         with pytest.raises(VerificationError, match=rf"rounded to {precision} \(1 of 210300 values differ\)"):
             check_weights(model(array), model(changed, precision), precision)
+
+
+def deferred(bits: np.ndarray) -> Model:
+    """A model of one weight that its file has in bfloat16."""
+    weights, result = Weights(), model(of_bfloat16(bits))
+    narrow = {int(TensorProto.BFLOAT16): DeferredData(bits.nbytes, lambda: bits)}
+    weights.hold(result.graph.initializer[0], DeferredData(2 * bits.nbytes, lambda: of_bfloat16(bits), narrow))
+    return Model(result, weights)
+
+
+@pytest.mark.parametrize("place", [(0, 0), (150, 350), (299, 700)])
+@pytest.mark.parametrize("number", [0.02, 1e-7, 0.0, np.inf, np.nan])
+def test_a_wrong_weight_is_found_where_the_file_has_bfloat16(place: tuple[int, int], number: float) -> None:
+    array = values()
+    array[place] = number
+    array[2, 2], array[3, 3], array[4, 4] = np.nan, np.inf, 1e-6
+    bits = (array.view(np.uint32) >> 16).astype(np.uint16)
+    exact = of_bfloat16(bits)
+    original = deferred(bits)
+    rounded_weights.check_weights(original, Model(model(exact, "fp16")), "fp16")
+    for wrong in (np.float32(1.5) * np.nan_to_num(exact[place], posinf=1) + 1, np.float32(np.nan), np.float32(-np.inf)):
+        if np.isnan(wrong) and np.isnan(number):
+            continue
+        changed = exact.copy()
+        changed[place] = wrong
+        with pytest.raises(VerificationError, match=r"rounded to fp16 \(1 of 210300 values differ\)"):
+            rounded_weights.check_weights(original, Model(model(changed, "fp16")), "fp16")
 
 
 def test_what_a_type_loses_is_summed_over_all_blocks() -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
+from padfree.onnx_tools.files import of_bfloat16
+from padfree.onnx_tools.precision.bfloat16 import is_finite_in_fp16, largest_number, to_half_from_bits, unequal_in_fp16
 from padfree.onnx_tools.precision.blocks import blocks
 from padfree.onnx_tools.precision.halves import to_float, to_half
 
@@ -57,3 +59,37 @@ def test_other_types_are_read_by_numpy() -> None:
     values = np.arange(3, dtype=np.float32)
     assert to_float(values) is values
     np.testing.assert_array_equal(to_float(values.astype(np.float64)), values)
+
+
+BFLOATS = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
+"""The bits of every number in bfloat16."""
+
+
+def test_every_bfloat16_becomes_the_half_that_its_float32_becomes() -> None:
+    exact = of_bfloat16(BFLOATS)
+    with np.errstate(over="ignore"):
+        wanted = exact.astype(np.float16)
+    halves, count = to_half_from_bits(BFLOATS.reshape(256, 256))
+    halves = halves.reshape(-1)
+    np.testing.assert_array_equal(np.isnan(halves), np.isnan(exact))
+    numbers = ~np.isnan(exact)
+    np.testing.assert_array_equal(halves[numbers].view(np.uint16), wanted[numbers].view(np.uint16))
+    others = unequal_in_fp16(BFLOATS, halves)
+    assert count == others.size < BFLOATS.size * 0.9
+    left = np.setdiff1d(np.arange(BFLOATS.size), others)
+    np.testing.assert_array_equal(halves[left].astype(np.float32), exact[left])
+
+
+@pytest.mark.parametrize("bit", range(16))
+def test_a_half_with_another_bit_is_not_the_same_number(bit: int) -> None:
+    halves, _ = to_half_from_bits(BFLOATS)
+    wrong = (halves.view(np.uint16) ^ np.uint16(1 << bit)).view(np.float16)
+    assert unequal_in_fp16(BFLOATS, wrong).size == BFLOATS.size
+
+
+def test_what_fp16_cannot_hold_is_known_by_its_bits() -> None:
+    exact = of_bfloat16(BFLOATS)
+    fits = np.array([is_finite_in_fp16(BFLOATS[at : at + 1]) for at in range(0, BFLOATS.size, 7)])
+    np.testing.assert_array_equal(fits, np.abs(exact[::7]) <= 65504)
+    some = BFLOATS[(BFLOATS & 0x7FFF) < 0x4000]
+    assert largest_number(some) == np.abs(of_bfloat16(some)).max()
