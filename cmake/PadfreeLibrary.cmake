@@ -118,14 +118,17 @@ function(padfree_add_refusing_launchers variable)
   set(${variable} padfree_no_device PARENT_SCOPE)
 endfunction()
 
+# Hopper's longest files, from 28 s on where row kernels take 20 to 26 s: on many cores these are compiled in between.
+set(PADFREE_LONG_FILES "/(attention/sm90/(short|ring)|linear/sm90/(half/(pairs|(any_)?chunks|in_place)|e4m3/(pairs|in_place)))_")
+
 # padfree_longest_first(<variable>): sorts files by how long they take to compile. Ninja starts them in this order where
 # it has not built them before, and no core is left with a long file at the end. (It takes one library after the other.)
 function(padfree_longest_first variable)
   set(sorted "")
-  foreach(pattern "/attention/sm90/short_" "/linear/(sm90/half/(pairs|chunks|in_place)|mma/(half|e4m3))_"
-                  "/attention/sm90/ring_" "/linear/sm90/e4m3/(in_place|pairs)_"
-                  "/(linear/sm90/half/any_chunks|attention/sm90/(wide|prefix))_"
-                  "/linear/sm90/(half/rare|e4m3/chunks)_" "/linear/sm90/(resident/e4m3|half/heads)_" "/linear/sm90/e4m3/"
+  foreach(pattern "/attention/sm90/short_" "/linear/(sm90/half/(pairs|chunks)|mma/(half|e4m3))_"
+                  "/linear/sm90/(e4m3/pairs_fp16|half/in_place)" "/linear/sm90/e4m3/in_place_" "/attention/sm90/ring_"
+                  "/linear/sm90/(half/any_chunks|e4m3/pairs)_" "/attention/sm90/(wide|prefix)_"
+                  "/linear/sm90/(resident/e4m3|half/heads)_" "/linear/sm90/(half/rare|e4m3/chunks)_" "/linear/sm90/e4m3/"
                   "/(linear/sm90/(half|resident)|attention/mma)" "/(embedding|index|layer_norm)/" "/linear/mma/"
                   "/attention/disentangled" "")
     set(matches "${${variable}}")
@@ -174,18 +177,18 @@ function(padfree_add_kernel_objects variable)
   if(numbers MATCHES "8[0-8]" AND NOT "89" IN_LIST numbers)
     list(APPEND e4m3_architectures 89)
   endif()
-  # Ninja compiles in this order: the short files are those of the last library.
+  # Ninja compiles in this order: the longest files are those of the first library, the short ones those of the last.
+  set(libraries "")
+  if(PADFREE_CORES GREATER PADFREE_FEW_CORES)
+    set(long "${sources}")
+    list(FILTER long INCLUDE REGEX "${PADFREE_LONG_FILES}.*\\.cu$")
+    list(REMOVE_ITEM sources ${long})
+    padfree_special_kernel_objects(libraries _long "${long}")
+  endif()
   padfree_kernel_object_library(padfree_kernel_objects_e4m3 "${e4m3_architectures}" "${e4m3}")
   padfree_kernel_object_library(padfree_kernel_objects_rows "${PADFREE_ARCHITECTURES}" "${rows}")
-  set(libraries padfree_kernel_objects_e4m3 padfree_kernel_objects_rows)
-  foreach(number ${numbers})
-    set(special "${sources}")
-    list(FILTER special INCLUDE REGEX "/sm${number}/.*\\.cu$")
-    if(special)
-      padfree_kernel_object_library(padfree_kernel_objects_sm${number} "${architecture_${number}}" "${special}")
-      list(APPEND libraries padfree_kernel_objects_sm${number})
-    endif()
-  endforeach()
+  list(APPEND libraries padfree_kernel_objects_e4m3 padfree_kernel_objects_rows)
+  padfree_special_kernel_objects(libraries "" "${sources}")
   padfree_kernel_object_library(padfree_kernel_objects "${PADFREE_ARCHITECTURES}" "${general}")
   foreach(number ${numbers})
     target_compile_definitions(padfree_kernel_objects PRIVATE PADFREE_ARCH_${number}=1)
@@ -195,6 +198,20 @@ function(padfree_add_kernel_objects variable)
   endif()
   list(APPEND libraries padfree_kernel_objects)
   set(${variable} "${libraries}" PARENT_SCOPE)
+endfunction()
+
+# padfree_special_kernel_objects(<variable> <suffix> <sources>): appends a library for each architecture that has files of its
+# own among these. For padfree_add_kernel_objects, whose numbers and architectures it reads.
+function(padfree_special_kernel_objects variable suffix sources)
+  foreach(number ${numbers})
+    set(special "${sources}")
+    list(FILTER special INCLUDE REGEX "/sm${number}/.*\\.cu$")
+    if(special)
+      padfree_kernel_object_library(padfree_kernel_objects_sm${number}${suffix} "${architecture_${number}}" "${special}")
+      list(APPEND ${variable} padfree_kernel_objects_sm${number}${suffix})
+    endif()
+  endforeach()
+  set(${variable} "${${variable}}" PARENT_SCOPE)
 endfunction()
 
 # padfree_both_types(<variable>): replaces each file that names PADFREE_ELEMENT, the type of activations, by one for fp16 and
