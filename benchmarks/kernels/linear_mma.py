@@ -26,7 +26,7 @@ from padfree.builder.peers.timing import capture
 
 from benchmarks.command import json_parser, keep
 from benchmarks.event_timing import mean_ms
-from tests.support.launchers import MMA, MMA_TILES, NoKernel
+from tests.support.launchers import MMA, MMA_TAIL, MMA_TILES, NoKernel
 
 from .linear import DEVICE, SHAPES, Case, Launch, Problem, Result, make_problem, ours, peers, times_of
 
@@ -81,7 +81,7 @@ def launches(problem: Problem, library: ctypes.CDLL | None) -> dict[str, Launch]
     for number, tile in enumerate(MMA_TILES):
         result |= {
             f"tile {number}" + (f" / {parts}" if parts > 1 else ""): ours(problem, (*tile[:3], parts))
-            for parts in range(1, MAX_PARTS + 1)
+            for parts in (*range(1, MAX_PARTS + 1), MMA_TAIL)
         }
     if library is not None:
         gelu = problem.case.activation == "gelu"

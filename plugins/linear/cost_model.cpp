@@ -133,7 +133,12 @@ std::vector<LinearChoice> rankLinearChoices(const LinearParams& params, int T, c
 
 std::vector<LinearChoice> linearCandidates(const LinearParams& params, int T, const LinearDevice& device) {
   std::vector<LinearChoice> choices = rankLinearChoices(params, T, device);
-  choices.resize(std::min<size_t>(choices.size(), kCandidates));
+  size_t whole = 0;  // beside which tails are measured
+  const auto isBeyond = [&](LinearChoice choice) {
+    if (!hasMmaTail(mmaTilingOf(choice))) ++whole;
+    return whole > kCandidates;
+  };
+  choices.erase(std::find_if(choices.begin(), choices.end(), isBeyond), choices.end());
   if (!device.is_hopper || T < kMinHotTokens) return choices;
   const std::vector<LinearTiling> tilings = rankLinearTilings(params, T, device.multiprocessors);
   const auto cycles = [&](const LinearTiling& tiling) {

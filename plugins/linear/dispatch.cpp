@@ -108,7 +108,7 @@ cudaError_t launchLinearMma(const LinearParams& params, cudaStream_t stream) {
   LinearDevice device{};
   const cudaError_t status = linearDevice(device);
   if (status != cudaSuccess) return status;
-  return launchLinearMma(params, rankMmaTilings(params, params.T, device).front(), stream);
+  return launchLinearMma(params, cheapestMmaTiling(params, device), stream);
 }
 
 cudaError_t launchLinearMma(const LinearParams& params, [[maybe_unused]] const MmaTiling& tiling,

@@ -16,6 +16,7 @@ constexpr int kMomentFeatures = 64;
 constexpr int kMaxMomentGroups = 64;  // of rows that are normed: widths up to 4096
 constexpr int kNormedHead = 128;
 constexpr int kLinearScratchBytes = 256 * (8 + 16 * 64 * 4);  // linear/mma/menu.h says of what
+constexpr int kLinearTailScratchBytes = 256 * 8 + 192 * 128 * 128 * 4;
 constexpr int kPairBlock = 16;  // columns: 8, and the 8 that belong to them, where two columns make a result or a pair
 
 // Pointers but scale, residual_scale, positions and frequencies are multiples of 16 bytes.
@@ -43,7 +44,8 @@ struct LinearParams {
   void* y_int8;            // results multiplied by y_factors as int8, with int8; or null
   const float* y_factors;  // [N]; [N/2] where gated
   float* moments;          // of y, or null; these and a normed residual without activation
-  void* scratch;           // kLinearScratchBytes, of any contents, or null: then no blocks share a tile
+  void* scratch;           // kLinearScratchBytes, of any contents, or null: then no blocks share a tile. A choice with
+                           // a tail (hasMmaTail) takes kLinearTailScratchBytes
   int T, K, N;             // K and N multiples of 8, of 16 with scale, of 64 where such rows have moments
   int rotary_features;     // columns from the first on, in blocks of kPairBlock, whose pairs are rotated; 0: none
   float x_epsilon, residual_epsilon, head_epsilon, y_scale;

@@ -205,7 +205,7 @@ cudaError_t measureLinear(const LinearParams& shape, int min_tokens, int max_tok
     params.frequencies = takeFloats(shape.rotary_features / 2);
     if (shape.head_scale != nullptr) params.head_scale = take(shape.rotary_features);
   }
-  if (!device.is_hopper) params.scratch = takeFloats(kLinearScratchBytes / sizeof(float));
+  if (!device.is_hopper) params.scratch = takeFloats(kLinearTailScratchBytes / sizeof(float));
   if (shape.y != nullptr) params.y = take(int64_t{token_limit} * params.N);
   if (shape.y_e4m3 != nullptr) params.y_e4m3 = takeOperand(int64_t{token_limit} * params.N);
   if (status != cudaSuccess) return status;

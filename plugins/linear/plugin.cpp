@@ -3,6 +3,7 @@
 
 #include "common/text.h"
 #include "linear/measure.h"
+#include "linear/mma/menu.h"
 #include "linear/tables.h"
 #include "linear/tiling.h"
 #include "shell/device_code.h"
@@ -114,7 +115,9 @@ class Linear final : public Operator {
 
   int64_t scratchBytes() const override {
     LinearDevice device{};
-    return linearDevice(device) == cudaSuccess && !device.is_hopper ? kLinearScratchBytes : 0;
+    if (linearDevice(device) != cudaSuccess || device.is_hopper) return 0;
+    const auto hasTail = [](const LinearRange& range) { return hasMmaTail(mmaTilingOf(range.choice)); };
+    return std::any_of(table_.begin(), table_.end(), hasTail) ? kLinearTailScratchBytes : kLinearScratchBytes;
   }
 
   cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const override {

@@ -7,7 +7,16 @@ import pytest
 import torch
 
 from tests.support.launchers import ACTIVATIONS as ACTIVATION_NUMBERS
-from tests.support.launchers import MMA, MMA_TILES, LinearCall, library, linear_scratch, measured_tilings
+from tests.support.launchers import (
+    MMA,
+    MMA_TAIL,
+    MMA_TILES,
+    LinearCall,
+    library,
+    linear_scratch,
+    measured_tilings,
+    tiling_of,
+)
 
 from . import test_linear, test_linear_e4m3, test_linear_norms, test_linear_pairs
 from .cases import if_compiled
@@ -18,6 +27,8 @@ from .test_linear_norms import NORMS
 TOKENS = [1, 7, 31, 33, 127, 128, 129, 1403]
 SHARED = [(*MMA_TILES[-1][:3], parts) for parts in (2, 3, 5, 8)]
 """Tilings in which blocks share the reduction of a tile."""
+TAILS = [(*tile[:3], MMA_TAIL) for tile in MMA_TILES[1:4]]
+"""Tilings in which blocks share what is left over of whole waves."""
 
 needs_e4m3 = pytest.mark.skipif(
     torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9),
@@ -86,6 +97,45 @@ def test_same_bits_again_whatever_the_scratch_memory_holds(tiling: tuple[int, in
     for _ in range(20):
         linear_scratch().random_()
         assert torch.equal(test_linear.check(30, 3072, 768, tiling=tiling), first)
+
+
+@pytest.mark.parametrize("tiling", TAILS, ids=str)
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_tails_of_waves(tiling: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+    some = {"dtype": dtype, "tiling": tiling}
+    test_linear.check(1, 3072, 768, **some)
+    test_linear.check(130, 8, 8, **some)
+    for tokens in (700, 1403, 2900):
+        test_linear.check(tokens, 1000, 1544, **some)
+        test_linear_norms.check(tokens, 2048, 1024, norms="residual and y", **some)
+        test_linear_norms.check(tokens, 1024, 2048, norms="x", **some)
+
+
+@pytest.mark.parametrize("tiling", TAILS, ids=str)
+def test_same_bits_again_with_tails(tiling: tuple[int, int, int, int]) -> None:
+    for tokens in (1403, 2900):
+        first = test_linear.check(tokens, 3072, 1024, tiling=tiling)
+        whole = test_linear.check(tokens, 3072, 1024, tiling=(*tiling[:3], 1))
+        assert not torch.equal(first, whole), "no tile was shared: the order of the sums is the same"
+        for _ in range(20):
+            linear_scratch().random_()
+            assert torch.equal(test_linear.check(tokens, 3072, 1024, tiling=tiling), first)
+
+
+def test_tails_take_turns_with_tiles_that_are_shared_in_the_same_memory() -> None:
+    tilings = [*TAILS, SHARED[1]]
+    tokens = [2900, 1403, 700, 30]
+    first = [test_linear.check(*case, 3072, 768, tiling=tiling) for *case, tiling in zip(tokens, tilings, strict=True)]
+    for _ in range(10):
+        for *case, tiling, result in zip(tokens, tilings, first, strict=True):
+            assert torch.equal(test_linear.check(*case, 3072, 768, tiling=tiling), result)
+
+
+def test_numbers_that_engines_hold_keep_their_meaning() -> None:
+    whole = (0x11140080, 0x12120080, 0x11120080, 0x11120040, 0x11110080, 0x12210040, 0x14410020, 0x14410010)
+    assert [tiling_of(number) for number in whole] == MMA_TILES
+    assert [tiling_of(0x14410010 + (parts - 1 << 8)) for *_, parts in SHARED] == SHARED
+    assert [tiling_of(number + 0xF00) for number in whole[1:4]] == TAILS
 
 
 def test_blocks_share_tiles_of_long_reductions_alone_and_with_scratch_memory() -> None:

@@ -19,6 +19,8 @@ MMA = (-1, 0, 0, 0)
 """The tiling that selects the GEMM kernels for GPUs other than Hopper, with the tile that they choose."""
 MMA_TILES = [(-2 - number, 0, 0, 1) for number in range(8)]
 """The tilings that select one of their tiles (plugins/linear/mma/menu.h)."""
+MMA_TAIL = 16
+"""In place of their parts: blocks share the tiles that are left over of whole waves."""
 POOL_EACH = 4
 """The mode in which x has one row per sequence."""
 
@@ -212,8 +214,8 @@ class Rotation:
 
 @functools.cache
 def linear_scratch() -> torch.Tensor:
-    """The memory for blocks that share a tile (kLinearScratchBytes in linear/launch.h), of no particular contents."""
-    return torch.randint(-(2**62), 2**62, (256 * (8 + 16 * 64 * 4) // 8,), device="cuda")
+    """The memory for blocks that share a tile (kLinearTailScratchBytes in linear/launch.h), of any contents."""
+    return torch.randint(-(2**62), 2**62, ((256 * 8 + 192 * 128 * 128 * 4) // 8,), device="cuda")
 
 
 class LinearCall(ctypes.Structure):

@@ -154,9 +154,8 @@ struct MmaResults {
   }
 };
 
-template <typename Operands, typename Tile, MmaEpilogueKind kKind, bool kShared>
+template <typename Operands, typename Tile, MmaEpilogueKind kKind, typename Parts>
 class MmaEpilogue {
-  using Parts = MmaPartsOf<Tile, kShared>;
   using T = typename Operands::Result;
   using Values = float[8];
   static constexpr bool kInPlace = kKind == MmaEpilogueKind::kInPlace, kAny = kKind == MmaEpilogueKind::kAny;
@@ -212,7 +211,7 @@ class MmaEpilogue {
   }
 
   __device__ void run(const MmaSums<Operands, Tile>& sums) const {
-    if constexpr (kShared) parts_.wait();
+    if constexpr (Parts::kOfRows) parts_.wait();
     if constexpr (kKind == MmaEpilogueKind::kPairs) {
       forEachBlock(sums, [&](int block) { storePairs(block, first_ + warp_.lane % 4 * kPairBlock); });
     } else {
@@ -287,7 +286,7 @@ class MmaEpilogue {
       const float2 scale = scaleOf(block * 16 + row);
       Values values;
       rows_.load(values, row, warp_.lane % 8);
-      if constexpr (kShared) {
+      if constexpr (Parts::kOfRows) {
         parts_.add(values, warp_.token + block * 16 + row, warp_.feature + warp_.lane % 8 * 8);
       }
       affine.apply(values, p_.x_moments ? scale.x : 1.f);

@@ -29,7 +29,8 @@ __device__ void computeMmaTile(const MmaWork& work) {
   const int token = tile.x * Tile::kTokens, feature = tile.y * Tile::kFeatures;
   const auto warp = MmaWarp<Tile>::ofThread();
 
-  using Epilogue = MmaEpilogue<Operands, Tile, kKind, kShared>;
+  using Parts = MmaPartsOf<Tile, kShared>;
+  using Epilogue = MmaEpilogue<Operands, Tile, kKind, Parts>;
   Epilogue::prefetch(work, feature);
   waitForPriorGrids();
   releaseNextGrid();
@@ -46,8 +47,11 @@ __device__ void computeMmaTile(const MmaWork& work) {
     }
   });
   __syncthreads();  // sums take the place of the stages
-  if constexpr (kShared) {
+  if constexpr (Parts::kOfRows) {
     if (!parts.isLast()) return epilogue.share(sums);
+  } else if constexpr (kShared) {
+    if (!parts.isLast()) return parts.share(sums);
+    parts.gather(sums);
   }
   epilogue.run(sums);
 }
@@ -64,11 +68,12 @@ cudaError_t launchMmaTile(const LinearParams& params, const MmaTiling& tiling, c
     const cudaError_t status = checkE4m3Code(reinterpret_cast<const void*>(kernel));
     if (status != cudaSuccess) return status;
   }
-  MmaWork work = makeMmaWork(params, tiling);
-  const int64_t blocks = int64_t{work.token_tiles} * work.feature_tiles * tiling.parts;
   LinearDevice device{};
   const cudaError_t status = linearDevice(device);
   if (status != cudaSuccess) return status;
+  const MmaCut cut = mmaCutOf(tiling, params, params.T, device);
+  MmaWork work = makeMmaWork(params, tiling, cut);
+  const int64_t blocks = int64_t{work.token_tiles} * work.feature_tiles + cut.shared * (cut.parts - 1);
   work.stages = mmaStages(Tile::kShape, blocks, int64_t{params.K} * Operands::kElementBytes, device);
   const int shared_bytes = mmaSharedBytes(Tile::kShape, work.stages);
   return launchWithSharedMemory(kernel, gridSize(blocks), Tile::kThreads, shared_bytes, stream, work);
@@ -77,7 +82,7 @@ cudaError_t launchMmaTile(const LinearParams& params, const MmaTiling& tiling, c
 template <typename Operands, int kShape, MmaEpilogueKind kKind>
 cudaError_t launchMmaShape(const LinearParams& params, const MmaTiling& tiling, cudaStream_t stream) {
   if constexpr (hasMmaShape(kKind, kShape, Operands::kInt8)) {
-    if constexpr (maySplitMma(kKind, kShape)) {
+    if constexpr (maySplitMma(kKind, kShape) || mayBeMmaTail(kKind, kShape, Operands::kScaled)) {
       if (tiling.parts > 1) return launchMmaTile<Operands, MmaTile<kShape>, kKind, true>(params, tiling, stream);
     }
     return launchMmaTile<Operands, MmaTile<kShape>, kKind, false>(params, tiling, stream);

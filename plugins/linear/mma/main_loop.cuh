@@ -62,7 +62,7 @@ __device__ void addMmaProducts(MmaSums<Operands, Tile>& sums, const MmaWork& wor
   const int64_t row_bytes = int64_t{work.K} * Operands::kElementBytes;
   int stages = static_cast<int>(ceilDiv<int64_t>(row_bytes, Tile::kDepthBytes)), first = 0;
   if constexpr (std::is_same_v<Parts, MmaParts<Tile>>) {
-    const int of_part = ceilDiv(stages, work.parts);
+    const int of_part = ceilDiv(stages, parts.count());
     first = parts.part() * of_part;
     stages = min(of_part, stages - first);
   }

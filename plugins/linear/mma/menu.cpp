@@ -11,6 +11,7 @@ namespace padfree {
 namespace {
 
 constexpr int kSystemBytes = 1024;  // of shared memory, beside a block's own
+constexpr int kFewWaves = 4;        // of more the last counts little
 
 // Stages of a tile's reduction.
 int depthOf(const MmaShape& shape, const LinearParams& p) {
@@ -21,13 +22,22 @@ int64_t tilesOf(const MmaShape& shape, int T, int N) {
   return int64_t{ceilDiv(T, shape.tokens)} * ceilDiv(N, shape.features);
 }
 
+int blocksAtOnce(const MmaShape& shape, const LinearDevice& device) {
+  const int room = device.shared_bytes / (mmaSharedBytes(shape, shape.stages) + kSystemBytes);
+  return std::max(std::min(shape.blocks, room), 1);
+}
+
+// Whether no part of a reduction of `depth` stages would have nothing.
+bool isFilled(int depth, int parts) {
+  return ceilDiv(depth, ceilDiv(depth, parts)) == parts;
+}
+
 // A multiprocessor computes its tiles in rounds of as many blocks as it holds. `rate`, `tile_cycles` and
 // `launch_cycles` are a least-squares fit to the relative times of the GEMMs of three encoders at T 128, 1403 and 4802.
 double cyclesOf(const MmaTiling& tiling, const LinearParams& p, int T, const LinearDevice& device) {
   constexpr int kSharingCycles = 3000, kPartCycles = 400;  // of the last of the blocks that share a tile
   const MmaShape& shape = kMmaShapes[tiling.shape];
-  const int room = device.shared_bytes / (mmaSharedBytes(shape, shape.stages) + kSystemBytes);
-  const int at_once = std::max(std::min(shape.blocks, room), 1);
+  const int at_once = blocksAtOnce(shape, device);
   const int64_t of_one = ceilDiv<int64_t>(tilesOf(shape, T, p.N) * tiling.parts, device.multiprocessors),
                 rounds = ceilDiv<int64_t>(of_one, at_once);
   const double missing = static_cast<double>(rounds * at_once - of_one) * shape.alone;
@@ -37,7 +47,74 @@ double cyclesOf(const MmaTiling& tiling, const LinearParams& p, int T, const Lin
          (tiling.parts > 1 ? kSharingCycles + kPartCycles * tiling.parts : 0);
 }
 
+// The same with a tail. Sums of a part leave and come back at as many bytes per cycle as a multiprocessor fetches.
+double tailCyclesOf(const MmaShape& shape, const MmaCut& cut, const LinearParams& p, int T,
+                    const LinearDevice& device) {
+  constexpr int kSharingCycles = 3000, kBytesPerCycle = 34;
+  const int at_once = blocksAtOnce(shape, device);
+  const int64_t whole = ceilDiv<int64_t>(tilesOf(shape, T, p.N) - cut.shared, device.multiprocessors),
+                parts = ceilDiv<int64_t>(cut.shared * cut.parts, device.multiprocessors);
+  const double of_one = static_cast<double>(whole) + static_cast<double>(parts) / cut.parts;
+  const int64_t tiles = whole + ceilDiv<int64_t>(parts, cut.parts), rounds = ceilDiv<int64_t>(tiles, at_once);
+  const double missing = static_cast<double>(rounds * at_once - tiles) * shape.alone;
+  const double size = static_cast<double>(shape.tokens) * shape.features;
+  return (of_one + missing) * size * p.K / shape.rate + static_cast<double>(rounds) * shape.tile_cycles +
+         shape.launch_cycles + kSharingCycles + cut.parts * size * sizeof(float) / kBytesPerCycle;
+}
+
+using Cost = std::pair<double, MmaTiling>;  // in cycles
+
+bool isCheaper(const Cost& a, const Cost& b) {
+  return a.first < b.first;
+}
+
+// The cheapest cut with a tail: what is left over after as many whole tiles as all multiprocessors have, or one less.
+std::pair<double, MmaCut> tailOf(const MmaShape& shape, const LinearParams& p, int T, const LinearDevice& device) {
+  const int64_t tiles = tilesOf(shape, T, p.N);
+  const int depth = depthOf(shape, p);
+  std::pair<double, MmaCut> best{std::numeric_limits<double>::max(), {tiles, 1}};
+  for (int64_t shared = tiles % device.multiprocessors; shared <= tiles && shared < 2 * device.multiprocessors;
+       shared += device.multiprocessors) {
+    for (int parts = 2; parts <= kMmaMaxParts && shared * (parts - 1) <= kMmaMaxTailBlocks; ++parts) {
+      if (shared == 0 || !isFilled(depth, parts)) continue;
+      const MmaCut cut{shared, parts};
+      const double cycles = tailCyclesOf(shape, cut, p, T, device);
+      if (cycles < best.first) best = {cycles, cut};
+    }
+  }
+  return best;
+}
+
+// Whether there are kernels in which such tiles are a tail, and scratch memory.
+bool mayHaveTail(const LinearParams& p, int shape) {
+  return p.scratch && hasMmaShape(mmaEpilogueKindOf(p), shape, p.int8) &&
+         mayBeMmaTail(mmaEpilogueKindOf(p), shape, p.scale != nullptr);
+}
+
+// Adds the tails of few waves that are faster than their tiles are without, and that may be the fastest of all.
+void addTails(std::vector<Cost>& costs, const LinearParams& p, int T, const LinearDevice& device) {
+  constexpr double kMostToBest = 1.1, kMostToWhole = 0.98;
+  const double best = std::min_element(costs.begin(), costs.end(), isCheaper)->first;
+  const size_t count = costs.size();
+  for (size_t i = 0; i < count; ++i) {
+    const auto [cycles, tiling] = costs[i];
+    if (tiling.parts > 1 || !mayHaveTail(p, tiling.shape)) continue;
+    const MmaShape& shape = kMmaShapes[tiling.shape];
+    if (tilesOf(shape, T, p.N) > int64_t{kFewWaves} * device.multiprocessors) continue;
+    const double with_tail = tailOf(shape, p, T, device).first;
+    if (with_tail < std::min(cycles * kMostToWhole, best * kMostToBest)) {
+      costs.emplace_back(with_tail, MmaTiling{tiling.shape, kMmaTail});
+    }
+  }
+}
+
 }  // namespace
+
+MmaCut mmaCutOf(const MmaTiling& tiling, const LinearParams& params, int T, const LinearDevice& device) {
+  const MmaShape& shape = kMmaShapes[tiling.shape];
+  if (hasMmaTail(tiling)) return tailOf(shape, params, T, device).second;
+  return {tilesOf(shape, T, params.N), tiling.parts};
+}
 
 int mmaStages(const MmaShape& shape, int64_t blocks, int64_t row_bytes, const LinearDevice& device) {
   constexpr int kMinDepth = 12;  // stages of a reduction
@@ -62,18 +139,23 @@ bool hasMmaTiling(const LinearParams& params, int T, const MmaTiling& tiling) {
   const MmaEpilogueKind kind = mmaEpilogueKindOf(params);
   if (!hasMmaShape(kind, tiling.shape, params.int8)) return false;
   if (tiling.parts == 1) return true;
+  if (hasMmaTail(tiling)) return mayHaveTail(params, tiling.shape);
   const MmaShape& shape = kMmaShapes[tiling.shape];
   if (!params.scratch || tiling.parts < 1 || tiling.parts > kMmaMaxParts || !maySplitMma(kind, tiling.shape))
     return false;
-  const int depth = depthOf(shape, params);
-  if (ceilDiv(depth, ceilDiv(depth, tiling.parts)) != tiling.parts) return false;  // a part would have nothing
-  return tilesOf(shape, T, params.N) * (tiling.parts - 1) <= kMmaMaxSharingBlocks;
+  return isFilled(depthOf(shape, params), tiling.parts) &&
+         tilesOf(shape, T, params.N) * (tiling.parts - 1) <= kMmaMaxSharingBlocks;
+}
+
+MmaTiling cheapestMmaTiling(const LinearParams& params, const LinearDevice& device) {
+  const std::vector<MmaTiling> tilings = rankMmaTilings(params, params.T, device);
+  return *std::find_if_not(tilings.begin(), tilings.end(), hasMmaTail);
 }
 
 std::vector<MmaTiling> rankMmaTilings(const LinearParams& params, int T, const LinearDevice& device) {
-  std::vector<std::pair<double, MmaTiling>> costs;
+  std::vector<Cost> costs;
   for (int shape = 0; shape < kMmaShapeCount; ++shape) {
-    std::pair<double, MmaTiling> shared{std::numeric_limits<double>::max(), {-1, 1}};
+    Cost shared{std::numeric_limits<double>::max(), {-1, 1}};
     for (int parts = 1; parts <= kMmaMaxParts; ++parts) {
       const MmaTiling tiling{shape, parts};
       if (!hasMmaTiling(params, T, tiling)) continue;
@@ -87,7 +169,8 @@ std::vector<MmaTiling> rankMmaTilings(const LinearParams& params, int T, const L
     }
     if (shared.second.shape >= 0) costs.push_back(shared);
   }
-  std::sort(costs.begin(), costs.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  addTails(costs, params, T, device);
+  std::sort(costs.begin(), costs.end(), isCheaper);
   std::vector<MmaTiling> tilings;
   for (const auto& [cycles, tiling] : costs) tilings.push_back(tiling);
   return tilings;
@@ -95,7 +178,9 @@ std::vector<MmaTiling> rankMmaTilings(const LinearParams& params, int T, const L
 
 int64_t mmaTokensOfSameTime(const MmaTiling& tiling, int T, int N, const LinearDevice& device) {
   const MmaShape& tile = kMmaShapes[tiling.shape];
-  const int64_t columns = int64_t{ceilDiv(N, tile.features)} * tiling.parts, rows = ceilDiv(T, tile.tokens);
+  const int64_t rows = ceilDiv(T, tile.tokens);
+  if (hasMmaTail(tiling)) return rows * tile.tokens;
+  const int64_t columns = int64_t{ceilDiv(N, tile.features)} * tiling.parts;
   const int64_t of_one = ceilDiv<int64_t>(rows * columns, device.multiprocessors);
   return (of_one == 1 ? rows : of_one * device.multiprocessors / columns) * tile.tokens;
 }

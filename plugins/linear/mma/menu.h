@@ -47,13 +47,22 @@ constexpr MmaShape kMmaShapes[] = {
 };
 constexpr int kMmaShapeCount = static_cast<int>(sizeof(kMmaShapes) / sizeof(kMmaShapes[0]));
 
-// A tile's number, and how many blocks share the reduction of each tile (parts.cuh).
+// A tile's number, and how many blocks share the reduction of each tile (parts.cuh), or kMmaTail.
 struct MmaTiling {
   int shape, parts;
 };
 constexpr int kMmaMaxParts = 8, kMmaMaxSharingBlocks = 256;  // without those of the last part
 constexpr int kMmaSharedTileFloats = 16 * 64;
 static_assert(kLinearScratchBytes == kMmaMaxSharingBlocks * (8 + kMmaSharedTileFloats * 4));  // a mark, and sums
+
+// Instead of parts: every multiprocessor gets as many whole tiles, and blocks share those that are left over.
+constexpr int kMmaTail = 16;
+constexpr bool hasMmaTail(const MmaTiling& tiling) {
+  return tiling.parts == kMmaTail;
+}
+constexpr int kMmaMaxTailBlocks = 192,
+              kMmaTailTileFloats = 128 * 128;  // that share tiles, without those of the last part
+static_assert(kLinearTailScratchBytes == kMmaMaxSharingBlocks * 8 + kMmaMaxTailBlocks * kMmaTailTileFloats * 4);
 
 // Bytes of shared memory: a scale and a shift of each row, and the stages.
 constexpr int mmaSharedBytes(const MmaShape& shape, int stages) {
@@ -91,6 +100,19 @@ constexpr bool maySplitMma(MmaEpilogueKind kind, int shape) {
   return kMmaShapes[shape].tokens == 16 && kind != MmaEpilogueKind::kGelu && kind != MmaEpilogueKind::kPairs;
 }
 
+// Whether such tiles may be a tail: of 128 features, for GEMMs that have long reductions.
+constexpr bool mayBeMmaTail(MmaEpilogueKind kind, int shape, bool bytes) {
+  return kMmaShapes[shape].features == 128 && !bytes &&
+         (kind == MmaEpilogueKind::kPlain || kind == MmaEpilogueKind::kInPlace);
+}
+
+// How a GEMM's tiles are divided: `parts` blocks share each of the first `shared`, and every other has one of its own.
+struct MmaCut {
+  int64_t shared;
+  int parts;
+};
+MmaCut mmaCutOf(const MmaTiling& tiling, const LinearParams& params, int T, const LinearDevice& device);
+
 // Whether there is a kernel for a GEMM of T tokens with this tiling, and scratch memory where blocks share tiles.
 bool hasMmaTiling(const LinearParams& params, int T, const MmaTiling& tiling);
 
@@ -106,15 +128,19 @@ constexpr LinearChoice choiceOfMma(const MmaTiling& tiling) {
 constexpr MmaTiling mmaTilingOf(LinearChoice choice) {
   MmaTiling tiling{kMmaShapeCount - 1, (choice >> 8 & 0xff) + 1};
   while (tiling.shape >= 0 && choiceOfMma(tiling) != choice) --tiling.shape;
-  return tiling.parts <= kMmaMaxParts ? tiling : MmaTiling{-1, 1};
+  return tiling.parts <= kMmaMaxParts || hasMmaTail(tiling) ? tiling : MmaTiling{-1, 1};
 }
 
-// The tilings that there are for a GEMM of T tokens, those first that take the least time: each tile alone, and shared
-// as it is best shared.
+// The tilings that there are for a GEMM of T tokens, those first that take the least time: each tile alone, shared as
+// it is best shared, and with a tail where that is faster and the last of few waves.
 std::vector<MmaTiling> rankMmaTilings(const LinearParams& params, int T, const LinearDevice& device);
 
+// The first of these without a tail, for which there may be too little scratch memory: engines have it for what their
+// build chose.
+MmaTiling cheapestMmaTiling(const LinearParams& params, const LinearDevice& device);
+
 // The most tokens for which a tiling takes as long as for T: as many blocks on a multiprocessor, or, where each has one
-// at most, as many blocks.
+// at most, or there is a tail, as many blocks.
 int64_t mmaTokensOfSameTime(const MmaTiling& tiling, int T, int N, const LinearDevice& device);
 
 }  // namespace padfree
