@@ -18,6 +18,8 @@ MMA_CHOICES = [1 << 28 | 16 | 1 << 16 | 4 << 20 | 4 << 24, 1 << 28 | 128 | 4 << 
 """Without Hopper: tiles of 16 x 64, whose stages of 256 bytes are four warps' work, and of 128 x 256."""
 SHARED = [MMA_CHOICES[0] | (parts - 1) << 8 for parts in (3, 8, 9)]
 """The first of them where as many blocks share each; 9 are too many."""
+TAIL = 1 << 28 | 128 | 15 << 8 | 2 << 16 | 1 << 20 | 2 << 24
+"""Tiles of 128 x 128, where blocks share those that are left over of whole waves."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,7 @@ def test_what_goes_in_comes_out(tables: Any) -> None:
 
 
 def test_tiles_of_other_gpus_are_kept_too(tables: Any) -> None:
-    text = f"{KIND} 16 {SHARED[0]} 48 {SHARED[1]} 64 {MMA_CHOICES[0]} 8192 {MMA_CHOICES[1]}\n"
+    text = f"{KIND} 16 {SHARED[0]} 48 {SHARED[1]} 64 {MMA_CHOICES[0]} 1403 {TAIL} 8192 {MMA_CHOICES[1]}\n"
     assert tables.padfreeTakeLinearTables(DEVICE + 3, text.encode()) == 1
     assert text_of(tables, DEVICE + 3) == text
 
