@@ -11,7 +11,7 @@ namespace padfree {
 namespace {
 
 constexpr int kSystemBytes = 1024;  // of shared memory, beside a block's own
-constexpr int kFewWaves = 4;        // of more the last counts little
+constexpr int kMostTailWaves = 4;   // of more the last counts little
 
 // Stages of a tile's reduction.
 int depthOf(const MmaShape& shape, const LinearParams& p) {
@@ -62,9 +62,9 @@ double tailCyclesOf(const MmaShape& shape, const MmaCut& cut, const LinearParams
          shape.launch_cycles + kSharingCycles + cut.parts * size * sizeof(float) / kBytesPerCycle;
 }
 
-using Cost = std::pair<double, MmaTiling>;  // in cycles
+using MmaCost = std::pair<double, MmaTiling>;  // in cycles
 
-bool isCheaper(const Cost& a, const Cost& b) {
+bool isCheaperMma(const MmaCost& a, const MmaCost& b) {
   return a.first < b.first;
 }
 
@@ -92,15 +92,15 @@ bool mayHaveTail(const LinearParams& p, int shape) {
 }
 
 // Adds the tails of few waves that are faster than their tiles are without, and that may be the fastest of all.
-void addTails(std::vector<Cost>& costs, const LinearParams& p, int T, const LinearDevice& device) {
+void addTails(std::vector<MmaCost>& costs, const LinearParams& p, int T, const LinearDevice& device) {
   constexpr double kMostToBest = 1.1, kMostToWhole = 0.98;
-  const double best = std::min_element(costs.begin(), costs.end(), isCheaper)->first;
+  const double best = std::min_element(costs.begin(), costs.end(), isCheaperMma)->first;
   const size_t count = costs.size();
   for (size_t i = 0; i < count; ++i) {
     const auto [cycles, tiling] = costs[i];
     if (tiling.parts > 1 || !mayHaveTail(p, tiling.shape)) continue;
     const MmaShape& shape = kMmaShapes[tiling.shape];
-    if (tilesOf(shape, T, p.N) > int64_t{kFewWaves} * device.multiprocessors) continue;
+    if (tilesOf(shape, T, p.N) > int64_t{kMostTailWaves} * device.multiprocessors) continue;
     const double with_tail = tailOf(shape, p, T, device).first;
     if (with_tail < std::min(cycles * kMostToWhole, best * kMostToBest)) {
       costs.emplace_back(with_tail, MmaTiling{tiling.shape, kMmaTail});
@@ -153,9 +153,9 @@ MmaTiling cheapestMmaTiling(const LinearParams& params, const LinearDevice& devi
 }
 
 std::vector<MmaTiling> rankMmaTilings(const LinearParams& params, int T, const LinearDevice& device) {
-  std::vector<Cost> costs;
+  std::vector<MmaCost> costs;
   for (int shape = 0; shape < kMmaShapeCount; ++shape) {
-    Cost shared{std::numeric_limits<double>::max(), {-1, 1}};
+    MmaCost shared{std::numeric_limits<double>::max(), {-1, 1}};
     for (int parts = 1; parts <= kMmaMaxParts; ++parts) {
       const MmaTiling tiling{shape, parts};
       if (!hasMmaTiling(params, T, tiling)) continue;
@@ -170,7 +170,7 @@ std::vector<MmaTiling> rankMmaTilings(const LinearParams& params, int T, const L
     if (shared.second.shape >= 0) costs.push_back(shared);
   }
   addTails(costs, params, T, device);
-  std::sort(costs.begin(), costs.end(), isCheaper);
+  std::sort(costs.begin(), costs.end(), isCheaperMma);
   std::vector<MmaTiling> tilings;
   for (const auto& [cycles, tiling] : costs) tilings.push_back(tiling);
   return tilings;
