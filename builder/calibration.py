@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 from padfree.contract.names import HALF
 from padfree.contract.phases import Phases
@@ -105,10 +106,10 @@ def calibration_batches(calibration: Calibration, metadata: Metadata, model: Pat
 
 
 def _parts(ragged: RaggedBatch) -> Iterator[RaggedBatch]:
-    """Batches of whole sequences, without empty ones."""
+    """Batches of whole sequences, without empty ones, in random order: the first batch stands for all in some steps."""
     indices, tokens = list[int](), 0
-    for at, length in enumerate(ragged.seq_lens.tolist()):
-        if not length:
+    for at in np.random.default_rng(0).permutation(ragged.seq_lens.size).tolist():
+        if not (length := int(ragged.seq_lens[at])):
             continue
         if indices and tokens + length > BATCH_TOKENS:
             yield ragged.take(indices)

@@ -207,7 +207,9 @@ def _narrow(rewritten: GraphModel, selection: Selection, weights: QuantizedWeigh
     """Puts the selected GEMMs in 8 bits into a graph, in place, and exports it."""
     graph, metadata = rewritten.graph, rewritten.metadata
     precision = metadata["precision"]
-    result = narrow_gemms(graph, precision, selection.layers.chosen_layers, selection.scales, weights, number_format)
+    result = narrow_gemms(
+        graph, precision, selection.layers.chosen_layers, selection.scales, weights, number_format, selection.shifts
+    )
     tidy(graph)
     check_graph(graph, result.name)
     metadata["coverage"]["passes"].append(result.to_dict())
@@ -256,7 +258,7 @@ def _select(
         if not batches:
             return Selection(layers, {}, scales, {}, keeps_scales=True)
     tensors = list(dict.fromkeys(layer.x for layer in layers.chosen_layers))
-    number_format = options.number_format
+    number_format = replace(options.number_format, corrects_bias=False) if stored_gemms else options.number_format
     columns = largest_numbers(model, precision, tensors, batches, done, by_column=number_format.smooths)
     if not stored_gemms:
         scales = choose_scales(model, precision, layers.chosen_layers, columns, options, batches[0])

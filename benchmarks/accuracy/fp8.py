@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from padfree.builder.calibration import Calibration, quantized_model
+from padfree.builder.engine.linear import FOLDED, SEPARATE
 from padfree.builder.folders.source import opened
 from padfree.contract.quantization import QuantizationInfo
 from padfree.onnx_tools import RewriteOptions, load_model, rewrite, save_model
@@ -74,22 +75,40 @@ def _first_break(text: str) -> str:
     return match.group() if match else "\0"
 
 
+@dataclass(frozen=True)
+class Variant:
+    """What is measured beside fp32.
+
+    Attributes:
+        options: how GEMMs are quantised.
+        norms: what computes norms, as `padfree build --norms` says.
+        with_fp16: whether fp16 is measured, too.
+    """
+
+    options: QuantizationOptions
+    norms: str = FOLDED
+    with_fp16: bool = True
+
+
 def models(
-    path: Path, texts: Sequence[str], folder: Path, options: QuantizationOptions
+    path: Path, texts: Sequence[str], folder: Path, variant: Variant
 ) -> tuple[dict[str, Path], QuantizationInfo]:
     """The model in every precision, packed, as it runs on a CPU; and what the quantised file records."""
-    precision = options.number_format.precision
-    output = {name: folder / f"{name}.onnx" for name in (*WIDE, precision)}
+    precision = variant.options.number_format.precision
+    wide = WIDE if variant.with_fp16 else WIDE[:1]
+    output = {name: folder / f"{name}.onnx" for name in (*wide, precision)}
     save_model(rewrite(path, verify=False).model, output["fp32"])
-    half = rewrite(path, precision="fp16", verify=False).model
-    save_model(with_rounding(Model(half), "fp16").proto, output["fp16"])
+    if variant.with_fp16:
+        half = rewrite(path, precision="fp16", verify=False).model
+        save_model(with_rounding(Model(half), "fp16").proto, output["fp16"])
     data = folder / "calibration.txt"
     data.write_text("\n".join(" ".join(text.split()) for text in texts), "utf-8")
     result = quantized_model(
         Model.of(load_model(path)),
         path,
-        Calibration(data, options=options),
+        Calibration(data, options=variant.options),
         RewriteOptions(strict=True, verify=False),
+        norms=variant.norms,
         begin=lambda _: _nothing,
     )
     save_model(with_rounding(result, "fp16").whole(), output[precision])
@@ -131,13 +150,13 @@ def interval(values: Array) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def measure(folder: Path, options: QuantizationOptions, count: int, packages: Sequence[str]) -> dict[str, Any]:
+def measure(folder: Path, variant: Variant, count: int, packages: Sequence[str]) -> dict[str, Any]:
     """The record of one model."""
-    precision = options.number_format.precision
+    precision = variant.options.number_format.precision
     scored, texts = pairs(count, packages)
     with tempfile.TemporaryDirectory(prefix="padfree-fp8-") as scratch, opened(folder) as source:
         path = source.path
-        result, said = models(path, texts, Path(scratch), options)
+        result, said = models(path, texts, Path(scratch), variant)
         sides = {
             name: [vectors(file, path, [getattr(pair, side) for pair in scored]) for side in ("query", "document")]
             for name, file in result.items()
@@ -156,7 +175,8 @@ def measure(folder: Path, options: QuantizationOptions, count: int, packages: Se
             round(layer.loss_per_token, 4) for layer in said.layers if layer.loss_per_token is not None
         ],
         "share": said.share,
-        "least_cosine": options.least_cosine,
+        "least_cosine": variant.options.least_cosine,
+        "norms": variant.norms,
         "smoothing": [layer.smoothing for layer in said.layers],
         "kept": dict(said.kept_gemms),
         "precisions": results,
@@ -188,11 +208,14 @@ def main() -> int:
     parser.add_argument("--texts", type=int, default=600, help="pairs of query and document, at most")
     parser.add_argument("--documentation", nargs="*", default=[], metavar="PACKAGE", help="texts of these packages too")
     parser.add_argument("--least-cosine", type=float, metavar="X", help="what `padfree build --least-cosine` does")
+    parser.add_argument("--norms", choices=(FOLDED, SEPARATE), default=FOLDED, help="what `padfree build --norms` does")
+    parser.add_argument("--without-fp16", action="store_true", help="measure only fp32 and 8 bits, in less time")
     arguments = parser.parse_args()
     options = QuantizationOptions(least_cosine=arguments.least_cosine, number_format=FORMATS[arguments.precision])
+    variant = Variant(options, arguments.norms, not arguments.without_fp16)
     passed = []
     for path in arguments.models:
-        record = measure(path, options, arguments.texts, arguments.documentation)
+        record = measure(path, variant, arguments.texts, arguments.documentation)
         passed.append(record["passed"])
         for name, item in record["precisions"].items():
             low, high = item["against_fp32_interval"]

@@ -29,6 +29,7 @@ class Format:
         operator: that of its GEMMs.
         element_type: TensorProto's.
         margin: usual room above the largest number of the calibration data.
+        corrects_bias: whether the bias of a GEMM takes away its mean error.
         smooths: whether columns may be divided by factors before they are rounded, as all numbers of the type are
             equally far apart: one large column would leave few steps to all others.
         usual_cosine: the least cosine of outputs, averaged over sequences, that calls for no warning.
@@ -43,6 +44,7 @@ class Format:
     element_type: int
     margin: float
     smooths: bool
+    corrects_bias: bool
     usual_cosine: float
     activation_scale: Callable[[float, float], float]
     narrow: Callable[[Floats], Bytes]
@@ -60,6 +62,7 @@ E4M3 = Format(
     TensorProto.FLOAT8E4M3FN,
     2.0,
     False,
+    False,
     _USUAL_COSINE_E4M3,
     e4m3.activation_scale,
     e4m3.narrow,
@@ -71,6 +74,7 @@ INT8_FORMAT = Format(
     "PadfreeLinearInt8",
     TensorProto.INT8,
     1.25,
+    True,
     True,
     _USUAL_COSINE_INT8,
     int8.activation_scale,

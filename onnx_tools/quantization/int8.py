@@ -40,22 +40,43 @@ def quantized_rows(weight: Floats) -> tuple[Bytes, Floats]:
     return narrow(weight / scale[:, np.newaxis]), scale
 
 
-def smoothing_factors(activations: Floats, weights: Floats, strength: float) -> Floats:
-    """What columns of x are divided by, and rows of the weight multiplied: float32 [K].
+def equal_cost_factors(deviations: Floats, lengths: Floats) -> Floats:
+    """The factors of columns of x with which errors of x and errors of weights cost equally much, float32 [K].
+
+    A factor f makes the steps of a column of x as large as f, which costs f times the length of the weights that
+    multiply it. It makes the steps of the weights 1/f as large, compared with them, which costs the column's deviation
+    divided by f: the bias takes the mean's part away. The sum of both squares is least where they are equal.
 
     Args:
-        activations: the largest number of each column of x.
-        weights: that of the weights that multiply it.
-        strength: 0 leaves the weights as even as can be, 1 the columns of x.
+        deviations: the standard deviation of each column.
+        lengths: of the weights that multiply it.
+    """
+    result: Floats = np.sqrt(_at_least_part(deviations) / _at_least_part(lengths))
+    return result
+
+
+def floored_factors(largest: Floats, floors: Floats) -> Floats:
+    """What columns of x are divided by, and rows of the weight multiplied: float32 [K].
+
+    Divided by its largest number, each column has all steps of int8; but factors below the floor cost the weights more
+    than x gains.
+
+    Args:
+        largest: the largest number of each column of x.
+        floors: the least factor of each.
 
     The largest number of all columns stays the same, so that nothing overflows. Reciprocals are numbers of bf16, which
     fp16 holds, too: a tensor of either type is multiplied by exactly them.
     """
-    x = np.maximum(activations, max(float(activations.max(initial=0.0)) * _LEAST_PART, 1e-12)).astype(np.float64)
-    w = np.maximum(weights, max(float(weights.max(initial=0.0)) * _LEAST_PART, 1e-12)).astype(np.float64)
-    factors = x**strength / w ** (1 - strength)
-    factors *= (activations / factors).max() / max(float(activations.max()), 1e-12)
+    factors = np.maximum(_at_least_part(largest), floors).astype(np.float64)
+    if largest.any():
+        factors *= (largest / factors).max() / largest.max()
     result: Floats = (1.0 / _to_bf16((1.0 / factors).astype(np.float32))).astype(np.float32)
+    return result
+
+
+def _at_least_part(values: Floats) -> Floats:
+    result: Floats = np.maximum(values, max(float(values.max(initial=0.0)) * _LEAST_PART, 1e-12)).astype(np.float32)
     return result
 
 

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..analysis import Editor, is_output, is_padfree, once, padfree_inputs, producer
+from ..files import Floats
 from ..operators import ACT_TYPES, OPERATORS
 from ..passes import PassResult
+from ..passes.norms.folded_weights import values_of
 from .formats import E4M3, Format
 from .layers import Layer
 from .scales import TensorScale
@@ -26,6 +29,7 @@ def narrow_gemms(
     scales: Mapping[str, TensorScale],
     weights: QuantizedWeights,
     number_format: Format,
+    shifts: Mapping[str, Floats] = MappingProxyType({}),
 ) -> PassResult:
     """Turns PadfreeLinear nodes of a graph into PadfreeLinearFp8 or PadfreeLinearInt8, in place.
 
@@ -41,8 +45,9 @@ def narrow_gemms(
         scales: of each tensor that they multiply, by its name.
         weights: quantises their weights, and keeps the results.
         number_format: the 8-bit type.
+        shifts: what biases take away from results, float32 [N], by the names of the GEMMs.
     """
-    _Narrowing(graph, precision, layers, scales, weights, number_format).run()
+    _Narrowing(graph, precision, layers, scales, weights, number_format, shifts).run()
     return PassResult(number_format.precision, len(layers))
 
 
@@ -57,10 +62,11 @@ class _Narrowing:
         scales: Mapping[str, TensorScale],
         weights: QuantizedWeights,
         number_format: Format,
+        shifts: Mapping[str, Floats],
     ) -> None:
         self._graph, self._editor, self._precision = graph, Editor(graph), precision
         self._layers, self._scales, self._weights = layers, scales, weights
-        self._format = number_format
+        self._format, self._shifts = number_format, shifts
         self._chosen_ids = {id(layer.node) for layer in layers}
         self._narrow: dict[str, gs.Tensor] = {}  # 8-bit tensors, by the name of the wide one
         self._rows: dict[tuple[str, str], gs.Constant] = {}  # by the weight's name, and the key of the factors
@@ -87,7 +93,7 @@ class _Narrowing:
             else:
                 self._quantize(x, narrow)
         for layer in self._layers:
-            self._change(layer.node, narrow_results.get(id(layer.node)))
+            self._change(layer, narrow_results.get(id(layer.node)))
 
     def _narrow_rows(self, maker: gs.Node, x: gs.Tensor, narrow: gs.Tensor) -> None:
         """Makes a norm write its result x in e4m3, and in half precision too if something reads that."""
@@ -128,8 +134,9 @@ class _Narrowing:
         zero = constant_of(editor, f"{stem}_zero", np.zeros((), np.uint8), self._format)
         editor.op("QuantizeLinear", x, scale_constant, zero, output=narrow)
 
-    def _change(self, node: gs.Node, narrow: gs.Tensor | None) -> None:
+    def _change(self, layer: Layer, narrow: gs.Tensor | None) -> None:
         """Gives a GEMM its weights and inputs in 8 bits, and the results that are needed."""
+        node = layer.node
         inputs = padfree_inputs(node)
         x, weight = inputs["x"], inputs["weight"]
         result, *moments = node.outputs
@@ -142,6 +149,7 @@ class _Narrowing:
         inputs["scale"] = self._editor.constant(f"{weight.name}_scale", scale)
         if "bias" not in inputs:
             inputs["bias"] = zeros(self._editor, f"{weight.name}_no_bias", len(quantized.scale), self._precision)
+        inputs["bias"] = self._corrected(inputs["bias"], self._shifts.get(layer.name))
         del node.attrs["has_bias"]
         node.op = self._format.operator
         node.attrs["results"] = "act" if narrow is None else "both" if wide else self._format.name
@@ -151,6 +159,12 @@ class _Narrowing:
             inputs["y_factors"] = self._result_factors(node, result, len(quantized.scale))
         node.inputs = [inputs[spec.name] for spec in OPERATORS[node.op].inputs_for(node.attrs)]
         node.outputs = [*([result] if wide else []), *([] if narrow is None else [narrow]), *moments]
+
+    def _corrected(self, bias: gs.Tensor, shift: Floats | None) -> gs.Tensor:
+        """A bias less the mean error of its GEMM; a computed one stays as it is."""
+        if shift is None or not isinstance(bias, gs.Constant):
+            return bias
+        return act_constant(self._editor, f"{bias.name}_corrected", values_of(bias) - shift, self._precision)
 
     def _result_factors(self, node: gs.Node, result: gs.Tensor, features: int) -> gs.Constant:
         """The factors of a result's columns before they are rounded: float32 [N], or [N/2] of a gated GEMM."""

@@ -23,7 +23,7 @@ class TensorScale:
         value: the scale of all.
         factors: before it, a divisor of each column, float32 [K], by which rows of weights are multiplied; or None.
         key: names the factors, empty without.
-        strength: how much of the differences between columns they move into the weights, 0 to 1; None without.
+        strength: the share of columns whose factor follows from their largest number, 0 to 1; None without factors.
     """
 
     value: float

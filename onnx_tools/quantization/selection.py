@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import VerificationError
+from ..files import Floats
 from .calibration import Feeds
 from .effect import Effect
 from .formats import Format
@@ -40,6 +41,11 @@ class Selection:
     stream_loss: float = 0.0
     norm_loss: float = 0.0
     keeps_scales: bool = False
+
+    @property
+    def shifts(self) -> dict[str, Floats]:
+        """What biases take away from results, by the names of the GEMMs."""
+        return {name: loss.shift for name, loss in self.losses.items() if loss.shift is not None}
 
 
 def describe(

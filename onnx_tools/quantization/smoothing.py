@@ -8,7 +8,7 @@ have a scale per feature, take the factors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -16,18 +16,17 @@ from ..analysis import padfree_inputs
 from ..files import Floats, Model
 from ..passes.norms.folded_weights import values_of
 from .calibration import Feeds, fetch_each
-from .int8 import smoothing_factors
+from .int8 import equal_cost_factors, floored_factors
 from .layers import Layer
-from .losses import TENSORS_AT_ONCE, loss
+from .losses import TENSORS_AT_ONCE, Product
 from .options import QuantizationOptions
 from .scales import TensorScale
 from .weights import QuantizedWeights
 
-STRENGTHS = (0.5, 0.65, 0.8, 0.9, 1.0)
-"""How much of the differences between columns factors may move into the weights. Below a half, no GEMM of MiniLM or
-mpnet lost least."""
 MOST_ROWS = 256
-"""The most tokens that strengths are compared on."""
+"""The most tokens that factors are compared on."""
+_FLOORS = 10
+"""Floors are compared by powers of two below the highest one, and by a half of one around the best."""
 LEAST_GAIN = 0.05
 """Factors are used where they lower the loss by this part."""
 
@@ -55,8 +54,13 @@ def choose_scales(
         return scales
     for name, values in fetch_each(model, precision, list(largest), feeds, at_once=TENSORS_AT_ONCE):
         readers = [layer for layer in layers if layer.x == name]
-        scales[name] = _least_loss(name, values[:MOST_ROWS], readers, largest[name], options)
+        scales[name] = _least_loss(name, _spread(values), readers, largest[name], options)
     return scales
+
+
+def _spread(values: Floats) -> Floats:
+    """At most MOST_ROWS rows at regular intervals."""
+    return values[:: -(-len(values) // MOST_ROWS)]
 
 
 def _plain(largest: float, options: QuantizationOptions) -> TensorScale:
@@ -66,25 +70,48 @@ def _plain(largest: float, options: QuantizationOptions) -> TensorScale:
 def _least_loss(
     name: str, rows: Floats, readers: Sequence[Layer], columns: Floats, options: QuantizationOptions
 ) -> TensorScale:
-    """The scale with the least sum of squared losses; without factors where these gain little."""
-    quantizer = QuantizedWeights(options.number_format)
-    weights = [values_of(padfree_inputs(layer.node)["weight"]) for layer in readers]
+    """The scale with the least sum of squared losses per token; without factors where these gain little."""
+    quantizer, number_format = QuantizedWeights(options.number_format), options.number_format
+    products = [Product(layer.node, rows, values_of(padfree_inputs(layer.node)["weight"])) for layer in readers]
 
     def loss_of(scale: TensorScale) -> float:
-        pairs = zip(readers, weights, strict=True)
-        losses = [
-            loss(layer.node, rows, weight, scale, quantizer.quantize(weight, scale), options.number_format).whole
-            for layer, weight in pairs
-        ]
-        return float(np.square(losses).sum())
+        losses = (product.loss(scale, quantizer.quantize(product.weight, scale), number_format) for product in products)
+        return sum(item.per_token**2 for item in losses)
 
-    plain = _plain(float(columns.max()), options)
-    least, best = loss_of(plain) * (1 - LEAST_GAIN) ** 2, plain
-    of_weights = np.max([np.abs(weight).max(axis=1) for weight in weights], axis=0)
-    for strength in STRENGTHS:
-        factors = smoothing_factors(columns, of_weights, strength)
+    importance = np.mean([product.importance for product in products], axis=0)
+    lengths = np.sqrt(sum(np.square(product.weight).sum(axis=1) for product in products))
+    equal_cost = equal_cost_factors(_deviations(rows, importance), lengths)
+    highest = float((columns / equal_cost).max())
+    tried = dict[float, tuple[float, TensorScale]]()
+
+    def trial(power: float) -> float:
+        """The loss of floors that are 2^-power of the highest ones that have an effect."""
+        floors = equal_cost * np.float32(highest * 2.0**-power)
+        factors = floored_factors(columns, floors)
         value = _plain(float((columns / factors).max()), options).value
-        scale = TensorScale(value, factors, name, strength)
-        if (now := loss_of(scale)) < least:
-            least, best = now, scale
-    return best
+        scale = TensorScale(value, factors, name, float((columns > floors).mean()))
+        tried[power] = loss_of(scale), scale
+        return tried[power][0]
+
+    _search(trial)
+    least, best = min(tried.values(), key=lambda item: item[0])
+    plain = _plain(float(columns.max()), options)
+    return best if least < loss_of(plain) * (1 - LEAST_GAIN) ** 2 else plain
+
+
+def _search(trial: Callable[[float], float]) -> None:
+    """Tries powers of two until the loss has grown twice, then the halves beside the best."""
+    losses = list[float]()
+    for power in range(1, _FLOORS):
+        losses.append(trial(power))
+        if len(losses) - 1 - int(np.argmin(losses)) > 1:
+            break
+    best = 1 + int(np.argmin(losses))
+    for power in (best - 0.5, best + 0.5):
+        trial(power)
+
+
+def _deviations(rows: Floats, importance: Floats) -> Floats:
+    """The standard deviation of each column of rows [T,K], with the importance of each row [T]."""
+    deviations: Floats = np.sqrt(importance @ np.square(rows - importance @ rows))
+    return deviations

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,29 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from padfree.onnx_tools import RewriteError, rewrite
+from padfree.onnx_tools.analysis import padfree_inputs
 from padfree.onnx_tools.eight_bits import QUANTIZATION, quantize, quantize_gemms
 from padfree.onnx_tools.files.metadata import read_metadata
 from padfree.onnx_tools.files.model import Model
+from padfree.onnx_tools.graph_model import GraphModel
 from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.operators import node_attributes, padfree_nodes
+from padfree.onnx_tools.passes.norms.folded_weights import values_of
 from padfree.onnx_tools.quantization import FORMATS, QuantizationOptions
 from padfree.onnx_tools.quantization.effect import Effect
-from padfree.onnx_tools.quantization.int8 import LARGEST, activation_scale, narrow, quantized_rows, smoothing_factors
+from padfree.onnx_tools.quantization.int8 import (
+    LARGEST,
+    activation_scale,
+    equal_cost_factors,
+    floored_factors,
+    narrow,
+    quantized_rows,
+)
+from padfree.onnx_tools.quantization.layers import choose_layers
+from padfree.onnx_tools.quantization.losses import Product
+from padfree.onnx_tools.quantization.narrowing import narrow_gemms
+from padfree.onnx_tools.quantization.scales import TensorScale
+from padfree.onnx_tools.quantization.weights import QuantizedWeight, QuantizedWeights
 from padfree.onnx_tools.rewrite import finish
 from padfree.onnx_tools.synthetic import bert_model
 
@@ -90,25 +106,85 @@ def test_answers_depend_on_the_factors(made: Model) -> None:
     assert np.abs(after - before).max() > 0.1 * np.abs(before).max()
 
 
-def test_factors_move_an_outlier_into_the_weights() -> None:
+def outlying_rows() -> tuple[np.ndarray, np.ndarray]:
+    """x [50,32] with one large column, and a weight [32,16]."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((50, 32)).astype(np.float32)
     x[:, OUTLIER] *= SIZE
-    weight = rng.standard_normal((32, 16)).astype(np.float32)
-    columns, of_weights = np.abs(x).max(axis=0), np.abs(weight).max(axis=1)
-    factors = smoothing_factors(columns, of_weights, 0.8)
+    return x, rng.standard_normal((32, 16)).astype(np.float32)
+
+
+def error_with(factors: np.ndarray, x: np.ndarray, weight: np.ndarray) -> float:
+    """The relative error of a product in int8."""
+    scale = np.float32(activation_scale(float((np.abs(x).max(axis=0) / factors).max()), 1.0))
+    rows, of_rows = quantized_rows((weight * factors[:, None]).T)
+    numbers = narrow(x / factors / scale).astype(np.int64) @ rows.astype(np.int64).T
+    return float(np.linalg.norm(numbers * scale * of_rows - x @ weight) / np.linalg.norm(x @ weight))
+
+
+def test_factors_move_an_outlier_into_the_weights() -> None:
+    x, weight = outlying_rows()
+    columns = np.abs(x).max(axis=0)
+    factors = floored_factors(columns, np.full(32, columns.max() / 8, np.float32))
     assert factors[OUTLIER] > 5 * np.delete(factors, OUTLIER).max()
     np.testing.assert_allclose((columns / factors).max(), columns.max(), rtol=2.0**-8)  # nothing overflows
     for type_ in (np.float16, np.float32):
         np.testing.assert_allclose((1 / factors).astype(type_).astype(np.float32), 1 / factors, rtol=1e-6)
+    assert error_with(factors, x, weight) < 0.7 * error_with(np.ones(32, np.float32), x, weight)
 
-    def error(divisors: np.ndarray) -> float:
-        scale = np.float32(activation_scale(float((columns / divisors).max()), 1.0))
-        rows, of_rows = quantized_rows((weight * divisors[:, None]).T)
-        numbers = narrow(x / divisors / scale).astype(np.int64) @ rows.astype(np.int64).T
-        return float(np.linalg.norm(numbers * scale * of_rows - x @ weight) / np.linalg.norm(x @ weight))
 
-    assert error(factors) < 0.7 * error(np.ones(32, np.float32))
+def test_floors_follow_what_a_step_costs() -> None:
+    """Columns that differ little, or meet large weights, have small steps."""
+    factors = equal_cost_factors(np.array([1, 4, 1, 1], np.float32), np.array([1, 1, 4, 1], np.float32))
+    np.testing.assert_allclose(factors, [1, 2, 0.5, 1])
+    nothing = np.zeros(4, np.float32)
+    of_zeros = floored_factors(nothing, equal_cost_factors(nothing, nothing))
+    assert np.isfinite(of_zeros).all()
+    assert (of_zeros > 0).all()
+
+
+def test_biases_take_mean_errors_away(half: Model) -> None:
+    """Without it, the same weights leave an error that is the same for every token."""
+    graph = GraphModel.of(half)
+    layer = choose_layers(graph.graph, OPTIONS).chosen_layers[0]
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((32, 16)).astype(np.float32)
+    x = (0.45 * rng.random((200, 32))).astype(np.float32)  # below half a step
+    scale = TensorScale(1.0)
+    quantized = QuantizedWeights(OPTIONS.number_format).quantize(weight, scale)
+    corrected, plain = (
+        Product(layer.node, x, weight).loss(scale, quantized, replace(OPTIONS.number_format, corrects_bias=corrects))
+        for corrects in (True, False)
+    )
+    assert plain.shift is None
+    assert corrected.shift is not None
+    assert corrected.shift.shape == (16,)
+    assert corrected.per_token < 0.7 * plain.per_token
+    assert not error_left(corrected.shift, x, weight, quantized)
+
+
+def error_left(shift: np.ndarray, x: np.ndarray, weight: np.ndarray, quantized: QuantizedWeight) -> bool:
+    """Whether rows, weighted by the inverse squares of their lengths, keep a mean error beside the shift."""
+    exact = x @ weight
+    lengths = np.linalg.norm(exact, axis=1, keepdims=True)
+    shares = 1 / np.square(np.maximum(lengths, 0.1 * np.median(lengths)))
+    mean = (shares * (np.rint(x) @ quantized.dequantize().T - exact)).sum(axis=0) / shares.sum()
+    return not np.allclose(shift, mean, atol=1e-4)
+
+
+def test_narrowed_gemms_have_corrected_biases(half: Model) -> None:
+    """A shift is subtracted from the bias of its GEMM alone."""
+    graph = GraphModel.of(half)
+    layers = choose_layers(graph.graph, OPTIONS).chosen_layers
+    before = {layer.name: values_of(padfree_inputs(layer.node)["bias"]) for layer in layers}
+    shift = np.linspace(-1, 1, len(before[layers[0].name])).astype(np.float32)
+    scales = {layer.x: TensorScale(0.1) for layer in layers}
+    weights = QuantizedWeights(OPTIONS.number_format)
+    narrow_gemms(graph.graph, "fp16", layers, scales, weights, OPTIONS.number_format, {layers[0].name: shift})
+    for layer in layers:
+        taken = shift if layer is layers[0] else 0
+        after = values_of(padfree_inputs(layer.node)["bias"])
+        np.testing.assert_allclose(after, before[layer.name] - taken, atol=2e-3)
 
 
 def test_rounding() -> None:

@@ -15,7 +15,7 @@ from padfree.onnx_tools.graph_model import GraphModel
 from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.quantization import FORMATS, QuantizationOptions
 from padfree.onnx_tools.quantization.layers import choose_layers
-from padfree.onnx_tools.quantization.losses import loss
+from padfree.onnx_tools.quantization.losses import Product
 from padfree.onnx_tools.quantization.scales import TensorScale
 from padfree.onnx_tools.quantization.target import fewest_kept
 from padfree.onnx_tools.quantization.weights import QuantizedWeights
@@ -82,6 +82,7 @@ def test_a_long_row_hides_what_others_lose() -> None:
     x[0] *= 100
     scale = TensorScale(float(np.abs(x).max()) / 127)
     number_format = OPTIONS.number_format
-    lost = loss(node, x, weight, scale, QuantizedWeights(number_format).quantize(weight, scale), number_format)
+    quantized = QuantizedWeights(number_format).quantize(weight, scale)
+    lost = Product(node, x, weight).loss(scale, quantized, number_format)
     assert lost.whole < 0.05
     assert lost.per_token > 0.3
