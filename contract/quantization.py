@@ -24,7 +24,7 @@ class QuantizedLayer:
         largest: the largest absolute value that x had in the calibration data; None without data.
         loss: how far its results were off on the calibration data, in parts of their length; None without data.
         loss_per_token: the same of each token's row, averaged; None without data.
-        smoothing: how much of the differences between the columns of x its weight took over, 0 to 1; None where each
+        smoothing: the share of the columns of x whose largest number becomes that of int8, 0 to 1; None where each
             column has the same scale.
     """
 

@@ -42,7 +42,7 @@ def print_quantization(quantization: QuantizationInfo | None) -> None:
     if any(layer.smoothing is not None for layer in layers):
         headings.append("smoothing")
         for layer, row in zip(layers, rows, strict=False):
-            row.append(number_text(layer.smoothing, "g"))
+            row.append(number_text(layer.smoothing, ".2f"))
     print_table(f"GEMMs in {quantization.type}", headings, rows)
     if len(layers) > LAYERS_SHOWN:
         print_line(f"and {len(layers) - LAYERS_SHOWN} more that lose less (`quantization` in the metadata)")
