@@ -13,11 +13,10 @@ from ..analysis import Editor, is_output, is_padfree, once, padfree_inputs, prod
 from ..files import Floats
 from ..operators import ACT_TYPES, OPERATORS
 from ..passes import PassResult
-from ..passes.norms.folded_weights import values_of
 from .formats import E4M3, Format
 from .layers import Layer
 from .scales import TensorScale
-from .weights import QuantizedWeights, act_constant, constant_of, half_scalar, zeros
+from .weights import QuantizedWeights, act_constant, constant_of, corrected_bias, half_scalar, zeros
 
 _NORMS = ("PadfreeLayerNorm", "PadfreeEmbedding")
 
@@ -149,7 +148,8 @@ class _Narrowing:
         inputs["scale"] = self._editor.constant(f"{weight.name}_scale", scale)
         if "bias" not in inputs:
             inputs["bias"] = zeros(self._editor, f"{weight.name}_no_bias", len(quantized.scale), self._precision)
-        inputs["bias"] = self._corrected(inputs["bias"], self._shifts.get(layer.name))
+        if (shift := self._shifts.get(layer.name)) is not None and isinstance(inputs["bias"], gs.Constant):
+            inputs["bias"] = corrected_bias(self._editor, inputs["bias"], shift, self._precision)
         del node.attrs["has_bias"]
         node.op = self._format.operator
         node.attrs["results"] = "act" if narrow is None else "both" if wide else self._format.name
@@ -159,12 +159,6 @@ class _Narrowing:
             inputs["y_factors"] = self._result_factors(node, result, len(quantized.scale))
         node.inputs = [inputs[spec.name] for spec in OPERATORS[node.op].inputs_for(node.attrs)]
         node.outputs = [*([result] if wide else []), *([] if narrow is None else [narrow]), *moments]
-
-    def _corrected(self, bias: gs.Tensor, shift: Floats | None) -> gs.Tensor:
-        """A bias less the mean error of its GEMM; a computed one stays as it is."""
-        if shift is None or not isinstance(bias, gs.Constant):
-            return bias
-        return act_constant(self._editor, f"{bias.name}_corrected", values_of(bias) - shift, self._precision)
 
     def _result_factors(self, node: gs.Node, result: gs.Tensor, features: int) -> gs.Constant:
         """The factors of a result's columns before they are rounded: float32 [N], or [N/2] of a gated GEMM."""

@@ -76,6 +76,11 @@ def act_constant(editor: Editor, stem: str, values: Floats, precision: str) -> g
     return held_constant(editor.fresh(stem), ACT_TYPES[precision], round_values(values, precision))
 
 
+def corrected_bias(editor: Editor, bias: gs.Constant, shift: Floats, precision: str) -> gs.Constant:
+    """A bias [N] of fp16 or bf16 less the mean error [N] of its GEMM's results."""
+    return act_constant(editor, f"{bias.name}_corrected", values_of(bias) - shift, precision)
+
+
 def zeros(editor: Editor, stem: str, count: int, precision: str) -> gs.Constant:
     """Zeros [count] of fp16 or bf16."""
     return held_constant(editor.fresh(stem), ACT_TYPES[precision], np.zeros(count, np.uint16))
