@@ -48,7 +48,7 @@ class Loss:
     shift: Floats | None = None
 
 
-class Product:
+class ExactResult:
     """A GEMM's exact result on rows of calibration data, beside which those of rounded factors are held.
 
     The result is the product, with the norm that the GEMM applies, but without the bias and the steps after it, which
@@ -124,6 +124,6 @@ def measure_losses(
         for layer in layers:
             if layer.x == name:
                 weight, scale = padfree_inputs(layer.node)["weight"], scales[name]
-                product = Product(layer.node, values[:MOST_ROWS], values_of(weight))
-                losses[layer.name] = product.loss(scale, weights.of(weight, scale), number_format)
+                exact = ExactResult(layer.node, values[:MOST_ROWS], values_of(weight))
+                losses[layer.name] = exact.loss(scale, weights.of(weight, scale), number_format)
     return {layer.name: losses[layer.name] for layer in layers}

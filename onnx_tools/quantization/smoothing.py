@@ -18,7 +18,7 @@ from ..passes.norms.folded_weights import values_of
 from .calibration import Feeds, fetch_each
 from .int8 import equal_cost_factors, floored_factors
 from .layers import Layer
-from .losses import TENSORS_AT_ONCE, Product
+from .losses import TENSORS_AT_ONCE, ExactResult
 from .options import QuantizationOptions
 from .scales import TensorScale
 from .weights import QuantizedWeights
@@ -72,17 +72,17 @@ def _least_loss(
 ) -> TensorScale:
     """The scale with the least sum of squared losses per token; without factors where these gain little."""
     quantizer, number_format = QuantizedWeights(options.number_format), options.number_format
-    products = [Product(layer.node, rows, values_of(padfree_inputs(layer.node)["weight"])) for layer in readers]
+    results = [ExactResult(layer.node, rows, values_of(padfree_inputs(layer.node)["weight"])) for layer in readers]
 
     def loss_of(scale: TensorScale) -> float:
-        losses = (product.loss(scale, quantizer.quantize(product.weight, scale), number_format) for product in products)
+        losses = (result.loss(scale, quantizer.quantize(result.weight, scale), number_format) for result in results)
         return sum(item.per_token**2 for item in losses)
 
-    importance = np.mean([product.importance for product in products], axis=0)
-    lengths = np.sqrt(sum(np.square(product.weight).sum(axis=1) for product in products))
+    importance = np.mean([result.importance for result in results], axis=0)
+    lengths = np.sqrt(sum(np.square(result.weight).sum(axis=1) for result in results))
     equal_cost = equal_cost_factors(_deviations(rows, importance), lengths)
     highest = float((columns / equal_cost).max())
-    tried = dict[float, tuple[float, TensorScale]]()
+    trials = dict[float, tuple[float, TensorScale]]()
 
     def trial(power: float) -> float:
         """The loss of floors that are 2^-power of the highest ones that have an effect."""
@@ -90,11 +90,11 @@ def _least_loss(
         factors = floored_factors(columns, floors)
         value = _plain(float((columns / factors).max()), options).value
         scale = TensorScale(value, factors, name, float((columns > floors).mean()))
-        tried[power] = loss_of(scale), scale
-        return tried[power][0]
+        trials[power] = loss_of(scale), scale
+        return trials[power][0]
 
     _search(trial)
-    least, best = min(tried.values(), key=lambda item: item[0])
+    least, best = min(trials.values(), key=lambda item: item[0])
     plain = _plain(float(columns.max()), options)
     return best if least < loss_of(plain) * (1 - LEAST_GAIN) ** 2 else plain
 

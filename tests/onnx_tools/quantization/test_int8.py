@@ -31,7 +31,7 @@ from padfree.onnx_tools.quantization.int8 import (
     quantized_rows,
 )
 from padfree.onnx_tools.quantization.layers import choose_layers
-from padfree.onnx_tools.quantization.losses import Product
+from padfree.onnx_tools.quantization.losses import ExactResult
 from padfree.onnx_tools.quantization.narrowing import narrow_gemms
 from padfree.onnx_tools.quantization.scales import TensorScale
 from padfree.onnx_tools.quantization.weights import QuantizedWeight, QuantizedWeights
@@ -153,7 +153,9 @@ def test_biases_take_mean_errors_away(half: Model) -> None:
     scale = TensorScale(1.0)
     quantized = QuantizedWeights(OPTIONS.number_format).quantize(weight, scale)
     corrected, plain = (
-        Product(layer.node, x, weight).loss(scale, quantized, replace(OPTIONS.number_format, corrects_bias=corrects))
+        ExactResult(layer.node, x, weight).loss(
+            scale, quantized, replace(OPTIONS.number_format, corrects_bias=corrects)
+        )
         for corrects in (True, False)
     )
     assert plain.shift is None

@@ -15,7 +15,7 @@ from padfree.onnx_tools.graph_model import GraphModel
 from padfree.onnx_tools.linear import with_linear
 from padfree.onnx_tools.quantization import FORMATS, QuantizationOptions
 from padfree.onnx_tools.quantization.layers import choose_layers
-from padfree.onnx_tools.quantization.losses import Product
+from padfree.onnx_tools.quantization.losses import ExactResult
 from padfree.onnx_tools.quantization.scales import TensorScale
 from padfree.onnx_tools.quantization.target import fewest_kept
 from padfree.onnx_tools.quantization.weights import QuantizedWeights
@@ -83,6 +83,6 @@ def test_a_long_row_hides_what_others_lose() -> None:
     scale = TensorScale(float(np.abs(x).max()) / 127)
     number_format = OPTIONS.number_format
     quantized = QuantizedWeights(number_format).quantize(weight, scale)
-    lost = Product(node, x, weight).loss(scale, quantized, number_format)
+    lost = ExactResult(node, x, weight).loss(scale, quantized, number_format)
     assert lost.whole < 0.05
     assert lost.per_token > 0.3
