@@ -107,8 +107,8 @@ def _search(trial: Callable[[float], float]) -> None:
         if len(losses) - 1 - int(np.argmin(losses)) > 1:
             break
     best = 1 + int(np.argmin(losses))
-    for power in (best - 0.5, best + 0.5):
-        trial(power)
+    for beside in (best - 0.5, best + 0.5):
+        trial(beside)
 
 
 def _deviations(rows: Floats, importance: Floats) -> Floats:
