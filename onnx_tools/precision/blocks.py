@@ -40,6 +40,12 @@ def pieces(values: Array) -> list[Array]:
     return [flat[first : first + _PIECE] for first in range(0, flat.size, _PIECE)]
 
 
+def row_pieces(values: Array) -> list[slice]:
+    """Rows of [K,N] that are large enough for a thread, in order."""
+    step = max(1, _PIECE // max(1, values.shape[1]))
+    return [slice(first, first + step) for first in range(0, len(values), step)]
+
+
 def map_pieces(function: Callable[[Array], Array], values: Array) -> Array:
     """A function of single numbers over an array: by threads where it is large."""
     if values.size <= _PIECE:

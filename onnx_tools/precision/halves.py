@@ -26,6 +26,8 @@ _MAGIC = np.float32(0.5)  # sums with it have a last bit of 2^-24, the step of f
 _REBIAS = np.uint32((127 - 15) << 23)
 _SCALE = np.float32(2.0**112)
 _HALF_INFINITY = np.uint16(0x7C00)
+_SHIFT = np.int32(13)
+_SIGN_AND_SIZE = np.int32(~0x70001FFF)
 
 
 def to_half(values: Floats) -> Halves:
@@ -42,7 +44,7 @@ def to_float(values: npt.NDArray[Any]) -> Floats:
         return np.asarray(values, np.float32)
     result = np.empty(values.shape, np.float32)
     for part, half in zip(blocks(result), blocks(values), strict=True):
-        part[:] = _to_float(half)
+        _to_float(half, part)
     return result
 
 
@@ -65,13 +67,14 @@ def _to_half(values: Floats) -> Halves:
     return result.astype(np.uint16).view(np.float16)
 
 
-def _to_float(values: Halves) -> Floats:
+def _to_float(values: Halves, result: Floats) -> None:
+    """Both are flat."""
     bits = np.ascontiguousarray(values).view(np.uint16)
-    size = bits & np.uint16(0x7FFF)
-    if size.size and size.max() >= _HALF_INFINITY:
-        return np.asarray(values, np.float32)
-    result: Floats = (size.astype(np.uint32) << _DROPPED_BITS).view(np.float32)
+    if bits.size and (bits & np.uint16(0x7FFF)).max() >= _HALF_INFINITY:
+        result[:] = values
+        return
+    wide = result.view(np.int32)
+    wide[:] = bits.view(np.int16)  # the sign fills what is above it
+    wide <<= _SHIFT
+    wide &= _SIGN_AND_SIZE
     result *= _SCALE
-    magnitude = result.view(np.uint32)
-    magnitude |= (bits & np.uint16(0x8000)).astype(np.uint32) << np.uint32(16)
-    return result

@@ -74,6 +74,17 @@ def unfit_reason_of_bits(bits: Bits, halves: Halves, count: int) -> str:
     return unfit_reason(of_bfloat16(bits), "fp16", rounded=halves)
 
 
+def surely_fits(values: Array, precision: str) -> bool:
+    """Whether part of a tensor shows that unfit_reason is empty for all of it, if the other parts show it, too.
+
+    Rounding then makes nothing infinite, either. `values`: the part, in fp32.
+    """
+    if not values.size:
+        return True
+    peak = float(np.abs(values).max())  # NaN where there is one
+    return peak <= LARGEST[precision] and (precision != "fp16" or _surely_fits(values))
+
+
 def _surely_fits(values: Array) -> bool:
     """Whether the mean square of the numbers alone proves that fp16 loses little.
 

@@ -14,7 +14,16 @@ from ...analysis import Editor, once
 from ...files import Floats, HeldValues, array_of, bytes_of_array, own_values
 from ...match import NoMatch
 from ...operators import ACT_TYPES
-from ...precision import exact_product, moved_to_keep_sums, round_values, to_float, unfit_reason
+from ...precision import (
+    exact_product,
+    moved_to_keep_sums,
+    on_all_cores,
+    round_values,
+    row_pieces,
+    surely_fits,
+    to_float,
+    unfit_reason,
+)
 
 Doubles = npt.NDArray[np.float64]
 
@@ -40,18 +49,43 @@ class FoldedWeights:
         """
         key = (weight.name, gamma.name, centred)
         if key not in self._scaled:
-            with np.errstate(over="ignore", invalid="ignore"):
-                exact = values_of(weight) * values_of(gamma)[:, np.newaxis]
-                if centred:
-                    exact -= exact.mean(axis=0, dtype=np.float64).astype(np.float32)
-                centred_weights = (
-                    moved_to_keep_sums(exact, lambda weight: self._round(weight)[1], axis=0) if centred else exact
-                )
-                values, rounded = self._round(centred_weights)
-            if unfit := unfit_reason(exact, self._precision, rounded=rounded) or self._not_finite(rounded):
-                raise NoMatch(f"'{weight.name}' times '{gamma.name}' {unfit}")
+            values = None if centred else self._by_rows(weight, gamma)
+            if values is None:
+                values = self._at_once(weight, gamma, centred=centred)
             self._scaled[key] = self._constant(f"{weight.name}_scaled", values)
         return self._scaled[key]
+
+    def _by_rows(self, weight: gs.Constant, gamma: gs.Constant) -> HeldValues | None:
+        """diag(gamma) weight in half precision, a few rows at a time; None where it may not fit, and in float32."""
+        if self._precision == "fp32":
+            return None
+        numbers, factors = own_values(weight), values_of(gamma)[:, np.newaxis]
+        result = np.empty(numbers.shape, np.uint16)
+
+        def fill(rows: slice) -> bool:
+            with np.errstate(over="ignore", invalid="ignore"):
+                exact = to_float(numbers[rows]) * factors[rows]
+                result[rows] = round_values(exact, self._precision).view(np.uint16)
+                return surely_fits(exact, self._precision)
+
+        if not all(on_all_cores(fill, row_pieces(numbers))):
+            return None
+        message = TensorProto(data_type=ACT_TYPES[self._precision], dims=result.shape)
+        return HeldValues(message, bytes_of_array(result))
+
+    def _at_once(self, weight: gs.Constant, gamma: gs.Constant, *, centred: bool) -> Floats | HeldValues:
+        """diag(gamma) weight, in one piece. Raises NoMatch as `scale` does."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            exact = values_of(weight) * values_of(gamma)[:, np.newaxis]
+            if centred:
+                exact -= exact.mean(axis=0, dtype=np.float64).astype(np.float32)
+            centred_weights = (
+                moved_to_keep_sums(exact, lambda weight: self._round(weight)[1], axis=0) if centred else exact
+            )
+            values, rounded = self._round(centred_weights)
+        if unfit := unfit_reason(exact, self._precision, rounded=rounded) or self._not_finite(rounded):
+            raise NoMatch(f"'{weight.name}' times '{gamma.name}' {unfit}")
+        return values
 
     def bias(self, terms: Sequence[gs.Constant], weight: gs.Constant, beta: gs.Constant | None) -> gs.Constant | None:
         """The sum of terms [N] and beta weight, computed in float64; None where there is nothing to add.
