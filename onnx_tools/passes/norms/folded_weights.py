@@ -50,9 +50,8 @@ class FoldedWeights:
         key = (weight.name, gamma.name, centred)
         if key not in self._scaled:
             values = None if centred else self._by_rows(weight, gamma)
-            if values is None:
-                values = self._at_once(weight, gamma, centred=centred)
-            self._scaled[key] = self._constant(f"{weight.name}_scaled", values)
+            content = self._at_once(weight, gamma, centred=centred) if values is None else values
+            self._scaled[key] = self._constant(f"{weight.name}_scaled", content)
         return self._scaled[key]
 
     def _by_rows(self, weight: gs.Constant, gamma: gs.Constant) -> HeldValues | None:
