@@ -133,10 +133,10 @@ std::vector<LinearChoice> rankLinearChoices(const LinearParams& params, int T, c
 
 std::vector<LinearChoice> linearCandidates(const LinearParams& params, int T, const LinearDevice& device) {
   std::vector<LinearChoice> choices = rankLinearChoices(params, T, device);
-  size_t whole = 0;  // beside which tails are measured
+  size_t count = 0;  // without what is measured beside them
   const auto isBeyond = [&](LinearChoice choice) {
-    if (!hasMmaTail(mmaTilingOf(choice))) ++whole;
-    return whole > kCandidates;
+    if (!isMeasuredMma(mmaTilingOf(choice))) ++count;
+    return count > kCandidates;
   };
   choices.erase(std::find_if(choices.begin(), choices.end(), isBeyond), choices.end());
   if (!device.is_hopper || T < kMinHotTokens) return choices;

@@ -31,7 +31,7 @@ int64_t tokensOfSameTime(LinearChoice choice, int T, int N, const LinearDevice& 
 // of tokensOfSameTime(). T itself where it does not.
 int64_t fewestTokensOfSameWaves(LinearChoice choice, int T, int N, const LinearDevice& device);
 
-// What a build measures for T tokens: the first five, with the tails among them (mma/menu.h) beside them, and of many
+// What a build measures for T tokens: the first five, what is among them that is measured (isMeasuredMma), and of many
 // tokens on a Hopper also the one that tensor cores take the least time for. At its power limit the GPU lowers the
 // clock of the multiprocessors, and loads hold them up less.
 std::vector<LinearChoice> linearCandidates(const LinearParams& params, int T, const LinearDevice& device);

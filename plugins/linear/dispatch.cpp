@@ -50,6 +50,9 @@ cudaError_t launchMmaOf(const LinearParams& params, const MmaTiling& tiling, cud
   return cudaErrorNoKernelImageForDevice;
 #else
   if (params.scale) return launchMma<MmaE4m3<T>>(params, tiling, stream);
+#ifdef PADFREE_FP16_SUMS
+  if (tiling.fp16_sums) return launchMma<MmaFp16Sums>(params, tiling, stream);
+#endif
   return launchMma<MmaHalf<T>>(params, tiling, stream);
 #endif
 }

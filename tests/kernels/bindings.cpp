@@ -226,12 +226,14 @@ static padfree::LinearParams paramsOf(const LinearCall& call) {
 }
 
 // The tiling: tokens of a tile, 0 as the plugin chooses; parts 0 for resident input. -1: the kernel on mma.sync with
-// the tiling that it chooses; -2 and less: with tile 0 and the following ones.
+// the tiling that it chooses; -2 and less: with tile 0 and the following ones, and with sums in fp16 where
+// cluster_features is not 0.
 PADFREE_TEST_EXPORT int padfreeLinear(const LinearCall* call, int tokens, int cluster_features, int cluster_tokens,
                                       int parts, cudaStream_t stream) {
   const padfree::LinearParams params = paramsOf(*call);
   if (tokens == -1) return padfree::launchLinearMma(params, stream);
-  if (tokens < 0) return padfree::launchLinearMma(params, padfree::MmaTiling{-2 - tokens, parts}, stream);
+  if (tokens < 0)
+    return padfree::launchLinearMma(params, padfree::MmaTiling{-2 - tokens, parts, cluster_features != 0}, stream);
   if (tokens == 0) return padfree::launchLinear(params, stream);
   return padfree::launchLinear(params, padfree::LinearTiling{tokens, cluster_features, cluster_tokens, parts}, stream);
 }
@@ -240,7 +242,7 @@ PADFREE_TEST_EXPORT int padfreeLinear(const LinearCall* call, int tokens, int cl
 PADFREE_TEST_EXPORT int padfreeHasTiling(const LinearCall* call, int tokens, int cluster_features, int cluster_tokens,
                                          int parts) {
   const padfree::LinearParams params = paramsOf(*call);
-  if (tokens < 0) return padfree::hasMmaTiling(params, params.T, {-2 - tokens, parts});
+  if (tokens < 0) return padfree::hasMmaTiling(params, params.T, {-2 - tokens, parts, cluster_features != 0});
   return padfree::hasTiling(params, {tokens, cluster_features, cluster_tokens, parts});
 }
 

@@ -9,17 +9,19 @@ import torch
 from tests.support.launchers import ACTIVATIONS as ACTIVATION_NUMBERS
 from tests.support.launchers import (
     MMA,
+    MMA_FP16_SUMS,
     MMA_TAIL,
     MMA_TILES,
     LinearCall,
     library,
+    linear,
     linear_scratch,
     measured_tilings,
     tiling_of,
 )
 
 from . import test_linear, test_linear_e4m3, test_linear_norms, test_linear_pairs
-from .cases import if_compiled
+from .cases import DEVICE, assert_accurate, generator, if_compiled, poisoned_output
 from .test_linear import ACTIVATIONS, TYPES
 from .test_linear_e4m3 import KINDS
 from .test_linear_norms import NORMS
@@ -131,11 +133,62 @@ def test_tails_take_turns_with_tiles_that_are_shared_in_the_same_memory() -> Non
             assert torch.equal(test_linear.check(*case, 3072, 768, tiling=tiling), result)
 
 
+needs_fp16_sums = pytest.mark.skipif(
+    torch.cuda.is_available()
+    and not library().padfreeHasTiling(ctypes.byref(LinearCall(y=16, T=64, K=64, N=64, type=1)), *MMA_FP16_SUMS),
+    reason="the library is for GPUs whose tensor cores add in fp32 as fast as in fp16",
+)
+
+
+@needs_fp16_sums
+@pytest.mark.parametrize("tokens", [1, 257, 1403])
+def test_sums_in_fp16(tokens: int) -> None:
+    some = {"dtype": torch.float16, "tiling": MMA_FP16_SUMS}
+    for depth, features in ((768, 1536), (3072, 768), (1000, 328), (8, 8)):
+        test_linear.check(tokens, depth, features, **some)
+        test_linear.check(tokens, depth, features, activation="gelu", **some)
+    for kind in ("plain", "outliers", "far from zero"):
+        for norms in ("x", "residual and y"):
+            test_linear_norms.check(tokens, 768, 1088, norms=norms, kind=kind, **some)
+    test_linear_pairs.check(tokens, 320, 2 * 336, activation="silu", norm="layer", **some)
+    test_linear_pairs.check(tokens, 320, 784, rotary_features=256, norm="", **some)
+
+
+@needs_fp16_sums
+def test_sums_in_fp16_are_other_sums_and_the_same_again() -> None:
+    first = test_linear.check(1403, 768, 768, tiling=MMA_FP16_SUMS)
+    assert not torch.equal(first, test_linear.check(1403, 768, 768, tiling=MMA_TILES[3]))
+    for _ in range(5):
+        assert torch.equal(test_linear.check(1403, 768, 768, tiling=MMA_FP16_SUMS), first)
+
+
+@needs_fp16_sums
+def test_sums_beyond_fp16_are_computed_in_fp32() -> None:
+    """Two columns of x cancel each other in the last of 16 products: their sums before that are beyond fp16."""
+    x = torch.randn(200, 256, device=DEVICE, generator=generator(1)).half()
+    weight = (torch.randn(256, 256, device=DEVICE, generator=generator(2)) / 16).half()
+    x[70:90, 32] = x[70:90, 200] = 60000
+    weight[32, 130:] = 3
+    weight[200, 130:] = -3
+    y, _ = poisoned_output((200, 256), torch.float16)
+    again, _ = poisoned_output((200, 256), torch.float16)
+    linear(x, weight, y, tiling=MMA_FP16_SUMS)
+    linear(x, weight, again, tiling=MMA_TILES[3])
+    assert torch.equal(y[64:128, 128:], again[64:128, 128:]), "tiles beyond fp16 have the sums of fp32"
+    assert not torch.equal(y[:64], again[:64])
+    assert_accurate(y[:64], x[:64] @ weight, x[:64].double() @ weight.double())
+    x[130, 5] = float("nan")
+    linear(x, weight, y, tiling=MMA_FP16_SUMS)
+    assert bool(y[130].isnan().all())
+    assert bool(y[131:].isfinite().all())
+
+
 def test_numbers_that_engines_hold_keep_their_meaning() -> None:
     whole = (0x11140080, 0x12120080, 0x11120080, 0x11120040, 0x11110080, 0x12210040, 0x14410020, 0x14410010)
     assert [tiling_of(number) for number in whole] == MMA_TILES
     assert [tiling_of(0x14410010 + (parts - 1 << 8)) for *_, parts in SHARED] == SHARED
     assert [tiling_of(number + 0xF00) for number in whole[1:4]] == TAILS
+    assert tiling_of(whole[3] + (1 << 29)) == MMA_FP16_SUMS
 
 
 def test_blocks_share_tiles_of_long_reductions_alone_and_with_scratch_memory() -> None:

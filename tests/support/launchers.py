@@ -19,6 +19,8 @@ MMA = (-1, 0, 0, 0)
 """The tiling that selects the GEMM kernels for GPUs other than Hopper, with the tile that they choose."""
 MMA_TILES = [(-2 - number, 0, 0, 1) for number in range(8)]
 """The tilings that select one of their tiles (plugins/linear/mma/menu.h)."""
+MMA_FP16_SUMS = (-5, 1, 0, 1)
+"""The one of them that adds products in fp16, 16 at a time."""
 MMA_TAIL = 16
 """In place of their parts: blocks share the tiles that are left over of whole waves."""
 POOL_EACH = 4
@@ -392,7 +394,7 @@ def tiling_of(choice: int) -> tuple[int, int, int, int]:
     parts = ctypes.c_int()
     number = int(library().padfreeMmaTilingOf(choice, ctypes.byref(parts)))
     if number >= 0:
-        return -2 - number, 0, 0, parts.value
+        return -2 - number, choice >> 29 & 1, 0, parts.value
     return choice & 0xFFFF, choice >> 16 & 15, choice >> 20 & 15, choice >> 24 & 15
 
 

@@ -56,6 +56,18 @@ __device__ void multiplyAdd(float (&c)[4], const unsigned (&a)[4], unsigned b0, 
   }
 }
 
+// c[16x8] += a[16x16] b[16x8] of fp16: the 16 products of a sum are added in fp16, and then to c in fp32.
+__device__ inline void multiplyAddInFp16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  half2 low, high;
+  asm("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3, %4, %5}, {%6, %7}, {%8, %8};"
+      : "=r"(reinterpret_cast<unsigned&>(low)), "=r"(reinterpret_cast<unsigned&>(high))
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
+  c[0] += __low2float(low);
+  c[1] += __high2float(low);
+  c[2] += __low2float(high);
+  c[3] += __high2float(high);
+}
+
 // c[16x8] += a[16x32] b[32x8] of e4m3, fp32 accumulation. The fragments hold the bytes that those of 2-byte elements
 // do.
 __device__ inline void multiplyAddE4m3(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {

@@ -19,6 +19,21 @@ __device__ inline int2 mmaTileOf(int block, const MmaWork& work) {
   return {first + within % rows, within / rows};
 }
 
+// Whether a sum of any thread of the block is infinite or not a number.
+template <typename Operands, typename Tile>
+__device__ bool isBeyondFp16(const MmaSums<Operands, Tile>& sums) {
+  float zero = 0.f;
+#pragma unroll
+  for (int i = 0; i < Tile::kTokenBlocks; ++i) {
+#pragma unroll
+    for (int j = 0; j < 2 * Tile::kFeaturePairs; ++j) {
+#pragma unroll
+      for (const float sum : sums[i][j]) zero = fmaf(sum, 0.f, zero);
+    }
+  }
+  return __syncthreads_or(zero != 0.f);
+}
+
 template <typename Operands, typename Tile, MmaEpilogueKind kKind, bool kShared>
 __device__ void computeMmaTile(const MmaWork& work) {
   extern __shared__ __align__(128) unsigned char shared[];
@@ -46,6 +61,15 @@ __device__ void computeMmaTile(const MmaWork& work) {
       scales[row] = token + row < work.T ? scaleOfRow(work.moments_in + token + row, work) : float2{0.f, 0.f};
     }
   });
+  if constexpr (Operands::kFp16Sums) {
+    if (isBeyondFp16<Operands, Tile>(sums)) {
+      using Exact = MmaHalf<typename Operands::Result>;
+      MmaSums<Exact, Tile> exact = {};
+      addMmaProducts<Exact, Tile>(exact, work, warp, token, feature, parts, stages, [] {});
+      __syncthreads();
+      return epilogue.run(exact);
+    }
+  }
   __syncthreads();  // sums take the place of the stages
   if constexpr (Parts::kOfRows) {
     if (!parts.isLast()) return epilogue.share(sums);
@@ -81,7 +105,12 @@ cudaError_t launchMmaTile(const LinearParams& params, const MmaTiling& tiling, c
 
 template <typename Operands, int kShape, MmaEpilogueKind kKind>
 cudaError_t launchMmaShape(const LinearParams& params, const MmaTiling& tiling, cudaStream_t stream) {
-  if constexpr (hasMmaShape(kKind, kShape, Operands::kInt8)) {
+  if constexpr (Operands::kFp16Sums) {
+    if constexpr (hasMmaFp16Sums(kKind, kShape)) {
+      return launchMmaTile<Operands, MmaTile<kShape>, kKind, false>(params, tiling, stream);
+    }
+    return cudaErrorInvalidValue;
+  } else if constexpr (hasMmaShape(kKind, kShape, Operands::kInt8)) {
     if constexpr (maySplitMma(kKind, kShape) || mayBeMmaTail(kKind, kShape, Operands::kScaled)) {
       if (tiling.parts > 1) return launchMmaTile<Operands, MmaTile<kShape>, kKind, true>(params, tiling, stream);
     }

@@ -8,6 +8,7 @@ namespace padfree {
 // What operands.cuh says of operands, for results of type T.
 template <typename T>
 struct MmaHalf;
+struct MmaFp16Sums;
 template <typename T, typename Sum>
 struct MmaBytes;
 template <typename T>

@@ -91,6 +91,30 @@ bool mayHaveTail(const LinearParams& p, int shape) {
          mayBeMmaTail(mmaEpilogueKindOf(p), shape, p.scale != nullptr);
 }
 
+// Whether there are kernels that add the products of such tiles in fp16.
+bool mayHaveFp16Sums([[maybe_unused]] const LinearParams& p, [[maybe_unused]] int shape) {
+#ifdef PADFREE_FP16_SUMS
+  return !p.scale && p.type == DataType::kFloat16 && hasMmaFp16Sums(mmaEpilogueKindOf(p), shape);
+#else
+  return false;
+#endif
+}
+
+// Adds tiles with sums in fp16, on GPUs of 100 KB of shared memory: 8.6, 8.9 and 12.x, of which some take half the time
+// for that. They come second: the model knows of no such GPU.
+void addFp16Sums(std::vector<MmaCost>& costs, const LinearParams& p, const LinearDevice& device) {
+  constexpr int kSharedBytes = 100 * 1024;
+  if (device.shared_bytes > kSharedBytes) return;
+  const double best = std::min_element(costs.begin(), costs.end(), isCheaperMma)->first;
+  const size_t count = costs.size();
+  for (size_t i = 0; i < count; ++i) {
+    const auto [cycles, tiling] = costs[i];
+    if (tiling.parts == 1 && mayHaveFp16Sums(p, tiling.shape) && cycles < 2 * best) {
+      costs.emplace_back(best, MmaTiling{tiling.shape, 1, true});
+    }
+  }
+}
+
 // Adds the tails of few waves that are faster than their tiles are without, and that may be the fastest of all.
 void addTails(std::vector<MmaCost>& costs, const LinearParams& p, int T, const LinearDevice& device) {
   constexpr double kMostToBest = 1.1, kMostToWhole = 0.98;
@@ -138,6 +162,7 @@ MmaEpilogueKind mmaEpilogueKindOf(const LinearParams& p) {
 bool hasMmaTiling(const LinearParams& params, int T, const MmaTiling& tiling) {
   const MmaEpilogueKind kind = mmaEpilogueKindOf(params);
   if (!hasMmaShape(kind, tiling.shape, params.int8)) return false;
+  if (tiling.fp16_sums) return tiling.parts == 1 && mayHaveFp16Sums(params, tiling.shape);
   if (tiling.parts == 1) return true;
   if (hasMmaTail(tiling)) return mayHaveTail(params, tiling.shape);
   const MmaShape& shape = kMmaShapes[tiling.shape];
@@ -149,7 +174,7 @@ bool hasMmaTiling(const LinearParams& params, int T, const MmaTiling& tiling) {
 
 MmaTiling cheapestMmaTiling(const LinearParams& params, const LinearDevice& device) {
   const std::vector<MmaTiling> tilings = rankMmaTilings(params, params.T, device);
-  return *std::find_if_not(tilings.begin(), tilings.end(), hasMmaTail);
+  return *std::find_if_not(tilings.begin(), tilings.end(), isMeasuredMma);
 }
 
 std::vector<MmaTiling> rankMmaTilings(const LinearParams& params, int T, const LinearDevice& device) {
@@ -170,7 +195,8 @@ std::vector<MmaTiling> rankMmaTilings(const LinearParams& params, int T, const L
     if (shared.second.shape >= 0) costs.push_back(shared);
   }
   addTails(costs, params, T, device);
-  std::sort(costs.begin(), costs.end(), isCheaperMma);
+  addFp16Sums(costs, params, device);
+  std::stable_sort(costs.begin(), costs.end(), isCheaperMma);
   std::vector<MmaTiling> tilings;
   for (const auto& [cycles, tiling] : costs) tilings.push_back(tiling);
   return tilings;

@@ -47,9 +47,11 @@ constexpr MmaShape kMmaShapes[] = {
 };
 constexpr int kMmaShapeCount = static_cast<int>(sizeof(kMmaShapes) / sizeof(kMmaShapes[0]));
 
-// A tile's number, and how many blocks share the reduction of each tile (parts.cuh), or kMmaTail.
+// A tile's number, how many blocks share the reduction of each tile (parts.cuh), or kMmaTail, and whether products are
+// added 16 at a time in fp16 (operands.cuh).
 struct MmaTiling {
   int shape, parts;
+  bool fp16_sums = false;
 };
 constexpr int kMmaMaxParts = 8, kMmaMaxSharingBlocks = 256;  // without those of the last part
 constexpr int kMmaSharedTileFloats = 16 * 64;
@@ -106,6 +108,13 @@ constexpr bool mayBeMmaTail(MmaEpilogueKind kind, int shape, bool bytes) {
          (kind == MmaEpilogueKind::kPlain || kind == MmaEpilogueKind::kInPlace);
 }
 
+// Whether there is a kernel that adds products in fp16: with the largest tile that leaves registers for that. At half
+// the rate its time is that of tensor cores.
+constexpr bool hasMmaFp16Sums(MmaEpilogueKind kind, int shape) {
+  const MmaShape& tile = kMmaShapes[shape];
+  return kind != MmaEpilogueKind::kAny && tile.tokens == 64 && tile.features == 128;
+}
+
 // How a GEMM's tiles are divided: `parts` blocks share each of the first `shared`, and every other has one of its own.
 struct MmaCut {
   int64_t shared;
@@ -120,23 +129,27 @@ bool hasMmaTiling(const LinearParams& params, int T, const MmaTiling& tiling);
 // (linear/tiling.h) and names what no two tiles have in common.
 constexpr LinearChoice choiceOfMma(const MmaTiling& tiling) {
   const MmaShape& tile = kMmaShapes[tiling.shape];
-  return 1 << 28 | tile.tokens | (tiling.parts - 1) << 8 | tile.features / 64 << 16 | tile.slices << 20 |
-         tile.depth_bytes / 64 << 24;
+  return 1 << 28 | (tiling.fp16_sums ? 1 << 29 : 0) | tile.tokens | (tiling.parts - 1) << 8 | tile.features / 64 << 16 |
+         tile.slices << 20 | tile.depth_bytes / 64 << 24;
 }
 
 // The tiling of a choice, with shape -1 where there is none.
 constexpr MmaTiling mmaTilingOf(LinearChoice choice) {
-  MmaTiling tiling{kMmaShapeCount - 1, (choice >> 8 & 0xff) + 1};
+  MmaTiling tiling{kMmaShapeCount - 1, (choice >> 8 & 0xff) + 1, (choice >> 29 & 1) != 0};
   while (tiling.shape >= 0 && choiceOfMma(tiling) != choice) --tiling.shape;
   return tiling.parts <= kMmaMaxParts || hasMmaTail(tiling) ? tiling : MmaTiling{-1, 1};
 }
 
 // The tilings that there are for a GEMM of T tokens, those first that take the least time: each tile alone, shared as
-// it is best shared, and with a tail where that is faster and the last of few waves.
+// it is best shared, and with a tail where that is faster and the last of few waves. On GPUs whose tensor cores may take
+// less time to add in fp16, a tile that does so comes second.
 std::vector<MmaTiling> rankMmaTilings(const LinearParams& params, int T, const LinearDevice& device);
 
-// The first of these without a tail, for which there may be too little scratch memory: engines have it for what their
-// build chose.
+// The first of these that engines need not have chosen by measuring: neither with a tail, for which there may be too
+// little scratch memory, nor with sums in fp16.
+constexpr bool isMeasuredMma(const MmaTiling& tiling) {
+  return hasMmaTail(tiling) || tiling.fp16_sums;
+}
 MmaTiling cheapestMmaTiling(const LinearParams& params, const LinearDevice& device);
 
 // The most tokens for which a tiling takes as long as for T: as many blocks on a multiprocessor, or, where each has one
