@@ -17,7 +17,7 @@ from .functions import (
     with_functions,
     without_functions,
 )
-from .linear_specs import MAX_NORMED_WIDTH, MAX_SCALE, MOMENTS_GROUP, NORMED_HEAD
+from .linear_specs import MAX_NORMED_WIDTH, MAX_SCALE, MOMENTS_GROUP, NORMED_HEAD, WIDE_HEAD
 from .nodes import (
     check_node,
     check_nodes,
@@ -41,6 +41,7 @@ __all__ = [
     "NORMED_HEAD",
     "OPERATORS",
     "OVERLOAD_IR_VERSION",
+    "WIDE_HEAD",
     "AttributeSpec",
     "AttributeValue",
     "Condition",

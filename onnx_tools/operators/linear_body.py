@@ -9,7 +9,7 @@ import numpy as np
 from onnx import TensorProto
 
 from .body_builder import BodyBuilder
-from .linear_specs import MOMENTS_GROUP, NORMED_HEAD
+from .linear_specs import MOMENTS_GROUP, NORMED_HEAD, WIDE_HEAD
 from .spec import AttributeValue
 
 
@@ -92,7 +92,7 @@ def _blocks(b: BodyBuilder, columns: str) -> str:
 def _normed_heads(b: BodyBuilder, columns: str) -> str:
     """[T,N] float32 with RMS norms of the heads among the first rotary_features."""
     first, count, rest = _first_columns(b, columns)
-    size = b.integers(NORMED_HEAD)
+    size = b.integers(WIDE_HEAD if b.attributes.get("wide_heads") else NORMED_HEAD)
     heads = b.reshape_to(first, b.dim(columns, 0), b.op("Div", count, size), size)
     square = b.along("ReduceMean", b.op("Mul", heads, heads), -1, keepdims=1)
     root = b.op("Sqrt", b.op("Add", square, b.attribute("residual_epsilon")))

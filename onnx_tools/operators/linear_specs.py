@@ -13,6 +13,8 @@ MOMENTS_GROUP = 64
 """How many columns of a row share one entry of PadfreeLinear's moments."""
 NORMED_HEAD = 128
 """How many columns the heads have that PadfreeLinear norms."""
+WIDE_HEAD = 256
+"""The same with wide_heads."""
 MAX_NORMED_WIDTH = 4096
 """How many columns the widest rows have that PadfreeLinear norms."""
 
@@ -53,6 +55,7 @@ _EPILOGUE_FLAGS = (
 )
 """The other attributes that both operators have."""
 _NORMS_HEADS = later(flag("norms_heads", "whether the columns that are rotated are heads with norms"))
+_WIDE_HEADS = later(flag("wide_heads", "whether heads with norms have 256 columns, not 128"))
 _EPILOGUE_REQUIRES = (
     (when("has_residual_moments"), when("has_residual")),
     (when("has_residual_moments"), without("has_x_moments")),
@@ -77,9 +80,9 @@ LINEAR = OperatorSpec(
     "4096. With gated, columns come in blocks of 16: 8 of u and the 8 of v that belong to them (N is a multiple of "
     "16), and y, of N/2 columns, is activation(u) * v. The first C = rotary_features columns come in blocks of 16: "
     "8 of x1 and the 8 of x2 that are their pairs. After norm and bias, pair p = 8 * block + index is rotated by "
-    "positions[t] * frequencies[p], as by PadfreeRotary. With norms_heads, every 128 of these columns are a head that "
-    "is divided by sqrt(mean square + residual_epsilon) and multiplied by head_scale before it is rotated; only Hopper "
-    "has kernels for that.",
+    "positions[t] * frequencies[p], as by PadfreeRotary. With norms_heads, every 128 of these columns are a head "
+    "(with wide_heads, every 256) that is divided by sqrt(mean square + residual_epsilon) and multiplied by head_scale "
+    "before it is rotated; only Hopper has kernels for that.",
     inputs=(
         TensorSpec("x", "act", "[T,K]"),
         TensorSpec("weight", "act", "[K,N]"),
@@ -97,8 +100,8 @@ LINEAR = OperatorSpec(
         TensorSpec("y", "act", "[T,N/2]", when("gated")),
         TensorSpec("moments", "float32", "[N/64,T,2]", when("has_moments")),
     ),
-    attributes=(_ACTIVATION, flag("has_bias", "whether bias exists"), *_EPILOGUE_FLAGS, _NORMS_HEADS),
-    requires=(*_EPILOGUE_REQUIRES, (when("norms_heads"), _ROTATES)),
+    attributes=(_ACTIVATION, flag("has_bias", "whether bias exists"), *_EPILOGUE_FLAGS, _NORMS_HEADS, _WIDE_HEADS),
+    requires=(*_EPILOGUE_REQUIRES, (when("norms_heads"), _ROTATES), (when("wide_heads"), when("norms_heads"))),
     plugin_precisions=("fp16", "bf16"),
     in_half=_ALWAYS,
     measurement="choices",

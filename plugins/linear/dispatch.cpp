@@ -24,7 +24,9 @@ bool areMomentsValid(const LinearParams& p) {
 // Whether gates and rotated pairs are asked for as the kernel computes them.
 bool arePairsValid(const LinearParams& p) {
   if (p.gated && (p.residual || p.moments || p.rotary_features > 0 || p.N % kPairBlock != 0)) return false;
-  if (p.head_scale && (p.rotary_features <= 0 || p.rotary_features % kNormedHead != 0 || p.scale)) return false;
+  const int head = p.wide_heads ? kWideHead : kNormedHead;
+  if (p.head_scale && (p.rotary_features <= 0 || p.rotary_features % head != 0 || p.scale)) return false;
+  if (p.wide_heads && !p.head_scale) return false;
   if (p.rotary_features == 0) return true;
   if (p.rotary_features < 0 || p.rotary_features % kPairBlock != 0 || p.rotary_features > p.N) return false;
   return p.positions && p.frequencies && !p.residual && !p.moments && p.activation == Activation::kNone;

@@ -14,7 +14,7 @@ struct MmaTiling;
 
 constexpr int kMomentFeatures = 64;
 constexpr int kMaxMomentGroups = 64;  // of rows that are normed: widths up to 4096
-constexpr int kNormedHead = 128;
+constexpr int kNormedHead = 128, kWideHead = 256;
 constexpr int kLinearScratchBytes = 256 * (8 + 16 * 64 * 4);  // linear/mma/menu.h says of what
 constexpr int kLinearTailScratchBytes = 256 * 8 + 192 * 128 * 128 * 4;
 constexpr int kPairBlock = 16;  // columns: 8, and the 8 that belong to them, where two columns make a result or a pair
@@ -36,9 +36,9 @@ struct LinearParams {
   const void* residual_scale;     // [N]; not together with x_moments
   const int* positions;           // [T], with rotary_features
   const float* frequencies;       // [rotary_features / 2]
-  const void* head_scale;  // [rotary_features] or null: before they are rotated, heads of kNormedHead features are
-                           // divided by their root mean square, head_epsilon added to the square, and multiplied
-                           // by this; only on Hopper, not with scale
+  const void* head_scale;  // [rotary_features] or null: before they are rotated, heads of kNormedHead features, or of
+                           // kWideHead, are divided by their root mean square, head_epsilon added to the square,
+                           // and multiplied by this; only on Hopper, not with scale
   void* y;                 // [T,N]; [T,N/2] where gated; or null where y_e4m3 is not
   void* y_e4m3;            // results divided by y_scale as e4m3, with scale; or null
   void* y_int8;            // results multiplied by y_factors as int8, with int8; or null
@@ -53,6 +53,7 @@ struct LinearParams {
   bool int8;      // x and weight are int8; only launchLinearMma has kernels for it
   bool gated;     // columns in blocks of kPairBlock, u and v: y is activation(u) * v; no residual, no moments
   bool rms;       // rows are divided by the root of their mean square, and the residual keeps its mean
+  bool wide_heads;  // heads that are normed have kWideHead features
   DataType type;  // of every other tensor but moments: fp16 or bf16; accumulation and what follows it in fp32
 };
 

@@ -69,6 +69,11 @@ constexpr bool hasTile(EpilogueKind kind, bool e4m3, int tokens) {
       return true;
   }
 }
+// Whether heads of kWideHead are normed in tiles of so many tokens: in all that leave room in shared memory for what
+// blocks tell each other.
+constexpr bool hasWideHeads(int tokens) {
+  return tokens != 208;
+}
 constexpr bool hasSharedTile(EpilogueKind kind, bool e4m3, int tokens) {
   if (e4m3) return tokens == 32 && (kind == EpilogueKind::kChunks || kind == EpilogueKind::kAnyInPlace);
   return isOneOf(tokens, {16, 32, 48, 64, 96}) &&

@@ -81,9 +81,11 @@ class Linear final : public Operator {
       throwInvalid("rotary_features is ", constants_.rotary_features, " with N = ", sizes.get("N"),
                    "; allowed: up to N; rewrite the model again");
     }
-    if (head_scale_ != kAbsent && constants_.rotary_features % kNormedHead != 0) {
-      throwInvalid("rotary_features is ", constants_.rotary_features, " with norms_heads; allowed: multiples of ",
-                   kNormedHead, "; rewrite the model again");
+    const int head = constants_.wide_heads ? kWideHead : kNormedHead;
+    if (head_scale_ != kAbsent && constants_.rotary_features % head != 0) {
+      throwInvalid("rotary_features is ", constants_.rotary_features, " with ",
+                   constants_.wide_heads ? "wide_heads" : "norms_heads", "; allowed: multiples of ", head,
+                   "; rewrite the model again");
     }
     if (sizes.get("N") > 0) checkTokens(sizes.get("T"), sizes.get("N"));
     checkGroups(x_moments_, "K", sizes.get("K"), kMaxNormedWidth);
@@ -142,6 +144,7 @@ class Linear final : public Operator {
     params.residual_epsilon = params.head_epsilon = attributes_.real("residual_epsilon");
     params.y_scale = kOperands == OperandType::kE4m3 ? attributes_.real("y_scale") : 1.f;
     params.activation = activationOf(attributes_.choice("activation"));
+    params.wide_heads = kOperands == OperandType::kHalf && attributes_.flag("wide_heads");
     params.gated = attributes_.flag("gated");
     params.rms = attributes_.flag("rms");
     return params;

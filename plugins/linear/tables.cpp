@@ -26,6 +26,13 @@ int32_t typesOf(const LinearParams& params) {
   return type + 16 + (params.y != nullptr ? 32 : 0) + (params.y_e4m3 != nullptr ? 64 : 0);
 }
 
+// How many features are rotated, as a number that also tells which heads are normed: multiples of kPairBlock are
+// negative with those of kNormedHead, and one less with those of kWideHead.
+int32_t rotationOf(const LinearParams& params) {
+  if (params.head_scale == nullptr) return params.rotary_features;
+  return -params.rotary_features - (params.wide_heads ? 1 : 0);
+}
+
 }  // namespace
 
 LinearTableKey tableKeyOf(const LinearParams& params, int min_tokens, int max_tokens) {
@@ -39,7 +46,7 @@ LinearTableKey tableKeyOf(const LinearParams& params, int min_tokens, int max_to
           present(params.residual_moments),
           present(params.moments),
           params.gated ? 1 : 0,
-          params.head_scale ? -params.rotary_features : params.rotary_features,
+          rotationOf(params),
           typesOf(params),
           min_tokens,
           max_tokens};

@@ -16,7 +16,8 @@
 namespace padfree {
 
 // What a table depends on beside the device: K, N, activation, whether there are bias, residual, moments of x, of the
-// residual and of y, whether it is gated, how many features are rotated, the types, and the fewest and most tokens. (An
+// residual and of y, whether it is gated, how many features are rotated and which heads are
+// normed, the types, and the fewest and most tokens. (An
 // RMS norm takes as long as a layer norm.)
 using LinearTableKey = std::array<int32_t, 13>;
 using LinearTable = std::vector<LinearRange>;

@@ -104,6 +104,7 @@ EpilogueKind epilogueKindOf(const LinearParams& p, bool shares_tile) {
 bool hasTiling(const LinearParams& params, const LinearTiling& tiling) {
   if (!isLinearTiling(tiling)) return false;
   const bool e4m3 = params.scale != nullptr;
+  if (params.wide_heads && (tiling.cluster_features % 2 != 0 || !hasWideHeads(tiling.tokens))) return false;
   if (!isResident(tiling)) {
     const bool shares = partsOf(params, tiling) > 1;
     const EpilogueKind kind = epilogueKindOf(params, shares);

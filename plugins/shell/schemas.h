@@ -202,6 +202,7 @@ inline OperatorSchema linearSchema() {
           realField("x_epsilon", 0.0f),
           realField("residual_epsilon", 0.0f),
           laterFlagField("norms_heads"),
+          laterFlagField("wide_heads"),
           measuredField("choices"),
       },
       {
@@ -233,6 +234,7 @@ inline OperatorSchema linearSchema() {
           {{"rotary_features", {}}, {"has_moments", {"0"}}},
           {{"rotary_features", {}}, {"gated", {"0"}}},
           {isSet("norms_heads"), {"rotary_features", {}}},
+          {isSet("wide_heads"), isSet("norms_heads")},
       },
       {
           {"activation", {"none", "gelu", "gelu_tanh", "relu", "silu", "sigmoid"}},

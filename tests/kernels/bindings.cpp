@@ -187,7 +187,7 @@ struct LinearCall {
   void* scratch;
   int T, K, N, rotary_features;
   float x_epsilon, residual_epsilon, head_epsilon, y_scale;
-  int activation, int8, gated, rms, type;
+  int activation, int8, gated, rms, wide_heads, type;
 };
 
 static padfree::LinearParams paramsOf(const LinearCall& call) {
@@ -221,6 +221,7 @@ static padfree::LinearParams paramsOf(const LinearCall& call) {
   params.int8 = call.int8 != 0;
   params.gated = call.gated != 0;
   params.rms = call.rms != 0;
+  params.wide_heads = call.wide_heads != 0;
   params.type = static_cast<DataType>(call.type);
   return params;
 }

@@ -170,6 +170,12 @@ def test_every_variant_serialises_and_clones(library: PluginLibrary, operator: s
             {"has_moments": 1, "rotary_features": 16},
             "rotary_features is 16 with has_moments 1; allowed: has_moments 0",
         ),
+        (
+            "PadfreeLinear",
+            {"wide_heads": 1, "norms_heads": 0},
+            "wide_heads is 1 with norms_heads 0; allowed: norms_heads 1",
+        ),
+        ("PadfreeLinear", {"wide_heads": 2}, "wide_heads is 2; allowed: 0 to 1"),
         ("PadfreeRotary", {"head_size": 7}, "head_size is 7; allowed: 2 to 2147483647, multiples of 2"),
         ("PadfreeRotary", {"pairing": "quarter"}, 'pairing is "quarter"; allowed: half, interleaved'),
         ("PadfreeLinear", {"x_epsilon": -1e-5}, "x_epsilon is -1e-05; allowed: finite, at least 0"),

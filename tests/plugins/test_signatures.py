@@ -244,6 +244,12 @@ def test_a_type_that_no_kernel_has_is_refused(library: PluginLibrary, log: LogCa
         ),
         (
             "PadfreeLinear",
+            {"rotary_features": 128, "norms_heads": 1, "wide_heads": 1},
+            [(7, 16), (16, 256), (7,), (64,), (128,)],
+            "rotary_features is 128 with wide_heads; allowed: multiples of 256; rewrite the model again",
+        ),
+        (
+            "PadfreeLinear",
             {"has_residual": 0, "has_x_moments": 1},
             [(7, 4160), (4160, 8), (65, 7, 2)],
             "rows with moments have K = 4160; allowed: multiples of 64 up to 4096; rewrite the model again, or with",

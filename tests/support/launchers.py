@@ -200,13 +200,15 @@ class Moments:
 class Rotation:
     """Rotation of pairs of a GEMM's first columns: int32 positions [T] and one float32 frequency per pair.
 
-    head_scale: one number per column, by which heads of 128 columns are multiplied when they have been normed.
+    head_scale: one number per column, by which heads of 128 columns are multiplied when they have been normed; of 256
+    with wide_heads.
     """
 
     positions: torch.Tensor
     frequencies: torch.Tensor
     head_scale: torch.Tensor | None = None
     head_epsilon: float = 0.0
+    wide_heads: bool = False
 
     @property
     def features(self) -> int:
@@ -231,7 +233,7 @@ class LinearCall(ctypes.Structure):
         )),
         *((name, ctypes.c_int) for name in ("T", "K", "N", "rotary_features")),
         *((name, ctypes.c_float) for name in ("x_epsilon", "residual_epsilon", "head_epsilon", "y_scale")),
-        *((name, ctypes.c_int) for name in ("activation", "int8", "gated", "rms", "type")),
+        *((name, ctypes.c_int) for name in ("activation", "int8", "gated", "rms", "wide_heads", "type")),
     )  # fmt: skip
 
 
@@ -302,6 +304,7 @@ def linear(
         N=weight.shape[0 if narrow else 1], rotary_features=rotation.features if rotation else 0,
         x_epsilon=norms.epsilon, residual_epsilon=norms.epsilon, y_scale=e4m3.y_scale if e4m3 else 1.0,
         activation=ACTIVATIONS[activation], int8=int(int8 is not None), gated=int(gated), rms=int(norms.rms),
+        wide_heads=int(rotation is not None and rotation.wide_heads),
         type=DATA_TYPES[dtype or (torch.float16 if y is None else y.dtype)],
     )  # fmt: skip
     if (

@@ -280,6 +280,7 @@ def linear(
     positions: Array | None = None,
     frequencies: Array | None = None,
     head_scale: Array | None = None,
+    head_size: int = 128,
     x_epsilon: float = 0.0,
     residual_epsilon: float = 0.0,
     gated: bool = False,
@@ -288,7 +289,7 @@ def linear(
     """activation(x weight + bias) + residual, [T,N]; x and the residual may be rows before a layer norm.
 
     Gated: activation(u) * v, [T,N/2]. With frequencies: the first 2 * len(frequencies) columns are rotated in pairs,
-    with head_scale after an RMS norm of every 128.
+    with head_scale after an RMS norm of every head_size.
     """
     total = f64(x) @ f64(weight)
     if x_moments is not None:
@@ -297,8 +298,8 @@ def linear(
     if bias is not None:
         total = total + f64(bias)
     if head_scale is not None:
-        heads = total[:, : len(head_scale)].reshape(len(total), len(head_scale) // 128, 128)
-        normed = normalise(heads, np.ones(128), None, residual_epsilon, True)
+        heads = total[:, : len(head_scale)].reshape(len(total), len(head_scale) // head_size, head_size)
+        normed = normalise(heads, np.ones(head_size), None, residual_epsilon, True)
         total[:, : len(head_scale)] = normed.reshape(len(total), len(head_scale)) * f64(head_scale)
     if positions is not None:
         assert frequencies is not None

@@ -12,8 +12,8 @@ from padfree.onnx_tools.operators.spec import AttributeSpec, AttributeValue, Ten
 
 from .attention_tasks import most_entries
 
-LETTERS = {"T": 7, "B": 3, "S": 5, "E": 16, "H": 2, "KVH": 2, "D": 8, "V": 11, "F": 3, "P": 9, "N": 192, "K": 128}
-LETTERS |= {"L": most_entries(LETTERS["T"], LETTERS["B"], LETTERS["H"]), "R": 3, "W": 40, "C": 128}
+LETTERS = {"T": 7, "B": 3, "S": 5, "E": 16, "H": 2, "KVH": 2, "D": 8, "V": 11, "F": 3, "P": 9, "N": 320, "K": 128}
+LETTERS |= {"L": most_entries(LETTERS["T"], LETTERS["B"], LETTERS["H"]), "R": 3, "W": 40, "C": 256}
 GROUP = (4, 6)  # the axes that "..." and "*" stand for
 CHOSEN: dict[tuple[str, str], tuple[int, ...]] = {
     ("PadfreeAttention", "window_left"): (64, -1),

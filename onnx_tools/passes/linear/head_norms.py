@@ -19,7 +19,7 @@ from ...analysis import (
     used_once,
 )
 from ...match import NoMatch
-from ...operators import NORMED_HEAD
+from ...operators import NORMED_HEAD, WIDE_HEAD
 from ..base import PassResult, replace_each
 from .columns import ColumnPart, Columns
 from .rotations import gemm_of, inputs_in_pairs, order_of_pairs, take_result
@@ -40,9 +40,13 @@ class _HeadNorms:
         """The numbers of heads of Q and of K."""
         return int(self.node.attrs["num_heads"]), int(self.node.attrs["num_kv_heads"])
 
+    @property
+    def head_size(self) -> int:
+        return int(self.node.attrs["head_size"])
+
 
 def head_norms(graph: gs.Graph, precision: str) -> PassResult:
-    """Removes every PadfreeQkNormRotary of heads of 128 between a PadfreeLinear and a PadfreeAttention.
+    """Removes every PadfreeQkNormRotary of heads of 128 or 256 between a PadfreeLinear and a PadfreeAttention.
 
     The GEMM norms and rotates its first columns, which come in pairs as for the rotations' pass, and attention reads
     all of Q, K and V from its result. `precision` is the graph's.
@@ -61,8 +65,9 @@ def _match(graph: gs.Graph, node: gs.Node) -> _HeadNorms:
     """Raises NoMatch where the GEMM cannot norm the heads."""
     name, inputs, (qk,) = node_name(node), padfree_inputs(node), node.outputs
     qkv = inputs["qkv"]
-    if node.attrs["head_size"] != NORMED_HEAD:
-        raise NoMatch(f"'{name}' norms heads of {node.attrs['head_size']} columns; GEMMs norm those of {NORMED_HEAD}")
+    size, sizes = node.attrs["head_size"], (NORMED_HEAD, WIDE_HEAD)
+    if size not in sizes:
+        raise NoMatch(f"'{name}' norms heads of {size} columns; GEMMs norm those of {' or '.join(map(str, sizes))}")
     gemm = gemm_of(qkv, f"'{name}' norms")
     attention = qk.outputs[0] if used_once(graph, qk) else None
     readers = [reader for reader in qkv.outputs if reader is not node]
@@ -75,11 +80,11 @@ def _match(graph: gs.Graph, node: gs.Node) -> _HeadNorms:
 
 def _replace(editor: Editor, columns: Columns, match: _HeadNorms) -> None:
     gemm, node = match.gemm, padfree_inputs(match.node)
-    count = sum(match.heads)
-    head = order_of_pairs(NORMED_HEAD, str(match.node.attrs["pairing"]))
+    count, size = sum(match.heads), match.head_size
+    head = order_of_pairs(size, str(match.node.attrs["pairing"]))
     inputs = inputs_in_pairs(columns, gemm, count, head)
-    end = match.heads[0] * NORMED_HEAD
-    every = np.arange(count * NORMED_HEAD)
+    end = match.heads[0] * size
+    every = np.arange(count * size)
     inputs["head_scale"] = columns.put(
         [
             ColumnPart(node[f"{letter}_gamma"], np.tile(head, heads), indices)
@@ -91,6 +96,8 @@ def _replace(editor: Editor, columns: Columns, match: _HeadNorms) -> None:
     inputs["frequencies"] = columns.of_heads(node["frequencies"], count)
     output = take_result(editor, gemm, node["qkv"])
     numbers = {"rotary_features": every.size, "residual_epsilon": match.node.attrs["epsilon"], "norms_heads": 1}
+    if size == WIDE_HEAD:
+        numbers["wide_heads"] = 1
     set_padfree_inputs(gemm, inputs, **numbers)
     rest = {name: tensor for name, tensor in padfree_inputs(match.attention).items() if name not in ("qk", "qkv")}
     disconnect(match.node)

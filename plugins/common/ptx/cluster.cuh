@@ -64,6 +64,16 @@ __device__ inline void storeInCluster(unsigned cluster_address, const float (&va
                : "memory");
 }
 
+// Sends a float to an address in the cluster: its 4 bytes complete at the barrier there, in the same block
+// (barrierExpect), and a thread that has waited there sees it. (An acquire from the whole cluster would also empty the
+// multiprocessor's cache of global memory, which holds nothing of this.)
+__device__ inline void sendFloat(unsigned cluster_address, float value, unsigned cluster_barrier) {
+  perturb();
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(cluster_address),
+               "f"(value), "r"(cluster_barrier)
+               : "memory");
+}
+
 // Loads floats from an address in the cluster.
 __device__ inline void loadShared(float (&value)[4], unsigned cluster_address) {
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"

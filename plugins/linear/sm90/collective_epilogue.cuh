@@ -7,6 +7,7 @@
 #include "common/ptx/tma.cuh"
 #include "linear/rotation.cuh"
 #include "linear/sm90/epilogue.cuh"
+#include "linear/sm90/head_sums.cuh"
 #include "linear/sm90/shape.cuh"
 #include "linear/sm90/work.cuh"
 
@@ -112,9 +113,9 @@ class CollectiveEpilogue {
     }
   }
 
-  // Adds the bias to the sums of a tile that is a head, and leaves the factors by which scaleAndRotateHead() multiplies
-  // its tokens' rows in memory that scales do not need. Sums of squares go through the buffer of the next chunk, from
-  // which everything has left.
+  // Adds the bias to the sums of a tile that is a head or half of one, and leaves the factors by which
+  // scaleAndRotateHead() multiplies its tokens' rows in memory that scales do not need. Sums of squares go through the
+  // buffer of the next chunk, from which everything has left.
   __device__ void normHead(const Features& features) {
     static_assert(kScalesAlone && kGroups * kWarps * kTokens * sizeof(float) <= kAtOnce * boxBytes(Epilogue::out));
     float* const squares = reinterpret_cast<float*>(out_ + buffer_ * kAtOnce * boxBytes(Epilogue::out));
@@ -141,18 +142,9 @@ class CollectiveEpilogue {
 #pragma unroll
         for (int k = 0; k < 2; ++k) square[half][k] = fmaf(sum[2 + k], sum[2 + k], sum[k] * sum[k]);
       }
-      // Of the four tokens, lanes with the same lane % 4 keep one each.
-      const bool high = lane_ & 16, odd = lane_ & 8;
-      float mine[2];
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        mine[k] =
-            (high ? square[1][k] : square[0][k]) + __shfl_xor_sync(kFullMask, high ? square[0][k] : square[1][k], 16);
-      }
-      float sum = (odd ? mine[1] : mine[0]) + __shfl_xor_sync(kFullMask, odd ? mine[0] : mine[1], 8);
-      sum += __shfl_xor_sync(kFullMask, sum, 4);
+      const float sum = sumOfLanes(square, lane_);
       if ((lane_ & 4) == 0) {
-        squares[warp() * kTokens + box * kBoxTokens + (high ? 8 : 0) + lane_ % 4 * 2 + (odd ? 1 : 0)] = sum;
+        squares[warp() * kTokens + box * kBoxTokens + lane_ / 16 * 8 + lane_ % 4 * 2 + lane_ / 8 % 2] = sum;
       }
     }
     namedBarrier(kHeadBarrier, kGroups * kWarpgroup);
@@ -167,9 +159,17 @@ class CollectiveEpilogue {
           sum += of_first[group * (S::outBytes(Epilogue::out) / kGroups / sizeof(float)) + i * kTokens + token];
         }
       }
+      float per_head = 1.f / kNormedHead;
+      if constexpr (normsWideHeads<Epilogue>(kTokens)) {
+        if (work_.wide_heads) {
+          sum += halves_.exchange(headFactors() + kTokens, sum, token);
+          per_head = 1.f / kWideHead;
+        }
+      }
       const float scale = has_bias ? 1.f : scales_[token];
-      headFactors()[token] = scale * rsqrtf(scale * scale * (sum / kNormedHead) + work_.head_epsilon);
+      headFactors()[token] = scale * rsqrtf(scale * scale * (sum * per_head) + work_.head_epsilon);
     }
+    if constexpr (normsWideHeads<Epilogue>(kTokens)) halves_.advance();
     namedBarrier(kHeadBarrier, kGroups * kWarpgroup);
   }
 
@@ -288,6 +288,7 @@ class CollectiveEpilogue {
  private:
   static constexpr int kHeadBarrier = kGroups + 1;  // after one for each warpgroup
   int buffer_ = 0;                                  // for the next chunk
+  HeadHalves<kTokens> halves_;
   static constexpr int kPositions = ceilDiv(kTokens, kWarpSize);
   // Where pairs are rotated: whether the features of this thread, and so of its warp, are; the angle per position; the
   // tokens' positions.

@@ -76,7 +76,7 @@ struct Rotating : InChunks<Activation::kNone, true, false> {
   using InChunks::InChunks;
 };
 
-// The same for heads of kLinearFeatures that are normed first (RMS norm): a tile's features are a head.
+// The same for heads that are normed first (RMS norm): a tile's features are a head or, of kWideHead, half of one.
 struct NormingHeads : Rotating {
   static constexpr bool norms_heads = true;
   using Rotating::Rotating;
@@ -86,6 +86,12 @@ struct NormingHeads : Rotating {
 template <typename Epilogue>
 constexpr bool headsComeFirst(int tokens) {
   return Epilogue::norms_heads && tokens >= kLargeTokens;
+}
+
+// Whether it norms heads of kWideHead, too.
+template <typename Epilogue>
+constexpr bool normsWideHeads(int tokens) {
+  return Epilogue::norms_heads && hasWideHeads(tokens);
 }
 
 // Two features make one result; the input is as for Rotating.

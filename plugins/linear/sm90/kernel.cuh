@@ -32,6 +32,7 @@ __global__ void __launch_bounds__(kLinearThreads, 1)
     }
     for (uint64_t& barrier : barriers.residual) barrierInit(&barrier, 1);
     barriers.scales.init();
+    if constexpr (normsWideHeads<Epilogue>(kTokens)) HeadHalves<kTokens>::init();
     fenceBarrierInit();
     fenceAsyncProxy();
   }

@@ -109,6 +109,7 @@ cudaError_t makeWork(const LinearParams& p, const LinearTiling& tiling, Work& wo
   work.gated = p.gated;
   work.rotary_features = p.rotary_features;
   work.head_epsilon = p.head_epsilon;
+  work.wide_heads = p.wide_heads;
   work.positions = p.positions;
   work.frequencies = p.frequencies;
   work.tiling = tiling;

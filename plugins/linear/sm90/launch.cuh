@@ -29,13 +29,15 @@ auto selectFor(const Work& work) {
   return [&work](auto tag) {
     using Epilogue = typename decltype(tag)::Type;
     constexpr Out out = Epilogue::out;
+    constexpr int kHalfBytes = normsWideHeads<Epilogue>(S::kTokens) ? HeadHalves<S::kTokens>::kBytes : 0;
+    static_assert(kHalfBytes == 0 || S::sharedBytes(out, 0) + kHalfBytes <= kSharedLimit);
     const auto kernel = kernelOf(TypeTag<Operands>(), TypeTag<S>(), tag);
     return SelectedKernel{reinterpret_cast<const void*>(kernel),
                           out,
                           Epilogue::paired,
                           S::boxesAtOnce(out, Operands::scaled),
                           S::stages(out, work.stages),
-                          S::sharedBytes(out, work.stages)};
+                          S::sharedBytes(out, work.stages) + kHalfBytes};
   };
 }
 

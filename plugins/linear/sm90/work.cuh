@@ -52,6 +52,7 @@ struct Work {
   int feature_tiles, ranges;  // where input is resident: of 64 features; ranges of these, each a block's
   float head_epsilon;         // where heads are normed
   bool leaves_room;           // on other multiprocessors, for the next grid's blocks and their first weights
+  bool wide_heads;            // whether heads are two tiles side by side, of two blocks of a cluster
 };
 
 // Where this block stands in its cluster, and what it computes. The blocks of a cluster that differ in `part` share a

@@ -114,9 +114,9 @@ def test_linear_rotates_pairs(opset: int, rotated: int, dtype: type) -> None:
 
 @opsets
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-@pytest.mark.parametrize("heads", [1, 3])
-def test_linear_with_norms_of_heads(opset: int, dtype: type, heads: int) -> None:
-    r, features = rng(), 128 * heads
+@pytest.mark.parametrize(("heads", "size"), [(1, 128), (3, 128), (1, 256), (2, 256)])
+def test_linear_with_norms_of_heads(opset: int, dtype: type, heads: int, size: int) -> None:
+    r, features = rng(), size * heads
     for tokens in (6, 0):
         feeds = {
             "x": r.standard_normal((tokens, 64)).astype(dtype),
@@ -126,8 +126,9 @@ def test_linear_with_norms_of_heads(opset: int, dtype: type, heads: int) -> None
             "head_scale": r.standard_normal(features).astype(dtype),
         }
         attributes = linear_attributes(rotary_features=features, residual_epsilon=0.5, norms_heads=1)
+        attributes |= {"wide_heads": 1} if size == 256 else {}
         (y,) = run("PadfreeLinear", feeds, opset, **attributes)
-        expected = ref.linear(**feeds, activation="none", residual_epsilon=0.5)
+        expected = ref.linear(**feeds, activation="none", residual_epsilon=0.5, head_size=size)
         check(y, expected, dtype, **(TOLERANCE if dtype == np.float32 else {"rtol": 1e-3, "atol": 2e-3}))
 
 

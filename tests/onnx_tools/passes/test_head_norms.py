@@ -46,15 +46,20 @@ def fold(model: ModelProto, precision: str = "fp32", *, norms: bool = False) -> 
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (4, 1), (1, 1)])
 @pytest.mark.parametrize("bias", ["random", ""])
-def test_the_gemm_norms_and_rotates(heads: int, kv_heads: int, pairing: str, precision: str, bias: str) -> None:
+@pytest.mark.parametrize("size", [128, 256])
+def test_the_gemm_norms_and_rotates(
+    heads: int, kv_heads: int, pairing: str, precision: str, bias: str, size: int
+) -> None:
     p = HeadGraph(precision)
-    qkv = p.linear("x", (heads + 2 * kv_heads) * SIZE, bias=bias)
-    qk = p.qk_norms(qkv, heads, kv_heads, pairing=pairing)
-    model = p.model(p.attention(qk, qkv, heads=heads, kv_heads=kv_heads, size=SIZE, layout="2HD"))
+    qkv = p.linear("x", (heads + 2 * kv_heads) * size, bias=bias)
+    qk = p.qk_norms(qkv, heads, kv_heads, size=size, pairing=pairing)
+    model = p.model(p.attention(qk, qkv, heads=heads, kv_heads=kv_heads, size=size, layout="2HD"))
     rewritten, result = fold(model, precision)
     assert (result, operators(rewritten)) == (PassResult("head norms", 1), ["Linear", "Attention"])
     gemm, attention = map(node_attributes, rewritten.graph.node)
-    assert (gemm["norms_heads"], gemm["rotary_features"]) == (1, (heads + kv_heads) * SIZE)
+    assert (gemm["norms_heads"], gemm["rotary_features"]) == (1, (heads + kv_heads) * size)
+    written = [attribute.name for attribute in rewritten.graph.node[0].attribute]
+    assert ("wide_heads" in written, gemm["wide_heads"]) == (size == 256, size == 256)  # earlier files have none
     assert attention["qkv_layout"] == "3HD"
     assert rewritten.graph.node[0].output[0] == "linear0_pairs"  # it is not a renamed tensor of the model
     assert_same(model, rewritten, precision)
@@ -97,7 +102,7 @@ def an_output(p: HeadGraph) -> list[str]:
 @pytest.mark.parametrize(
     ("network", "reason"),
     [
-        (other_heads, "heads of 64 columns; GEMMs norm those of 128"),
+        (other_heads, "heads of 64 columns; GEMMs norm those of 128 or 256"),
         (no_gemm, "which no PadfreeLinear makes"),
         (activation_behind, "makes by an activation, a gate or a residual"),
         (another_reader, "other readers would see permuted columns"),
