@@ -50,11 +50,11 @@ struct LinearParams {
   int rotary_features;     // columns from the first on, in blocks of kPairBlock, whose pairs are rotated; 0: none
   float x_epsilon, residual_epsilon, head_epsilon, y_scale;
   Activation activation;
-  bool int8;      // x and weight are int8; only launchLinearMma has kernels for it
-  bool gated;     // columns in blocks of kPairBlock, u and v: y is activation(u) * v; no residual, no moments
-  bool rms;       // rows are divided by the root of their mean square, and the residual keeps its mean
+  bool int8;        // x and weight are int8; only launchLinearMma has kernels for it
+  bool gated;       // columns in blocks of kPairBlock, u and v: y is activation(u) * v; no residual, no moments
+  bool rms;         // rows are divided by the root of their mean square, and the residual keeps its mean
   bool wide_heads;  // heads that are normed have kWideHead features
-  DataType type;  // of every other tensor but moments: fp16 or bf16; accumulation and what follows it in fp32
+  DataType type;    // of every other tensor but moments: fp16 or bf16; accumulation and what follows it in fp32
 };
 
 // y = activation(norm(x) weight + bias) + norm(residual) * scale, its pairs rotated by position * frequency, or gated.

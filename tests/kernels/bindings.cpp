@@ -187,7 +187,7 @@ struct LinearCall {
   void* scratch;
   int T, K, N, rotary_features;
   float x_epsilon, residual_epsilon, head_epsilon, y_scale;
-  int activation, int8, gated, rms, wide_heads, type;
+  int activation, int8, gated, rms, type, wide_heads;
 };
 
 static padfree::LinearParams paramsOf(const LinearCall& call) {

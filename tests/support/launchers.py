@@ -233,7 +233,7 @@ class LinearCall(ctypes.Structure):
         )),
         *((name, ctypes.c_int) for name in ("T", "K", "N", "rotary_features")),
         *((name, ctypes.c_float) for name in ("x_epsilon", "residual_epsilon", "head_epsilon", "y_scale")),
-        *((name, ctypes.c_int) for name in ("activation", "int8", "gated", "rms", "wide_heads", "type")),
+        *((name, ctypes.c_int) for name in ("activation", "int8", "gated", "rms", "type", "wide_heads")),
     )  # fmt: skip
 
 
