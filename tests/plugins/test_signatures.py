@@ -238,15 +238,9 @@ def test_a_type_that_no_kernel_has_is_refused(library: PluginLibrary, log: LogCa
         ("PadfreeLinear", {"gated": 1}, [(7, 16), (16, 24)], "the gated weight has N = 24; allowed: multiples of 16"),
         (
             "PadfreeLinear",
-            {"rotary_features": 128},
-            [(7, 16), (16, 32), (7,), (64,)],
-            "rotary_features is 128 with N = 32; allowed: up to N",
-        ),
-        (
-            "PadfreeLinear",
-            {"rotary_features": 128, "norms_heads": 1, "wide_heads": 1},
-            [(7, 16), (16, 256), (7,), (64,), (128,)],
-            "rotary_features is 128 with wide_heads; allowed: multiples of 256; rewrite the model again",
+            {"rotary_features": 256},
+            [(7, 16), (16, 32), (7,), (128,)],
+            "rotary_features is 256 with N = 32; allowed: up to N",
         ),
         (
             "PadfreeLinear",
@@ -333,6 +327,23 @@ def test_bad_shape_is_refused(
     assert message in text
     builder = ExpressionBuilder(counted=0)
     assert builder.output_shapes(plugin, [[Size(size, constant=True) for size in shape] for shape in shapes]) is None
+    assert message in log.text()
+    plugin.destroy()
+
+
+@pytest.mark.parametrize(
+    ("wide_heads", "columns", "message"),
+    [
+        (0, 192, "rotary_features is 192 with norms_heads; allowed: multiples of 128; rewrite the model again"),
+        (1, 384, "rotary_features is 384 with wide_heads; allowed: multiples of 256; rewrite the model again"),
+    ],
+)
+def test_parts_of_heads_are_refused(
+    library: PluginLibrary, log: LogCapture, wide_heads: int, columns: int, message: str
+) -> None:
+    attributes = next(item for item in variants("PadfreeLinear") if item["norms_heads"] and not item["has_bias"])
+    plugin = create(library, "PadfreeLinear", {**attributes, "rotary_features": columns, "wide_heads": wide_heads})
+    assert not plugin.on_shape_change([(7, 16), (16, 512), (7,), (columns // 2,), (columns,)])
     assert message in log.text()
     plugin.destroy()
 

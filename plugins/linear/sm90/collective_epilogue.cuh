@@ -15,7 +15,7 @@ namespace padfree {
 
 // S: how shared memory is laid out, Shape or ResidentShape.
 template <typename Operands, typename S, typename Epilogue>
-class CollectiveEpilogue {
+class CollectiveEpilogue : HeadHalvesOf<Epilogue, S::kTokens> {
  protected:
   using T = typename Operands::Result;
   using Maps = typename Operands::Maps;
@@ -162,14 +162,14 @@ class CollectiveEpilogue {
       float per_head = 1.f / kNormedHead;
       if constexpr (normsWideHeads<Epilogue>(kTokens)) {
         if (work_.wide_heads) {
-          sum += halves_.exchange(headFactors() + kTokens, sum, token);
+          sum += this->exchange(headFactors() + kTokens, sum, token);
           per_head = 1.f / kWideHead;
         }
       }
       const float scale = has_bias ? 1.f : scales_[token];
       headFactors()[token] = scale * rsqrtf(scale * scale * (sum * per_head) + work_.head_epsilon);
     }
-    if constexpr (normsWideHeads<Epilogue>(kTokens)) halves_.advance();
+    if constexpr (normsWideHeads<Epilogue>(kTokens)) this->advance();
     namedBarrier(kHeadBarrier, kGroups * kWarpgroup);
   }
 
@@ -288,7 +288,6 @@ class CollectiveEpilogue {
  private:
   static constexpr int kHeadBarrier = kGroups + 1;  // after one for each warpgroup
   int buffer_ = 0;                                  // for the next chunk
-  HeadHalves<kTokens> halves_;
   static constexpr int kPositions = ceilDiv(kTokens, kWarpSize);
   // Where pairs are rotated: whether the features of this thread, and so of its warp, are; the angle per position; the
   // tokens' positions.

@@ -8,6 +8,7 @@
 #include "common/launch.h"
 #include "linear/activation.cuh"
 #include "linear/menu.h"
+#include "linear/sm90/head_sums.cuh"
 #include "linear/sm90/shape.cuh"
 #include "linear/sm90/work.cuh"
 
@@ -93,6 +94,11 @@ template <typename Epilogue>
 constexpr bool normsWideHeads(int tokens) {
   return Epilogue::norms_heads && hasWideHeads(tokens);
 }
+
+// What such epilogues need, and nothing else.
+struct NoHeadHalves {};
+template <typename Epilogue, int kTokens>
+using HeadHalvesOf = std::conditional_t<normsWideHeads<Epilogue>(kTokens), HeadHalves<kTokens>, NoHeadHalves>;
 
 // Two features make one result; the input is as for Rotating.
 template <Activation kActivation>
