@@ -162,14 +162,14 @@ class CollectiveEpilogue : HeadHalvesOf<Epilogue, S::kTokens> {
       float per_head = 1.f / kNormedHead;
       if constexpr (normsWideHeads<Epilogue>(kTokens)) {
         if (work_.wide_heads) {
-          sum += this->exchange(headFactors() + kTokens, sum, token);
+          sum += this->otherHalf(headFactors() + kTokens, sum, token);
           per_head = 1.f / kWideHead;
         }
       }
       const float scale = has_bias ? 1.f : scales_[token];
       headFactors()[token] = scale * rsqrtf(scale * scale * (sum * per_head) + work_.head_epsilon);
     }
-    if constexpr (normsWideHeads<Epilogue>(kTokens)) this->advance();
+    if constexpr (normsWideHeads<Epilogue>(kTokens)) this->headIsDone();
     namedBarrier(kHeadBarrier, kGroups * kWarpgroup);
   }
 

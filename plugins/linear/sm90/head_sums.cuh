@@ -38,7 +38,7 @@ class HeadHalves {
 
   // What the neighbour summed of a token of this tile, where this block summed `mine`. `received` are kBytes, at the
   // same place in both blocks. A thread for each token calls it.
-  __device__ float exchange(float* received, float mine, int token) const {
+  __device__ float otherHalf(float* received, float mine, int token) const {
     uint64_t* const barrier = barriers() + tile_ % 2;
     float* const theirs = received + tile_ % 2 * kTokens + token;
     const unsigned neighbour = clusterRank() ^ 1;
@@ -49,7 +49,7 @@ class HeadHalves {
   }
 
   // To be called by every thread after each tile of heads.
-  __device__ void advance() { ++tile_; }
+  __device__ void headIsDone() { ++tile_; }
 
  private:
   // Here, because only kernels that norm heads have them.
