@@ -47,6 +47,10 @@ def calls(there: int = 1 << 20) -> Iterator[LinearCall]:
             gated=int(is_gated), type=DATA_TYPES[dtype],
         )  # fmt: skip
         yield call
+        for wide_heads in (0, 1) if rotary_features and not results_ else ():
+            heads = LinearCall.from_buffer_copy(call)
+            heads.head_scale, heads.rotary_features, heads.wide_heads = there, 256, wide_heads
+            yield heads
 
 
 def rank_choices(call: LinearCall) -> list[int]:

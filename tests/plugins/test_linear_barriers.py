@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from . import head_barriers
 from .barrier_plays import Barrier, WrongError
 from .linear_barriers import Play, failure_of
 
@@ -80,3 +81,9 @@ def test_a_barrier_that_counts_wrong_is_found() -> None:
     barrier.complete(1)  # before the bytes were announced
     barrier.arrive(1)
     assert barrier.is_over(0)
+
+
+def test_halves_of_heads_reach_the_other_block() -> None:
+    """With one place instead of two that take turns, a sum is lost before it is read."""
+    assert not any(head_barriers.failure_of(seed) for seed in range(10 * ORDERS))
+    assert any(head_barriers.failure_of(seed, places=1) for seed in range(10 * ORDERS))
