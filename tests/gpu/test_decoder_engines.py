@@ -24,7 +24,7 @@ SMALLEST_COSINE = 0.999
 """The least cosine of a token's results to the other engine's; both round to 8 bits in every layer."""
 KERNELS = {
     "qwen3-0.6b": {"PadfreeQkNormRotary": 0, "PadfreePostNorm": 0, "PadfreeLayerNorm": 2},
-    "embedding-gemma": {"PadfreeQkNormRotary": LAYERS, "PadfreePostNorm": 2 * LAYERS, "PadfreeLayerNorm": 2},
+    "embedding-gemma": {"PadfreeQkNormRotary": 0, "PadfreePostNorm": 2 * LAYERS, "PadfreeLayerNorm": 2},
 }
 
 
