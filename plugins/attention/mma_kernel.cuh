@@ -43,6 +43,9 @@ struct Shape {
   static constexpr int kWarpRows = kFragments * 16;
   static constexpr int kRows = kWarps * kWarpRows;
   static constexpr int kStride = kHeadSize + kRowPad;
+  // Whether copies go on from addresses that are kept, which takes fewer instructions per step; where this was
+  // measured.
+  static constexpr bool kKeepsPlace = kFragments_ == 2 && kHeadSize_ >= 64 && std::is_same_v<Adjust_, PlainScores>;
   static constexpr int kStageElements = 2 * kKeys * kStride;  // K, then V
   static constexpr int kSharedElements = kStages * kStageElements + kRows * kStride;
 };
@@ -57,6 +60,13 @@ __device__ void copyRows(const Copier& copier, T* shared, const AttentionOperand
   } else {
     copier.template copyWhole<kRows>(shared, operand, token, valid);
   }
+}
+
+// Copies kKeys rows from `next` on, which moves to those of the next step.
+template <int kKeys, class Copier, typename T>
+__device__ void copyNext(const Copier& copier, T* shared, const AttentionOperand& operand, const T*& next, int valid) {
+  copier.template copyFrom<kKeys>(shared, next, operand.token_stride, valid);
+  next += kKeys * operand.token_stride;
 }
 
 template <typename T, class S>
@@ -95,10 +105,17 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(Atten
   const int kv_head =
       !S::kBranches && p.kv_heads == p.H ? head : head / (p.H / p.kv_heads);  // a division takes a while
   const RowCopier<T, S::kHeadSize, kThreads> copier(head, p.D), kv_copier(kv_head, p.D);
+  [[maybe_unused]] const T* next_k = S::kKeepsPlace ? kv_copier.source(p.k, tile.begin + range.begin) : nullptr;
+  [[maybe_unused]] const T* next_v = S::kKeepsPlace ? kv_copier.source(p.v, tile.begin + range.begin) : nullptr;
   const auto load = [&](T* stage, int first) {
     if (first < range.end) {
-      copyRows<S, S::kKeys>(kv_copier, stage, p.k, tile.begin + first, range.end - first);
-      copyRows<S, S::kKeys>(kv_copier, stage + S::kKeys * S::kStride, p.v, tile.begin + first, range.end - first);
+      if constexpr (S::kKeepsPlace) {
+        copyNext<S::kKeys>(kv_copier, stage, p.k, next_k, range.end - first);
+        copyNext<S::kKeys>(kv_copier, stage + S::kKeys * S::kStride, p.v, next_v, range.end - first);
+      } else {
+        copyRows<S, S::kKeys>(kv_copier, stage, p.k, tile.begin + first, range.end - first);
+        copyRows<S, S::kKeys>(kv_copier, stage + S::kKeys * S::kStride, p.v, tile.begin + first, range.end - first);
+      }
     }
     commitCopies();  // an empty group if nothing is left: waitCopies counts groups
   };
@@ -207,7 +224,8 @@ cudaError_t chooseShape(const AttentionParams& params, bool tall, cudaStream_t s
   }
   if constexpr (kPlain) {
     if (params.D <= 96) {
-      return (tall ? launch<T, Shape<96, 2, 32, 2>> : launch<T, Shape<96, 1, 32, 3>>)(params, stream);
+      return (tall ? launch<T, Shape<96, 2, 32, 2>> : launch<T, Shape<96, 1, 32, 3, PlainScores, false, true>>)(params,
+                                                                                                                stream);
     }
   }
   return (tall ? launchWide<T, WideShape<128, 2, 32, 2, Scores>>

@@ -38,6 +38,8 @@ struct PairShape {
       ((2 * kKeys + kRows) * kStride + kRows * kWeightStride) * 2 + 2 * kRows * static_cast<int>(sizeof(float));
   // In so many parts the next values are copied beside products with keys, and the next keys beside those with values.
   static constexpr int kKeyParts = kHeadSize / 16, kValueParts = kKeys / 4;
+  // In twos: ptxas puts three dead loads before each group of copies.
+  static constexpr int kCopiesTogether = 2;
 };
 
 template <typename T, class S>
@@ -210,9 +212,9 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) attentionPairKernel(A
     if (bias && starts) copier.template add<S::kRows>(shared_q, bias);
     __syncthreads();  // keys are there, and every warp is done with the values and weights before
     const int keys = range.end - first;
-    const auto copyValues =
-        kv_copier.template inParts<S::kKeys, S::kKeyParts>(shared_v, p.v, tile.begin + first, keys, !starts);
-    const auto copyKeys = kv_copier.template inParts<S::kKeys, S::kValueParts>(
+    const auto copyValues = kv_copier.template inParts<S::kKeys, S::kKeyParts, S::kCopiesTogether>(
+        shared_v, p.v, tile.begin + first, keys, !starts);
+    const auto copyKeys = kv_copier.template inParts<S::kKeys, S::kValueParts, S::kCopiesTogether>(
         shared_k, p.k, tile.begin + first + S::kKeys, keys - S::kKeys, keys > S::kKeys);
     const bool sees = has_rows && adjust.seesAny(first_row, first_row + S::kWarpRows - 1, first, S::kKeys);
     typename PairRows<T, S>::Scores scores;

@@ -52,16 +52,18 @@ class RowCopier {
     }
   }
 
-  // The same as a function of a part, below kParts, for products to stand between them. Copies nothing unless `wanted`.
-  template <int kRows, int kParts>
+  // The same as a function of a part, below kParts, for products to stand between them. kTogether: copies without a
+  // product between them. Copies nothing unless `wanted`.
+  template <int kRows, int kParts, int kTogether>
   __device__ auto inParts(T* shared, const AttentionOperand& operand, int token, int valid, bool wanted) const {
     return [=, *this](int part) {
       constexpr int kCopies = kRows / kStep;
-      constexpr int kEvery = kCopies < kParts ? kParts / kCopies : 1, kAtOnce = kCopies < kParts ? 1 : kCopies / kParts;
+      constexpr int kEvery = kTogether * kParts / kCopies;
+      static_assert(kEvery > 0 && kEvery * kCopies == kTogether * kParts, "parts are even");
       if (part % kEvery) return;
 #pragma unroll
-      for (int c = 0; c < kAtOnce; ++c) {
-        const int row = row_ + (part / kEvery * kAtOnce + c) * kStep;
+      for (int c = 0; c < kTogether; ++c) {
+        const int row = row_ + (part / kEvery * kTogether + c) * kStep;
         const T* const source = static_cast<const T*>(operand.data) + (token + row) * operand.token_stride +
                                 head_ * operand.head_stride + (column_ < D_ ? column_ : 0);
         T* const target = shared + row * (kHeadSize + kRowPad) + column_;
@@ -121,6 +123,35 @@ class RowCopier {
 #pragma unroll
       for (int j = 0; j < kHeadSize; j += kColumns) {
         copyAsync16(target + j, source + j, column_ + j < D_ && i < left);
+      }
+    }
+  }
+
+  // The address of this thread's first chunk of the rows from a token on.
+  __device__ const T* source(const AttentionOperand& operand, int token) const {
+    return static_cast<const T*>(operand.data) + (token + row_) * operand.token_stride + head_ * operand.head_stride +
+           (column_ < D_ ? column_ : 0);
+  }
+
+  // As copyBriefly, from `source` on; stride: elements between tokens.
+  template <int kRows>
+  __device__ void copyFrom(T* shared, const T* source, int64_t stride, int valid) const {
+    T* const target = shared + row_ * (kHeadSize + kRowPad) + column_;
+    const int64_t advance = kStep * stride;
+    if (valid >= kRows && D_ == kHeadSize) {
+#pragma unroll
+      for (int i = 0; i < kRows; i += kStep, source += advance) {
+#pragma unroll
+        for (int j = 0; j < kHeadSize; j += kColumns) copyAsync16(target + i * (kHeadSize + kRowPad) + j, source + j);
+      }
+      return;
+    }
+    const int left = valid - row_;
+#pragma unroll 1
+    for (int i = 0; i < kRows; i += kStep, source += advance) {
+#pragma unroll
+      for (int j = 0; j < kHeadSize; j += kColumns) {
+        copyAsync16(target + i * (kHeadSize + kRowPad) + j, source + j, column_ + j < D_ && i < left);
       }
     }
   }

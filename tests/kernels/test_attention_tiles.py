@@ -10,7 +10,7 @@ from .attention_cases import TYPES
 from .cases import LENGTHS, assert_guards, cumulative, poisoned_output
 from .test_attention_positions import FILLER, Positions, check, make_operands
 
-HEAD_SIZES = [40, 64, 128, 136, 256]
+HEAD_SIZES = [40, 64, 80, 96, 128, 136, 256]
 """Of shapes that number their tiles in few instructions (plugins/attention/mma_tiles.cuh), and narrower ones."""
 WINDOWS = [(-1, -1), (-1, 0), (100, 60)]
 MOST_IN_A_DIMENSION = 65535
