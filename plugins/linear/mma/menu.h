@@ -141,8 +141,8 @@ constexpr MmaTiling mmaTilingOf(LinearChoice choice) {
 }
 
 // The tilings that there are for a GEMM of T tokens, those first that take the least time: each tile alone, shared as
-// it is best shared, and with a tail where that is faster and the last of few waves. On GPUs whose tensor cores may take
-// less time to add in fp16, a tile that does so comes second.
+// it is best shared, and with a tail where that is faster and the last of few waves. On GPUs whose tensor cores may
+// take less time to add in fp16, a tile that does so comes second.
 std::vector<MmaTiling> rankMmaTilings(const LinearParams& params, int T, const LinearDevice& device);
 
 // The first of these that engines need not have chosen by measuring: neither with a tail, for which there may be too
