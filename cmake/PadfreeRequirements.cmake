@@ -31,7 +31,7 @@ macro(padfree_find_requirements)
     padfree_missing("the plugin library was switched off (PADFREE_BUILD_PLUGINS=OFF)"
                     "install again without that define")
   else()
-    padfree_find_cxx()
+    check_language(CXX)
     if(NOT CMAKE_CXX_COMPILER)
       padfree_missing("no C++ compiler" "install g++ 9 or newer (Debian, Ubuntu: apt-get install g++), or set CXX")
     endif()
@@ -61,21 +61,6 @@ macro(padfree_find_requirements)
   endif()
 endmacro()
 
-# check_language(CXX), which configures a project of its own. What that found out about the compiler is kept where
-# enable_language looks for it, so that it is not found out twice; but for flags of the cache, which it does not know.
-macro(padfree_find_cxx)
-  set(padfree_known "${CMAKE_BINARY_DIR}/CMakeFiles/${CMAKE_VERSION}")
-  set(padfree_found "${CMAKE_BINARY_DIR}/CMakeFiles/CheckCXX/CMakeFiles/${CMAKE_VERSION}/CMakeCXXCompiler.cmake")
-  if(DEFINED CMAKE_CXX_COMPILER OR NOT "${CMAKE_CXX_FLAGS}" STREQUAL "" OR EXISTS "${padfree_known}/CMakeCXXCompiler.cmake")
-    set(padfree_found "")
-  endif()
-  check_language(CXX)
-  if(CMAKE_CXX_COMPILER AND EXISTS "${padfree_found}")
-    file(COPY "${padfree_found}" DESTINATION "${padfree_known}")
-  endif()
-endmacro()
-
-# A macro: enable_language must run in the top-level scope.
 macro(padfree_enable_languages)
   enable_language(CXX)
   if(PADFREE_ARCHITECTURES)
