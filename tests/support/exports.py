@@ -122,8 +122,13 @@ def sequences(inputs: list[Input], lengths: tuple[int, ...] = LENGTHS, seed: int
 
 
 def inlined(model: ModelProto) -> ModelProto:
-    """The model with bodies in place of the nodes that call functions; onnxruntime takes longer to do the same."""
-    return inliner.inline_local_functions(model) if model.functions else model
+    """The model with bodies in place of the nodes that call functions; onnxruntime takes longer to do the same.
+
+    onnx's inliner forgets attributes that calls leave at their defaults: such models stay as they are.
+    """
+    if not model.functions or any(function.attribute_proto for function in model.functions):
+        return model
+    return inliner.inline_local_functions(model)
 
 
 def session(model: ModelProto | Path) -> ort.InferenceSession:
