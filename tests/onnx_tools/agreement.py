@@ -13,7 +13,7 @@ import onnxruntime as ort
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from padfree.onnx_tools import RewriteResult
 
-from tests.support.exports import inlined
+from tests.support.exports import inline_functions
 
 INTERFACES = ("packed", "padded")
 LENGTHS, LENGTH = (9, 1, 4, 6), 9
@@ -42,7 +42,9 @@ def run(model: ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(inlined(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(
+        inline_functions(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     return list(session.run(None, feeds))
 
 

@@ -121,7 +121,7 @@ def sequences(inputs: list[Input], lengths: tuple[int, ...] = LENGTHS, seed: int
     return [{item.name: draw(item, length) for item in inputs} for length in lengths]
 
 
-def inlined(model: ModelProto) -> ModelProto:
+def inline_functions(model: ModelProto) -> ModelProto:
     """The model with bodies in place of the nodes that call functions; onnxruntime takes longer to do the same.
 
     onnx's inliner forgets attributes that calls leave at their defaults: such models stay as they are.
@@ -137,7 +137,7 @@ def session(model: ModelProto | Path) -> ort.InferenceSession:
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    source = str(model) if isinstance(model, Path) else inlined(model).SerializeToString()
+    source = str(model) if isinstance(model, Path) else inline_functions(model).SerializeToString()
     return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 

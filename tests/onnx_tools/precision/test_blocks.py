@@ -56,7 +56,7 @@ def test_a_wrong_weight_is_found_anywhere(place: tuple[int, int], precision: str
             check_weights(model(array), model(changed, precision), precision)
 
 
-def deferred(bits: np.ndarray) -> Model:
+def defer_weight(bits: np.ndarray) -> Model:
     """A model of one weight that its file has in bfloat16."""
     weights, result = Weights(), model(of_bfloat16(bits))
     narrow = {int(TensorProto.BFLOAT16): DeferredData(bits.nbytes, lambda: bits)}
@@ -72,7 +72,7 @@ def test_a_wrong_weight_is_found_where_the_file_has_bfloat16(place: tuple[int, i
     array[2, 2], array[3, 3], array[4, 4] = np.nan, np.inf, 1e-6
     bits = (array.view(np.uint32) >> 16).astype(np.uint16)
     exact = of_bfloat16(bits)
-    original = deferred(bits)
+    original = defer_weight(bits)
     rounded_weights.check_weights(original, Model(model(exact, "fp16")), "fp16")
     for wrong in (np.float32(1.5) * np.nan_to_num(exact[place], posinf=1) + 1, np.float32(np.nan), np.float32(-np.inf)):
         if np.isnan(wrong) and np.isnan(number):
