@@ -90,33 +90,18 @@ class RowCopier {
   template <int kRows>
   __device__ void copyWhole(T* shared, const AttentionOperand& operand, int token, int valid) const {
     if (valid < kRows || D_ != kHeadSize) return copyAll<kRows>(shared, operand, token, valid);
-    const T* source = static_cast<const T*>(operand.data) + (token + row_) * operand.token_stride +
-                      head_ * operand.head_stride + column_;
-    T* const target = shared + row_ * (kHeadSize + kRowPad) + column_;
-#pragma unroll
-    for (int i = 0; i < kRows; i += kStep, source += kStep * operand.token_stride) {
-#pragma unroll
-      for (int j = 0; j < kHeadSize; j += kColumns) {
-        copyAsync16(target + i * (kHeadSize + kRowPad) + j, source + j);
-      }
-    }
+    const T* const source = static_cast<const T*>(operand.data) + (token + row_) * operand.token_stride +
+                            head_ * operand.head_stride + column_;
+    copyExisting<kRows>(shared + row_ * (kHeadSize + kRowPad) + column_, source, kStep * operand.token_stride);
   }
 
   // The same in less code: where rows do not exist, in a short loop.
   template <int kRows>
   __device__ void copyBriefly(T* shared, const AttentionOperand& operand, int token, int valid) const {
-    const T* source = static_cast<const T*>(operand.data) + (token + row_) * operand.token_stride +
-                      head_ * operand.head_stride + (column_ < D_ ? column_ : 0);
+    const T* source = this->source(operand, token);
     T* target = shared + row_ * (kHeadSize + kRowPad) + column_;
     const int64_t advance = kStep * operand.token_stride;
-    if (valid >= kRows && D_ == kHeadSize) {
-#pragma unroll
-      for (int i = 0; i < kRows; i += kStep, source += advance) {
-#pragma unroll
-        for (int j = 0; j < kHeadSize; j += kColumns) copyAsync16(target + i * (kHeadSize + kRowPad) + j, source + j);
-      }
-      return;
-    }
+    if (valid >= kRows && D_ == kHeadSize) return copyExisting<kRows>(target, source, advance);
     const int left = valid - row_;
 #pragma unroll 2
     for (int i = 0; i < kRows; i += kStep, source += advance, target += kStep * (kHeadSize + kRowPad)) {
@@ -138,14 +123,7 @@ class RowCopier {
   __device__ void copyFrom(T* shared, const T* source, int64_t stride, int valid) const {
     T* const target = shared + row_ * (kHeadSize + kRowPad) + column_;
     const int64_t advance = kStep * stride;
-    if (valid >= kRows && D_ == kHeadSize) {
-#pragma unroll
-      for (int i = 0; i < kRows; i += kStep, source += advance) {
-#pragma unroll
-        for (int j = 0; j < kHeadSize; j += kColumns) copyAsync16(target + i * (kHeadSize + kRowPad) + j, source + j);
-      }
-      return;
-    }
+    if (valid >= kRows && D_ == kHeadSize) return copyExisting<kRows>(target, source, advance);
     const int left = valid - row_;
 #pragma unroll 1
     for (int i = 0; i < kRows; i += kStep, source += advance) {
@@ -192,6 +170,16 @@ class RowCopier {
   }
 
  private:
+  // Rows that all exist and have all columns, every kStep from those of `target` and `source` on.
+  template <int kRows>
+  __device__ static void copyExisting(T* target, const T* source, int64_t advance) {
+#pragma unroll
+    for (int i = 0; i < kRows; i += kStep, source += advance) {
+#pragma unroll
+      for (int j = 0; j < kHeadSize; j += kColumns) copyAsync16(target + i * (kHeadSize + kRowPad) + j, source + j);
+    }
+  }
+
   static constexpr int kColumns = kHeadSize == 96 ? 32 : kHeadSize;  // a power of two, copied at a time
   static constexpr int kStep = kThreads / (kColumns / 8);
 
