@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -14,6 +15,8 @@ UNHEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Front-ends do not hear these: the process with the model does, and ends them in good order."""
 WORD = 4096
 """Most bytes that are read at once; each says that a signal came."""
+RACE = "ignored due to race condition"
+"""What Python reports of a signal whose handler became SIG_IGN while it came (CPython's Modules/signalmodule.c)."""
 
 
 @contextmanager
@@ -40,10 +43,30 @@ def hear_signals(numbers: Sequence[signal.Signals], on_signal: Callable[[], None
                 signal.signal(number, hear)
             yield
         finally:
-            for number in numbers:
-                signal.signal(number, signal.SIG_IGN)
+            ignore_signals(numbers)
             signal.set_wakeup_fd(before)
             loop.remove_reader(ours)
+
+
+def ignore_signals(numbers: Sequence[signal.Signals]) -> None:
+    """Has these signals ignored from now on, also those that come at this very moment.
+
+    Python reports a signal that comes between its own look for signals and the new handler, as "ignored due to race
+    condition", with a traceback. Here it is to be ignored, and nobody needs to read of it.
+    """
+    usual = sys.unraisablehook
+
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
+        if not (isinstance(unraisable.exc_value, OSError) and RACE in str(unraisable.exc_value)):
+            usual(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, ())  # Python looks for signals in it, and so reports them to the hook
+    finally:
+        sys.unraisablehook = usual
 
 
 def _drain(ours: socket.socket) -> None:
