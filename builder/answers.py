@@ -16,7 +16,6 @@ from padfree.runtime.text import Text
 from .errors import BuildError
 from .files import write_with
 
-ANSWER_SUFFIX = ".jsonl"
 Answer = dict[str, Any]
 
 

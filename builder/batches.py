@@ -13,6 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from padfree.contract.data_files import (
+    ARRAYS,
+    ROW_KINDS,
+    TABLE_KINDS,
+    TEXT,
+    is_archive,
+    kind_of,
+    suffixes_of,
+)
 from padfree.contract.fields import decode
 from padfree.contract.os_errors import not_readable
 from padfree.contract.text_files import read_text
@@ -24,7 +33,7 @@ from padfree.runtime.texts import Text, TextReader
 
 from .errors import BuildError
 from .files import write_with
-from .tables import TABLES, read_table
+from .tables import read_table
 from .text_rows import check_single, holds_texts, text_of
 
 _log = logging.getLogger(__name__)
@@ -33,7 +42,6 @@ Request = dict[str, list[Any]]
 Records = Mapping[int, Mapping[str, Any]]
 """Objects or rows by the numbers of their lines."""
 
-SUFFIXES = (".jsonl", ".npz", ".txt", *TABLES)
 MASK_NAME = "attention_mask"
 LENGTHS_NAME = "seq_lens"
 RESULT_SUFFIX = ".npz"
@@ -64,8 +72,8 @@ def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions(
     """Reads a batch for Session.run.
 
     Args:
-        path: .jsonl: one object per line, input name -> list of integers, or {"text": "..."}, or a bare list of ids;
-            beside either, inputs with one row per sequence add input name -> a number, or a list of numbers.
+        path: .jsonl, .ndjson: one object per line, input name -> list of integers, or {"text": "..."}, or a bare list
+            of ids; beside either, inputs with one row per sequence add input name -> a number, or a list of numbers.
             .npz: token inputs [T] with seq_lens [B], or grids [B, S] with attention_mask. .txt: one text per line.
             Pairs of texts are {"text": "...", "text_pair": "..."}, or in another of the usual spellings
             (padfree.runtime.text.pairs), or lists of two texts. .csv and .parquet: columns of these names.
@@ -79,14 +87,16 @@ def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions(
         raise BuildError(
             f"{path}: is a stream, and inputs are files of a known kind; save it, as texts.txt, and pass that"
         )
-    if path.suffix not in SUFFIXES:
+    kind = kind_of(path)
+    if not kind:
+        advice = "unpack it first" if is_archive(path) else "write one of them"
         raise BuildError(
-            f"{path}: unknown kind of input {path.suffix!r}, allowed: {', '.join(SUFFIXES)}; write one of them"
+            f"{path}: unknown kind of input {path.suffix!r}, allowed: {suffixes_of(*ROW_KINDS, ARRAYS)}; {advice}"
         )
-    if path.suffix == ".npz":
+    if kind == ARRAYS:
         items = metadata.sequence_inputs()
         return _read_npz(path, [name for item in items for name in {item.name, item.original_name}])
-    if path.suffix == ".txt":
+    if kind == TEXT:
         return _encode(_lines(path), path, metadata, texts)
     return _of_records(_read_records(path), path, metadata, texts)
 
@@ -169,10 +179,9 @@ def read_text_batch(path: Path, metadata: Metadata) -> tuple[list[Text], Request
 
 def _read_text_records(path: Path, info: TextInfo | None, advice: str) -> tuple[list[Text], Records]:
     """Texts, and by line or row the objects that they come from: none for a file of plain texts."""
-    if path.suffix not in (".txt", ".jsonl", *TABLES):
-        suffixes = ", ".join((".txt", ".jsonl", *TABLES))
-        raise BuildError(f"{path}: {advice} ({suffixes})")
-    if path.suffix == ".txt":
+    if kind_of(path) not in ROW_KINDS:
+        raise BuildError(f"{path}: {advice} ({suffixes_of(*ROW_KINDS)})")
+    if kind_of(path) == TEXT:
         return list(_lines(path)), {}
     records = _read_records(path)
     for number, record in records.items():
@@ -223,7 +232,7 @@ def write_results(path: Path, results: Mapping[str, Sequence[Array]], metadata: 
 
 def _read_records(path: Path) -> Records:
     """The rows of a table, or the objects of lines that are not empty, by number. Raises BuildError."""
-    if path.suffix in TABLES:
+    if kind_of(path) in TABLE_KINDS:
         return dict(enumerate(read_table(path), 1))
     return {number: _read_line(path, number, line) for number, line in enumerate(_lines(path), 1) if line.strip()}
 

@@ -42,7 +42,7 @@ class Calibration:
     """What `--calibrate` and the options beside it say.
 
     Attributes:
-        file: .txt, .jsonl or .npz, as `padfree run --input` takes them; None only where scales are kept.
+        file: texts or token ids, as `padfree run --input` takes them; None only where scales are kept.
         tokenizer: for texts, where the model keeps none.
         options: margin and layers.
         keeps_scales: whether scales and weights are those of a file that is quantised already.

@@ -9,13 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from padfree.contract.data_files import CSV, kind_of
 from padfree.contract.installation import install_command
 from padfree.contract.os_errors import not_readable
 
 from .errors import BuildError
-
-CSV, PARQUET = ".csv", ".parquet"
-TABLES = (CSV, PARQUET)
 
 
 def read_table(path: Path) -> list[Mapping[str, Any]]:
@@ -24,7 +22,7 @@ def read_table(path: Path) -> list[Mapping[str, Any]]:
     Raises:
         BuildError: the file cannot be read, or parquet is not installed.
     """
-    return _of_csv(path) if path.suffix == CSV else _of_parquet(path)
+    return _of_csv(path) if kind_of(path) == CSV else _of_parquet(path)
 
 
 def _of_csv(path: Path) -> list[Mapping[str, Any]]:

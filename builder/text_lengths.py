@@ -81,7 +81,7 @@ def measure_texts(
     """Lengths of the texts of a file.
 
     Args:
-        path: .txt, .jsonl, .csv or .parquet, as for `padfree run`.
+        path: texts, as for `padfree run`.
         model: the model's file, beside which its tokenizer may lie.
         metadata: the model's own.
         tokenizer: a tokenizer.json to use instead of that one.

@@ -7,7 +7,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from .manifest import PARQUET, Manifest
+from padfree.contract.data_files import PARQUET
+
+from .manifest import Manifest
 
 
 class Waiting:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+from padfree.contract.data_files import ROW_KINDS
 from padfree.contract.fields import MOST_INT64, Fields, decode
 from padfree.contract.texts import RIGHT, SIDES
 
@@ -21,8 +22,6 @@ KIND, FORMAT = "padfree bulk manifest", 1
 DTYPES = ("float16", "float32")
 ROW_NUMBERS = "row numbers"
 ID_TYPES = ("int64", "string", ROW_NUMBERS)
-PARQUET = "parquet"
-FORMATS = (PARQUET, "jsonl", "csv", "text")
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class InputFile:
     Attributes:
         root: what the user gave: the file, or the folder that it lies in.
         path: on the root's filesystem.
-        format: one of FORMATS.
+        format: one of ROW_KINDS.
         size: in bytes.
         mtime_ns: when it was changed last; 0 where a store does not say.
         etag: what an object store calls its content; "" elsewhere.
@@ -221,7 +220,7 @@ def _input(item: Fields) -> InputFile:
     return InputFile(
         root=item.string("root"),
         path=item.string("path"),
-        format=item.text("format", FORMATS),
+        format=item.text("format", ROW_KINDS),
         size=item.integer("size", most=MOST_INT64),
         mtime_ns=item.integer("mtime_ns", most=MOST_INT64),
         etag=item.string("etag"),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from padfree.builder.errors import BuildError
+from padfree.contract.data_files import ARRAYS, JSON_LINES, kind_of, suffixes_of
 
 from .console import count_text, print_line, print_table
 from .coverage import LAYOUTS
@@ -36,8 +37,8 @@ HELP = "run an engine or a rewritten model"
 DESCRIPTION = (
     "Runs an engine (TensorRT) or a rewritten .onnx file (onnxruntime, CPU) on a ragged batch. Results "
     "are written as .npz in the order of the inputs: outputs with one row per sequence as [B, ...], outputs with "
-    "one row per token as [T, ...] with seq_lens. If the output is named .jsonl, it gets the model's answer for "
-    "each text: a vector, a score, a label with its score, or words with labels."
+    "one row per token as [T, ...] with seq_lens. If the output is named .jsonl or .ndjson, it gets the model's "
+    "answer for each text: a vector, a score, a label with its score, or words with labels."
 )
 
 
@@ -51,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sources,
         "--input",
         "FILE",
-        "batch.jsonl (an object of token inputs, a text, or a list of ids per line), .npz (packed with seq_lens, "
-        "or grids with attention_mask), texts.txt (one text per line), or .csv or .parquet with a column 'text'",
+        ".jsonl or .ndjson (an object of token inputs, a text, or a list of ids per line), .npz (packed with seq_lens, "
+        "or grids with attention_mask), .txt (one text per line), or .csv or .parquet with a column 'text'",
     )
     word(sources, "--text", "TEXT", "a text instead of a file; repeatable", action="append")
     word(parser, "--text-pair", "TEXT", "the second text of each --text, for pairs", action="append")
@@ -73,7 +74,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
-    from padfree.builder.answers import ANSWER_SUFFIX
     from padfree.builder.batches import RESULT_SUFFIX, TextOptions, read_batch, read_texts, write_results
     from padfree.builder.destinations import check_destinations
     from padfree.builder.folders.packing import runnable
@@ -82,11 +82,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     inputs = [("the model", arguments.model), ("--input", arguments.input), ("--tokenizer", arguments.tokenizer)]
     check_destinations([("-o", arguments.output)], inputs)
-    if arguments.output.suffix not in (RESULT_SUFFIX, ANSWER_SUFFIX):
+    kind = kind_of(arguments.output)
+    if kind not in (ARRAYS, JSON_LINES):
         name = (arguments.output.stem.strip("-") or "out") + RESULT_SUFFIX  # of -, which stands for stdout elsewhere
         raise BuildError(
-            f"-o {arguments.output}: run writes {RESULT_SUFFIX} files, and {ANSWER_SUFFIX} of texts; name it {name}, "
-            "or take padfree embed, which writes parquet"
+            f"-o {arguments.output}: run writes {RESULT_SUFFIX} files, and of texts {suffixes_of(JSON_LINES)}; name "
+            f"it {name}, or take padfree embed, which writes parquet"
         )
     texts_of_user = _texts(arguments)
     with (
@@ -98,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
             cuda_graphs=not arguments.no_cuda_graphs,
         ) as session,
     ):
-        if arguments.output.suffix == ANSWER_SUFFIX:
+        if kind == JSON_LINES:
             return _write_answers(arguments, session, model, texts_of_user)
         watch = partial(show_tokenising, quiet=arguments.quiet)
         texts = TextOptions(arguments.tokenizer, arguments.truncate, model, arguments.prompt, watch)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from padfree.contract.data_files import ARRAYS, kind_of
 from padfree.runtime import Metadata
 from polygraphy import mod
 from polygraphy.json import load_json
@@ -94,9 +95,9 @@ def _read(path: Path, original: Original, options: DataOptions) -> list[Compared
         raise BuildError(f"{path}: no such file; pass texts, a token file, or a Polygraphy data loader script")
     if path.suffix == ".py":
         return _from_loader(path.name, mod.import_from_script(str(path), LOADER_FUNCTION)(), original)
-    if path.suffix == ".json":
+    if path.suffix.lower() == ".json":
         return _read_json(path, original)
-    if path.suffix == ".npz":
+    if kind_of(path) == ARRAYS:
         with np.load(path, allow_pickle=False) as file:
             names = [item.name for item in original.inputs]
             if set(names) <= set(file.files) and all(

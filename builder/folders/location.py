@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from padfree.contract.data_files import SUFFIXES
 from padfree.contract.names import ONNX_SUFFIX
 from padfree.runtime import sidecar_path
 
@@ -14,7 +15,7 @@ from .hub import download, is_hub_id
 
 _FILES = (ONNX_SUFFIX, ".plan")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
-_DATA = (".txt", ".jsonl", ".csv", ".tsv", ".parquet", ".npz", ".npy", ".md")
+_DATA = (*SUFFIXES, ".tsv", ".npy", ".md")
 _CONFIG = "config.json"
 WHAT_TO_GIVE = "give a model's folder, an .onnx file or a plan"
 

@@ -28,7 +28,7 @@ def check_plot(path: Path) -> None:
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError as error:
         raise BuildError(f"--plot needs matplotlib; install it with: {install_command('bench')}") from error
-    if path.suffix.removeprefix(".") not in FigureCanvasBase.get_supported_filetypes():
+    if path.suffix.lower().removeprefix(".") not in FigureCanvasBase.get_supported_filetypes():
         raise BuildError(f"{path}: no picture has this suffix; name it .svg, .png or .pdf")
 
 
@@ -61,6 +61,6 @@ def draw(summaries: Sequence[Summary], title: str, path: Path) -> None:
 
 def save_picture(picture: Any, path: Path, **options: Any) -> None:
     """Writes a picture of the kind that the suffix says, with the same bytes for the same contents."""
-    content, kind = io.BytesIO(), path.suffix.removeprefix(".")
+    content, kind = io.BytesIO(), path.suffix.lower().removeprefix(".")
     picture.savefig(content, format=kind, metadata={"Date": None} if kind == "svg" else None, **options)
     write_files([(path, content.getvalue())])

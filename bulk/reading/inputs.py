@@ -5,25 +5,20 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from padfree.contract.data_files import PARQUET, ROW_KINDS, is_archive, kind_of, suffixes_of
 from pyarrow.fs import FileType
 
 from ..errors import BulkError
 from ..locations import SCHEME, Location
 from ..manifest import InputFile
 
-SUFFIXES: Mapping[str, str] = {
-    ".parquet": "parquet",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".csv": "csv",
-    ".txt": "text",
-}
 BLOCK_BYTES, BEGINNING_BYTES = 1 << 22, 1 << 20
 _FOOTER_TAIL = struct.Struct("<I4s")
-_PARQUET = b"PAR1"
+_PARQUET_MAGIC = b"PAR1"
+_ADVICE_ARCHIVE = "unpack it first, because its rows could not be divided"
 
 
 @dataclass(frozen=True)
@@ -58,7 +53,9 @@ def find(sources: Sequence[str]) -> list[SourceFile]:
         if info.type == FileType.Directory:
             inside = list(_in_folder(root, location))
             if not inside:
-                raise BulkError(f"{name}: no files with {_known_formats()} in this folder; pass one that holds some")
+                raise BulkError(
+                    f"{name}: no files with {suffixes_of(*ROW_KINDS)} in this folder; pass one that holds some"
+                )
             files += inside
         elif info.type == FileType.File:
             files.append(_one(root, location, info))
@@ -114,7 +111,7 @@ def content_digest(location: Location, kind: str) -> str:
     """SHA-256 of a file; of a parquet file, only of its footer, which says where every page lies."""
     digest = hashlib.sha256()
     with location.open() as stream:
-        if kind == "parquet":
+        if kind == PARQUET:
             digest.update(_footer(stream, location))
         else:
             while block := stream.read(BLOCK_BYTES):
@@ -132,7 +129,7 @@ def _footer(stream: object, location: Location) -> bytes:
     size = int(stream.size())  # type: ignore[attr-defined]
     tail = bytes(stream.read_at(_FOOTER_TAIL.size, max(0, size - _FOOTER_TAIL.size)))  # type: ignore[attr-defined]
     length, magic = _FOOTER_TAIL.unpack(tail) if len(tail) == _FOOTER_TAIL.size else (0, b"")
-    if magic != _PARQUET or length + _FOOTER_TAIL.size > size:
+    if magic != _PARQUET_MAGIC or length + _FOOTER_TAIL.size > size:
         raise BulkError(f"{location.shown_path}: not a whole parquet file; copy it again")
     return bytes(stream.read_at(length, size - _FOOTER_TAIL.size - length))  # type: ignore[attr-defined]
 
@@ -148,16 +145,12 @@ def _in_folder(root: str, folder: Location) -> Iterator[SourceFile]:
 def _one(root: str, location: Location, info: object) -> SourceFile:
     kind = _format(location.path)
     if not kind:
-        is_compressed = location.path.endswith((".gz", ".zst", ".bz2"))
-        advice = "unpack it first, because its rows could not be divided" if is_compressed else "rename or convert it"
-        raise BulkError(f"{location.shown_path}: unknown kind of file, allowed: {_known_formats()}; {advice}")
+        advice = _ADVICE_ARCHIVE if is_archive(location.path) else "rename or convert it"
+        raise BulkError(f"{location.shown_path}: unknown kind of file, allowed: {suffixes_of(*ROW_KINDS)}; {advice}")
     size = int(info.size)  # type: ignore[attr-defined]
     return SourceFile(root, location, kind, size, mtime_ns(info))
 
 
 def _format(path: str) -> str:
-    return next((kind for suffix, kind in SUFFIXES.items() if path.lower().endswith(suffix)), "")
-
-
-def _known_formats() -> str:
-    return ", ".join(SUFFIXES)
+    kind = kind_of(path)
+    return kind if kind in ROW_KINDS else ""

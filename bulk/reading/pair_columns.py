@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import pyarrow as pa
+from padfree.contract.data_files import CSV, JSON_LINES, PARQUET
 from padfree.runtime.text import pair_names
 from pyarrow import parquet
 
 from ..errors import BulkError
-from ..manifest import PARQUET
 from .inputs import SourceFile, find
 from .records import BOM, RecordError, csv_header, reader_of
 
@@ -56,9 +56,9 @@ def _names(file: SourceFile) -> Sequence[str]:
             return list(parquet.read_schema(stream).names)
         return ()
     beginning = file.beginning()
-    if file.format == "csv":
+    if file.format == CSV:
         return csv_header(beginning, file.location.shown_path)[0]
-    if file.format == "jsonl":
+    if file.format == JSON_LINES:
         reader = reader_of(file.format, ())
         for line in beginning.removeprefix(BOM).split(b"\n"):
             with suppress(RecordError):

@@ -13,10 +13,11 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from padfree.contract.data_files import CSV, JSON_LINES, PARQUET, TEXT
 from pyarrow import parquet
 
 from ..errors import BulkError
-from ..manifest import PARQUET, ROW_NUMBERS, InputFile, Manifest, Model, Options, Piece, Shard
+from ..manifest import ROW_NUMBERS, InputFile, Manifest, Model, Options, Piece, Shard
 from .checked_file import column_digests, column_ranges
 from .inputs import BEGINNING_BYTES, SourceFile, find, identity
 from .records import BOM, Ends, RecordError, blocks, csv_header, reader_of
@@ -130,9 +131,9 @@ def _header(file: SourceFile, options: Options) -> tuple[tuple[str, ...], int]:
     """The columns of a CSV file, and where rows begin."""
     beginning = file.beginning()
     begin = len(BOM) if beginning.startswith(BOM) else 0
-    if file.format == "jsonl":
+    if file.format == JSON_LINES:
         return (), begin
-    if file.format == "text":
+    if file.format == TEXT:
         if options.values:
             raise BulkError(
                 f"{file.location.shown_path}: a text file has one text per line, and the model also reads "
@@ -152,7 +153,7 @@ def _header(file: SourceFile, options: Options) -> tuple[tuple[str, ...], int]:
 
 def _cut(file: SourceFile, begin: int, shard_rows: int) -> Iterator[Piece]:
     """Cuts a file of records into pieces of `shard_rows` rows; the last one has the rest."""
-    ends = Ends(quoted=file.format == "csv")
+    ends = Ends(quoted=file.format == CSV)
     start = at = begin
     first = rows = 0
     digest = hashlib.sha256()
@@ -185,10 +186,10 @@ def _cut(file: SourceFile, begin: int, shard_rows: int) -> Iterator[Piece]:
 
 def _id_kind(file: SourceFile, pieces: Sequence[Piece], options: Options) -> str:
     """The type of ids: in JSON lines that of the first one, in CSV files string."""
-    first = _first_objects(file, pieces, options) if file.format == "jsonl" and pieces else []
+    first = _first_objects(file, pieces, options) if file.format == JSON_LINES and pieces else []
     if options.id_column is None:
         return ROW_NUMBERS
-    if file.format == "csv" or not pieces:
+    if file.format == CSV or not pieces:
         return "string"
     for row in first:
         value = row.get(options.id_column)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from padfree.contract.data_files import CSV, JSON_LINES, TEXT
 from padfree.contract.fields import decode
 
 from ..errors import BulkError
@@ -60,7 +61,7 @@ class Ends:
 
 def split(data: bytes, kind: str) -> list[bytes]:
     """The single records of data that ends with a whole one, without their line ends."""
-    if kind == "csv" and b'"' in data:
+    if kind == CSV and b'"' in data:
         ends = [0, *Ends(quoted=True).positions(data).tolist()]
         if ends[-1] < len(data):
             ends.append(len(data))
@@ -131,10 +132,10 @@ def reader_of(kind: str, columns: Sequence[str]) -> Reader:
 
     `columns`: those of a CSV file's header, or the one column of a text file, which has the lines.
     """
-    if kind == "text":
+    if kind == TEXT:
         (line,) = columns
         return lambda record: {line: record}
-    if kind == "jsonl":
+    if kind == JSON_LINES:
         return _json_object
 
     def fields(record: bytes) -> Mapping[str, Any]:
@@ -168,7 +169,7 @@ def blocks(stream: Any, at: int, size: int, block_bytes: int = BLOCK_BYTES) -> I
 
 def whole_records(parts: Iterable[bytes], kind: str) -> Iterator[tuple[bytes, int]]:
     """The same bytes in other parts, which end where records end, and how many records each part has."""
-    ends, rest = Ends(quoted=kind == "csv"), []
+    ends, rest = Ends(quoted=kind == CSV), []
     for block in parts:
         positions = ends.positions(block)
         if not positions.size:

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from padfree.contract.data_files import PARQUET
 from padfree.runtime.texts import Text
 
 from ..errors import BulkError
 from ..locations import Location
-from ..manifest import PARQUET, Manifest, Options, Piece, Shard
+from ..manifest import Manifest, Options, Piece, Shard
 from .checked_file import changed_input_error
 from .records import Reader, RecordError, blocks, decode_text, reader_of, split, whole_records
 from .row_groups import RowGroups, text_bytes

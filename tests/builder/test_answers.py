@@ -40,17 +40,18 @@ def test_labels(problem: str, texts: Path, tmp_path: Path) -> None:
         assert line == (wanted | {"labels": list(one.labels)} if problem else wanted)
 
 
-def test_words(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["out.jsonl", "OUT.NDJSON"])
+def test_words(name: str, tmp_path: Path) -> None:
     folder = small_folder(tmp_path / "model", "token", ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"))
     arguments = [word for text in TEXTS for word in ("--text", text)]
-    assert cli.main(["run", str(folder), *arguments, "-o", str(tmp_path / "out.jsonl")]) == 0
+    assert cli.main(["run", str(folder), *arguments, "-o", str(tmp_path / name)]) == 0
     with padfree.Model(folder) as model:
         actual = model.tag(TEXTS)
     assert any(actual)
     wanted = [
         {"text": text, "words": [asdict(word) for word in words]} for text, words in zip(TEXTS, actual, strict=True)
     ]
-    assert lines_of(tmp_path / "out.jsonl") == wanted
+    assert lines_of(tmp_path / name) == wanted
 
 
 def test_vectors_with_a_prompt(texts: Path, tmp_path: Path) -> None:

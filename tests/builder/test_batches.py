@@ -45,6 +45,13 @@ def test_json_lines(metadata: Metadata, tmp_path: Path, text: str, expected: dic
     assert read_batch(path, metadata) == expected
 
 
+@pytest.mark.parametrize("name", ["batch.ndjson", "BATCH.JSONL"])
+def test_json_lines_by_other_names(metadata: Metadata, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("[1, 2]\n[3]")
+    assert read_batch(path, metadata) == {"input_ids": [[1, 2], [3]]}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -98,7 +105,8 @@ def test_arrays_that_are_refused(metadata: Metadata, tmp_path: Path, arrays: dic
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("batch.xlsx", b"", "unknown kind of input '.xlsx', allowed: .jsonl, .npz, .txt, .csv, .parquet"),
+        ("batch.xlsx", b"", "'.xlsx', allowed: .parquet, .jsonl, .ndjson, .csv, .txt, .npz; write one of them"),
+        ("texts.JSONL.gz", b"", "'.gz', allowed: .parquet, .jsonl, .ndjson, .csv, .txt, .npz; unpack it first"),
         ("batch.npz", b"no archive", "not an .npz file of plain arrays"),
         ("batch.jsonl", b"\xff\xfe", "cannot be read"),
     ],

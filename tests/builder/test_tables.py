@@ -93,6 +93,16 @@ def test_pyarrow_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytes
 
 
 @both
+def test_suffixes_may_be_in_upper_case(write: Write, metadata: Metadata, tmp_path: Path) -> None:
+    path = write(tmp_path / "in", {"text": SOME})
+    path = path.rename(path.with_suffix(path.suffix.upper()))
+    options = TextOptions(TOKENIZER)
+    actual, wanted = read_batch(path, metadata, options), read_texts(SOME, metadata, options)
+    assert list(map(list, actual["input_ids"])) == list(map(list, wanted["input_ids"]))
+    assert read_text_rows(path, None) == SOME
+
+
+@both
 def test_answers_are_of_the_same_texts(write: Write, tmp_path: Path) -> None:
     assert read_text_rows(write(tmp_path / "in", {"text": SOME}), None) == SOME
 

@@ -168,6 +168,16 @@ def test_hidden_files_of_a_folder_and_other_kinds_are_left_alone(tmp_path: Path)
     assert [text for shard in rows_of(manifest) for _, text in shard] == ["a/one.txt", "b/two.txt"]
 
 
+def test_suffixes_may_be_in_upper_case(tmp_path: Path) -> None:
+    (tmp_path / "a.TXT").write_text("one\n", encoding="utf-8")
+    (tmp_path / "b.Csv").write_text("text\ntwo\n", encoding="utf-8")
+    write_lines(tmp_path / "c.NDJSON", [{"text": "three"}])
+    parquet.write_table(pa.table({"text": ["four"]}), tmp_path / "d.Parquet")
+    wanted = ["one", "two", "three", "four"]
+    for sources in ([tmp_path], sorted(tmp_path.iterdir())):
+        assert [text for shard in rows_of(plan(sources)) for _, text in shard] == wanted
+
+
 def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text,key\na,b\n", encoding="utf-8")
     manifest = plan([tmp_path / "a.csv"], id_column="key")

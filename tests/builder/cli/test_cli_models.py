@@ -173,8 +173,8 @@ def test_run_refuses_other_results_before_it_computes(
     assert main(["run", str(packed), "--input", str(source), "-o", str(tmp_path / name)]) == 1
     message = " ".join(capsys.readouterr().err.split())
     assert (
-        "run writes .npz files, and .jsonl of texts; name it out.npz, or take padfree embed, which writes parquet"
-        in message
-    )
+        "run writes .npz files, and of texts .jsonl, .ndjson; name it out.npz, or take padfree embed, which writes "
+        "parquet"
+    ) in message
     assert opened == []
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
