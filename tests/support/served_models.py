@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -227,10 +228,16 @@ class Server:
 
 
 def find_spawned(pid: int) -> list[int]:
-    """The processes that a process has started with multiprocessing."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    """The processes that a process has started with multiprocessing, but for those that end at this moment."""
+    children, spawned = list[int](), list[int]()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # the thread has ended
+            children += map(int, (task / "children").read_text().split())
+    for child in children:
+        with suppress(OSError):  # the process has ended
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                spawned.append(child)
+    return spawned
 
 
 def wait_until(check: Any, most_s: float = MOST_END_S) -> None:
