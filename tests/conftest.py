@@ -18,8 +18,10 @@ from onnx import TensorProto, helper
 if TYPE_CHECKING:
     from tests.support.rewritings import Rewritings
 
-# Tests must not fail because a machine is slow or busy.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Tests must not fail because a machine is slow or busy, and draw the same examples every time, as others do that have
+# seeds: `--hypothesis-profile=search` draws others.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.register_profile("search", settings.get_profile("any machine"), derandomize=False)
 settings.load_profile("any machine")
 
 VOCABULARY = 100

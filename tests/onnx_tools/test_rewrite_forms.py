@@ -246,7 +246,7 @@ TAILS: tuple[Callable[[EncoderBuilder, str], str], ...] = (
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(st.lists(st.sampled_from(TAILS), min_size=1, max_size=4), st.sampled_from(INTERFACES), st.booleans())
 def test_any_tail(tails: list[Callable[[EncoderBuilder, str], str]], interface: str, another_layer: bool) -> None:
     builder, hidden = one_layer()

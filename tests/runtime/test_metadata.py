@@ -152,7 +152,7 @@ PATHS = [
 ]
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=400)
 @given(path=st.sampled_from(PATHS), value=VALUES)
 def test_damage_of_any_kind_is_an_error_of_padfree_or_none(path: str, value: Any) -> None:
     raw = json.loads(json.dumps(with_value(path, value)))

@@ -29,7 +29,7 @@ from .fused_nodes import (
     run,
 )
 
-some = settings(max_examples=25, deadline=None, derandomize=True)
+some = settings(max_examples=25)
 
 
 @pytest.mark.parametrize("op", ["Gelu", "BiasGelu", "FastGelu"])

@@ -134,7 +134,7 @@ NAMES = (
 
 
 @pytest.mark.slow
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=120)
 @given(
     st.sampled_from(sorted(IMPORTERS)),
     st.lists(st.lists(st.sampled_from([1, 2, 5, 7, 8, 16, 24, 48]), max_size=5), min_size=1, max_size=9),

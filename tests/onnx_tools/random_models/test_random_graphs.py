@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import subprocess
 import sys
@@ -26,8 +25,8 @@ from .token_operations import TOKEN_OPERATIONS
 
 numbers = st.integers(0, 99)
 programs = st.lists(st.tuples(st.integers(0, len(OPERATIONS) - 1), numbers, numbers), max_size=6)
-# A different seed every day, so that the search continues; a failure prints how to repeat it.
-ROTATING_SEED = int(os.environ.get("PADFREE_TEST_SEED", datetime.date.today().toordinal()))
+# A search with another seed: PADFREE_TEST_SEED=7 pytest --slow tests/onnx_tools/random_models
+SEED = int(os.environ.get("PADFREE_TEST_SEED", 0))
 # About 1200 per minute on each core; a longer search:
 # PADFREE_TEST_GRAPHS=20000 pytest tests/onnx_tools/random_models/test_random_graphs.py
 COUNT = int(os.environ.get("PADFREE_TEST_GRAPHS", 250))
@@ -171,28 +170,26 @@ def _search(steps: list[Step], outputs: int, pooling: int, padded: bool, sample:
     rewrite_program(steps, outputs, pooling, interface, runs)
 
 
-@settings(max_examples=FEW, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=FEW, suppress_health_check=list(HealthCheck))
 @given(programs, numbers, numbers, st.booleans(), st.integers(0, IN_ONNXRUNTIME - 1))
 def test_a_few_random_graphs(steps: list[Step], outputs: int, pooling: int, padded: bool, sample: int) -> None:
     _search(steps, outputs, pooling, padded, sample)
 
 
 @pytest.mark.slow
-@settings(max_examples=COUNT, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=COUNT, suppress_health_check=list(HealthCheck))
 @given(programs, numbers, numbers, st.booleans(), st.integers(0, IN_ONNXRUNTIME - 1))
 def test_random_graph(steps: list[Step], outputs: int, pooling: int, padded: bool, sample: int) -> None:
     _search(steps, outputs, pooling, padded, sample)
 
 
 @pytest.mark.slow
-@seed(ROTATING_SEED)
-@settings(max_examples=COUNT, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@seed(SEED)
+@settings(max_examples=COUNT, suppress_health_check=list(HealthCheck))
 @given(programs, numbers, numbers, st.booleans(), st.integers(0, IN_ONNXRUNTIME - 1))
 @example([], 0, 0, False, 0)
-def test_another_random_graph_every_day(
-    steps: list[Step], outputs: int, pooling: int, padded: bool, sample: int
-) -> None:
-    note(f"PADFREE_TEST_SEED={ROTATING_SEED}")
+def test_a_random_graph_of_a_seed(steps: list[Step], outputs: int, pooling: int, padded: bool, sample: int) -> None:
+    note(f"PADFREE_TEST_SEED={SEED}")
     _search(steps, outputs, pooling, padded, sample)
 
 
@@ -203,7 +200,7 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.mark.slow
 def test_every_core_searches() -> None:
     """Without hypothesis, which shrinks what it finds but runs on one core: twice as many per core, on all cores."""
-    command = [*SEARCH, str(ROTATING_SEED), "0", str(2 * COUNT * CORES), str(CORES)]
+    command = [*SEARCH, str(SEED), "0", str(2 * COUNT * CORES), str(CORES)]
     search = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert search.returncode == 0, search.stdout + search.stderr
 
