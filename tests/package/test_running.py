@@ -115,7 +115,8 @@ def test_it_takes_every_core_a_file_at_a_time(suite: Path) -> None:
     last = "test_with_most_tests.py"
     (suite / "tests" / last).write_text(SUITE.replace("range(3)", "range(20)").partition("@pytest.mark.slow")[0])
     shown, positions = run(suite, ["-q"])
-    assert last in list(positions)[-2:]  # in the order of the files, two at a time
+    # In the order of the files: at most two parts, one of which has two files, are left to a process that is slower.
+    assert last in list(positions)[-4:]
     assert len(positions.pop(last)) == 20
     assert len(positions) == FILES + 2
     assert all(len(ran) == 3 and len(set(ran)) == 1 for ran in positions.values())
