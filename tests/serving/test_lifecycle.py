@@ -37,6 +37,7 @@ from .conftest import EMBEDDER
 
 TEXTS = ["the cat sat on the mat", "a", "rain, rain, and more of it"]
 TOLERANCE = 1e-5
+MOST_TOLD_S = 20.0  # it takes five seconds where the machine has no other work; a request may wait for thirty
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -267,7 +268,7 @@ def test_health_tells_of_a_model_that_stands_still(embedder_file: Path) -> None:
         try:
             time.sleep(1.1)  # the last answer counts until then
             assert get(server, "/health")[0] == 503
-            assert time.monotonic() - start < 6
+            assert time.monotonic() - start < MOST_TOLD_S
             status, answer = post(server, "/embed", inputs=TEXTS)
             assert (status, answer["error_type"]) == (503, "Unhealthy")
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from tests.support.http_requests import get, post
 from tests.support.served_models import PROMPTS, Server, wait_until, write_embedder, write_reranker
 
 LAST = "processes"
-SOON_S = 10.0
+SOON_S = 30.0
+DRAIN_S = 5
 
 
 def summary_lines(server: Server) -> dict[str, str]:
@@ -72,19 +74,21 @@ def test_rerankers_and_no_key(tmp_path: Path) -> None:
 
 
 def test_a_server_that_drains_answers_and_says_that_it_ends(embedder_file: Path) -> None:
-    with Server(embedder_file, "--processes", "2", "--drain-seconds", "5") as server:
+    with Server(embedder_file, "--processes", "2", "--drain-seconds", str(DRAIN_S)) as server:
         assert get(server, "/health")[0] == 200
         begin = time.monotonic()
         server.process.terminate()
-        statuses = []
-        while time.monotonic() - begin < 2:
-            assert post(server, "/embed", inputs="a")[0] == 200
-            statuses.append(get(server, "/health"))
-            time.sleep(0.05)
-        assert statuses[-1] == (503, {"error": "the server ends soon", "error_type": "Unhealthy"})
-        assert [status for status, _ in statuses[10:]] == [503] * len(statuses[10:])
+        healthy_s, answers = 0.0, []
+        with suppress(ConnectionError):  # once the server has ended
+            while True:
+                assert post(server, "/embed", inputs="a")[0] == 200
+                answers.append(get(server, "/health"))
+                healthy_s = time.monotonic() - begin if answers[-1][0] == 200 else healthy_s
+                time.sleep(0.05)
+        assert time.monotonic() - begin >= DRAIN_S
+        assert answers[-1] == (503, {"error": "the server ends soon", "error_type": "Unhealthy"})
+        assert healthy_s < DRAIN_S / 2
         server.process.wait(SOON_S)
-        assert time.monotonic() - begin >= 5
         assert server.process.returncode == 0
 
 
@@ -99,7 +103,7 @@ def closes_connections(server: Server) -> bool:
 
 
 def test_answers_of_a_server_that_drains_close_their_connections(embedder_file: Path) -> None:
-    with Server(embedder_file, "--processes", "1", "--drain-seconds", "30") as server:
+    with Server(embedder_file, "--processes", "1", "--drain-seconds", "300") as server:
         connection = HTTPConnection(*server.address, timeout=SOON_S)
         for wanted in (None, "close"):
             connection.request("POST", "/embed", '{"inputs": "a"}')

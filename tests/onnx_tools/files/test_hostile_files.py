@@ -197,6 +197,9 @@ def test_constants_that_double_are_not_followed() -> None:
     assert time.process_time() - begin < 30
 
 
+ATTEMPTS = 3
+
+
 def chain(operator: str, count: int) -> ModelProto:
     model = export()
     for name, values in (("one", np.ones(HIDDEN, np.float32)), ("eye", np.eye(HIDDEN, dtype=np.float32))):
@@ -222,7 +225,10 @@ def objects_of_before_do_not_count() -> Iterator[None]:
 @pytest.mark.usefixtures("objects_of_before_do_not_count")
 @pytest.mark.parametrize("operator", ["Relu", "Add", "MatMul", "Identity"])
 def test_time_grows_as_the_graph_does(operator: str) -> None:
-    """Four times the nodes take about four times as long; if time grew with the square, it would be sixteen times."""
+    """Four times the nodes take about four times as long; if time grew with the square, it would be sixteen times.
+
+    Processor time, too, is longer beside other work on the same cores, and never shorter.
+    """
 
     def seconds(count: int) -> float:
         model = chain(operator, count)
@@ -232,8 +238,11 @@ def test_time_grows_as_the_graph_does(operator: str) -> None:
 
     seconds(10)
     base = seconds(10)
-    few, many = (seconds(count) - base for count in (1500, 6000))
-    assert many < 8 * max(few, 0.3)
+    most = base + 8 * max(seconds(1500) - base, 0.3)
+    found: list[float] = []
+    while len(found) < ATTEMPTS and (not found or found[-1] >= most):
+        found.append(seconds(6000))
+    assert found[-1] < most, found
 
 
 MEMORY = """
