@@ -90,18 +90,20 @@ def test_large_texts_are_refused_at_once(server: TritonServer, session: Session,
     assert "the request has 32000000 bytes of text, allowed: 1048576; send fewer texts" in str(many)
     assert "'text' 0 has 100000 bytes, allowed: 65536; send a shorter text" in str(one)
     assert_right_texts(good, [SHORT], session)
-    assert time.monotonic() - begin < 5.0  # mostly to send them; tokenising would take 40 s
+    assert time.monotonic() - begin < 20.0  # it takes less than five, mostly to send them; tokenising would take 40 s
 
 
 def test_small_requests_do_not_wait_for_large_ones(server: TritonServer, session: Session, protocol: str) -> None:
-    large = ["! " * 32_768] * 16  # tokenising them takes a core seconds
+    large = ["! " * 32_768] * 16  # tokenising them takes a core seconds, and more where it has other work
+    waits_s, start = list[float](), time.monotonic()
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(call_all, server, protocol, "bert_text", [{"text": texts(*large)}] * 2, ALL_OUTPUTS)
         while not slow.done():
             begin = time.monotonic()
             answer = call(server, protocol, "bert_text", {"text": texts(SHORT)}, ALL_OUTPUTS)
-            waited_s = time.monotonic() - begin
+            waits_s.append(time.monotonic() - begin)
             assert_right_texts(answer, [SHORT], session)
-            assert waited_s < 1.0
+        slow_s = time.monotonic() - start
         for answer in slow.result():
             assert_right_texts(answer, large, session)
+    assert max(waits_s) < max(1.0, slow_s / 3), (slow_s, waits_s)
