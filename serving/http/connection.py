@@ -11,6 +11,8 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from . import http2
+
 _Protocol: Any = AutoHTTPProtocol
 _IS_PARSED_HERE = hasattr(_Protocol, "on_headers_complete")  # by httptools; h11 has limits of its own
 
@@ -168,6 +170,9 @@ class Connection(_Protocol):  # type: ignore[misc]
         if self._in_head:
             if not self._head_bytes:
                 self._head_since = time.monotonic()
+                if data.startswith(http2.PREFACE):
+                    self._refuse_http2()
+                    return
             self._head_bytes += len(data)
         super().data_received(data)
         if self._in_head and self._head_bytes > HEAD_BYTES and not self._refused:
@@ -204,6 +209,13 @@ class Connection(_Protocol):  # type: ignore[misc]
         transport = cast(asyncio.Transport, self.transport)
         transport.write(f"{head}content-length: {len(message)}\r\nconnection: close\r\n\r\n{message}".encode())
         transport.close()
+
+    def _refuse_http2(self) -> None:
+        """Tells a client why it gets no HTTP/2; it may still send, and to close at once could lose the answer."""
+        self._refused = True
+        transport = cast(asyncio.Transport, self.transport)
+        transport.write(http2.goodbye())
+        asyncio.get_running_loop().call_later(ENDING_S, transport.close)
 
     def _settle(self) -> None:
         drain_future, self._drain_future = self._drain_future, None

@@ -161,6 +161,22 @@ def test_callers_who_do_not_wait_for_answers_get_all_of_them(two: Server) -> Non
         wait_until(lambda: post(two, "/embed", inputs="a")[0] == 200)
 
 
+def test_clients_that_begin_with_http_2_are_told_what_to_do(two: Server) -> None:
+    with connect(two) as held:
+        held.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+        start = time.monotonic()
+        answer, frames = read_to_end(held), []
+        assert time.monotonic() - start < 5 * ENDING_S
+    while answer:
+        size = 9 + int.from_bytes(answer[:3], "big")
+        frames.append((answer[3], answer[9:size]))
+        answer = answer[size:]
+    (settings, nothing), (goaway, reason) = frames
+    assert (settings, nothing, goaway, reason[:8]) == (4, b"", 7, bytes([0, 0, 0, 0, 0, 0, 0, 0xD]))
+    assert b"send HTTP/1.1, or put a proxy in front" in reason
+    assert post(two, "/embed", inputs="a")[0] == 200
+
+
 UPGRADES = {
     "HTTP/2": "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n",
     "WebSocket": "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: a\r\nsec-websocket-version: 13\r\n",
