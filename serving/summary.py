@@ -12,7 +12,7 @@ from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, TAG, ServedMod
 from .options import ServeOptions
 
 TASK_ROUTES: Mapping[str, tuple[str, ...]] = {
-    EMBED: ("/v1/embeddings", "/embed"),
+    EMBED: ("/v1/embeddings", "/embed", "/similarity"),
     SPARSE: ("/embed_sparse",),
     RERANK: ("/v1/rerank", "/v2/rerank", "/rerank", "/predict"),
     CLASSIFY: ("/predict",),

@@ -67,6 +67,7 @@ def operations(served_model: ServedModel, options: ServeOptions) -> dict[str, Op
             {"inputs": [TEXT, OTHER_TEXT]},
             ERROR,
         )
+        operations_by_name["/similarity"] = _similarity(options, {**truncate, **prompts})
     elif served_model.task == SPARSE:
         entry = objects({"index": count(0), "value": NUMBER})
         operations_by_name["/embed_sparse"] = Operation(
@@ -125,6 +126,21 @@ def _openai(texts: Schema, prompts: Mapping[str, Schema]) -> Operation:
         objects({"object": STRING, "data": {"type": "array", "items": item}, "model": STRING, "usage": usage}),
         {"input": [TEXT, OTHER_TEXT]},
         OPENAI_ERROR,
+    )
+
+
+def _similarity(options: ServeOptions, parameters: Mapping[str, Schema]) -> Operation:
+    sentences = {"type": "array", "minItems": 1, "maxItems": options.limits.texts - 1, "items": STRING}
+    return Operation(
+        "How similar sentences are to another one: cosines of their vectors, as text-embeddings-inference gives them",
+        {
+            "inputs": objects({"source_sentence": STRING, "sentences": sentences}),
+            "parameters": objects(parameters, 0),
+        },
+        ("inputs",),
+        {"type": "array", "items": NUMBER},
+        {"inputs": {"source_sentence": TEXT, "sentences": [TEXT, OTHER_TEXT]}},
+        ERROR,
     )
 
 

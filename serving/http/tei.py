@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TEI's /embed, /embed_sparse, /rerank, /predict and /tokenize."""
+"""TEI's /embed, /similarity, /embed_sparse, /rerank, /predict and /tokenize; and why there is no /embed_all."""
 
 from __future__ import annotations
 
@@ -14,13 +14,18 @@ from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, add_prompt
 from starlette.routing import Route
 from tokenizers import Tokenizer
 
-from ..errors import ApiError, validation_error
-from .body import Body, check_texts, read_pairs, read_texts
+from ..errors import ApiError, backend_error, validation_error
+from .body import Body, check_count, check_texts, read_pairs, read_texts
 from .calls import Call, Calls
-from .openai import read_texts_or_ids
+from .openai import prompt_text, read_texts_or_ids
 from .ranks import rank
 from .texts import Texts, in_parts
 from .vectors import floats, shorten
+
+NO_TOKEN_VECTORS = (
+    "/embed_all: a served model answers with one row for each text, or with labels of words, and never with vectors of "
+    "all tokens; make these with padfree embed, which writes files, or in Python with padfree.Model(...).tokens(texts)"
+)
 
 
 def error_body(error: ApiError) -> Any:
@@ -45,13 +50,20 @@ class Tei:
         """Paths and endpoints."""
         works = {
             "/embed": self._embed,
+            "/embed_all": self._embed_all,
+            "/similarity": self._similarity,
             "/embed_sparse": self._embed_sparse,
             "/rerank": self._rerank,
             "/predict": self._predict,
             "/tokenize": self._tokenize,
         }
         # Hugging Face's clients post to the root, which is the route of the model's task.
-        tasks = {EMBED: self._embed, SPARSE: self._embed_sparse, RERANK: self._rerank, CLASSIFY: self._predict}
+        tasks = {
+            EMBED: self._embed_or_compare,
+            SPARSE: self._embed_sparse,
+            RERANK: self._rerank,
+            CLASSIFY: self._predict,
+        }
         if self._calls.served_model.task in tasks:
             works["/"] = tasks[self._calls.served_model.task]
         return self._calls.routes(works, error_body)
@@ -65,6 +77,31 @@ class Tei:
         normalize, dimensions = call.body.truth("normalize", True), call.body.optional_count("dimensions")
         vectors = shorten(await self._rows(call, EMBED), dimensions)
         return normalize_vectors(vectors) if normalize else vectors
+
+    async def _similarity(self, call: Call) -> Any:
+        """Cosines of a text's vector and those of others, [sentences]."""
+        calls, body = self._calls, call.body
+        calls.check_task(EMBED)
+        body.raw("inputs")
+        inputs, parameters = body.part("inputs"), body.part("parameters")
+        source, sentences = inputs.text("source_sentence"), inputs.raw("sentences")
+        check_texts([source], "source_sentence", calls.options)
+        texts = [source, *read_texts(sentences, "sentences", calls.options)]
+        check_count(len(texts), calls.options)
+        prompt, truncate = prompt_text(calls, parameters), truncates(calls, parameters)
+        texts = [prompt + text for text in texts]
+        rows = await calls.rows(call, texts, kind="embed", truncate=truncate, prompt=prompt)
+        vectors = normalize_vectors(floats(rows))
+        return np.clip(vectors[1:] @ vectors[0], -1, 1)
+
+    async def _embed_or_compare(self, call: Call) -> Any:
+        """The root: Hugging Face's clients send an object there for similarities, and texts for vectors."""
+        is_object = isinstance(call.body.raw("inputs"), dict)
+        return await (self._similarity if is_object else self._embed)(call)
+
+    async def _embed_all(self, call: Call) -> Any:
+        read_texts_or_ids(self._calls, call, "inputs")
+        raise backend_error(NO_TOKEN_VECTORS, "model_type")
 
     async def _embed_sparse(self, call: Call) -> Any:
         answer = []

@@ -25,7 +25,7 @@ jsonschema = pytest.importorskip("jsonschema", reason="jsonschema judges answers
 
 SERVERS = ("embedder", "reranker", "sparse_encoder", "classifier", "tagger")
 OWN = {
-    "embedder": {"/v1/embeddings", "/embed"},
+    "embedder": {"/v1/embeddings", "/embed", "/similarity"},
     "reranker": {"/v1/rerank", "/v2/rerank", "/rerank", "/predict"},
     "sparse_encoder": {"/embed_sparse"},
     "classifier": {"/predict"},

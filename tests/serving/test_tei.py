@@ -59,6 +59,47 @@ def test_many_texts_are_several_groups_and_come_back_in_order(embedder: Server) 
         )
 
 
+@pytest.mark.parametrize("path", ["/similarity", "/"])
+@pytest.mark.parametrize("name", [None, "query"])
+def test_similarity_gives_cosines(embedder: Server, path: str, name: str | None) -> None:
+    prompt = "" if name is None else "query: "
+    vectors = unit(expected_rows([prompt + text for text in TEXTS]))
+    inputs = {"source_sentence": TEXTS[0], "sentences": [*TEXTS[1:], TEXTS[0]]}
+    for parameters in ({}, None) if name is None else ({"prompt_name": name},):
+        status, cosines = post(embedder, path, inputs=inputs, parameters=parameters)
+        assert status == 200
+        np.testing.assert_allclose(cosines, [*(vectors[1:] @ vectors[0]), 1], atol=TOLERANCE)
+        assert max(cosines) <= 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "message"),
+    [
+        ({"inputs": "a"}, 422, "'inputs' is a text, allowed: an object"),
+        ({"inputs": {"sentences": ["a"]}}, 422, "'source_sentence' is missing"),
+        ({"inputs": {"source_sentence": 1, "sentences": ["a"]}}, 422, "'source_sentence' is a number, allowed: a text"),
+        ({"inputs": {"source_sentence": "a", "sentences": []}}, 422, "'sentences' is empty, allowed: one text or more"),
+        ({"inputs": {"source_sentence": "a", "sentences": ["a", 1]}}, 422, "'sentences' 1 is a number, allowed: a"),
+        ({"inputs": {"source_sentence": "a", "sentences": ["a"] * 2048}}, 413, "batch size 2049 > maximum allowed"),
+        ({"inputs": {"source_sentence": "a" * 65537, "sentences": ["a"]}}, 413, "'source_sentence' 0 has 65537 bytes"),
+        ({"parameters": {"truncate": False}, "inputs": {"source_sentence": "a", "sentences": [LONG]}}, 413, "text 1 "),
+        ({"parameters": {"prompt_name": "x"}, "inputs": {"source_sentence": "a", "sentences": ["a"]}}, 422, "'prompt_"),
+        ({"parameters": [1], "inputs": {"source_sentence": "a", "sentences": ["a"]}}, 422, "'parameters' is a list"),
+    ],
+)
+def test_similarities_that_are_refused(embedder: Server, fields: dict[str, Any], status: int, message: str) -> None:
+    found, answer = post(embedder, "/similarity", **fields)
+    assert (found, answer["error_type"]) == (status, "Validation")
+    assert answer["error"].startswith(message)
+
+
+def test_vectors_of_tokens_are_made_elsewhere(embedder: Server, reranker: Server) -> None:
+    for server in (embedder, reranker):
+        status, answer = post(server, "/embed_all", inputs=["a"])
+        assert (status, answer["error_type"]) == (424, "Backend")
+        assert "make these with padfree embed" in answer["error"]
+
+
 @pytest.mark.parametrize("path", ["/embed_sparse", "/"])
 def test_embed_sparse_gives_what_is_not_zero(sparse_encoder: Server, path: str) -> None:
     wanted = np.maximum(expected_rows(TEXTS), 0)
@@ -204,8 +245,10 @@ def test_health_and_metrics_count_all_processes(embedder: Server) -> None:
 
 def test_hugging_faces_client_speaks_to_it(embedder: Server) -> None:
     hub = pytest.importorskip("huggingface_hub")
-    vector = hub.InferenceClient(base_url=embedder.url).feature_extraction(TEXTS[0])
-    np.testing.assert_allclose(vector, unit(expected_rows(TEXTS[:1])), atol=TOLERANCE)
+    client, vectors = hub.InferenceClient(base_url=embedder.url), unit(expected_rows(TEXTS))
+    np.testing.assert_allclose(client.feature_extraction(TEXTS[0]), vectors[:1], atol=TOLERANCE)
+    cosines = client.sentence_similarity(TEXTS[0], TEXTS[1:])
+    np.testing.assert_allclose(cosines, vectors[1:] @ vectors[0], atol=TOLERANCE)
 
 
 def test_long_texts_lose_their_ends_alone(embedder: Server) -> None:
@@ -218,7 +261,11 @@ def test_long_texts_lose_their_ends_alone(embedder: Server) -> None:
 
 def test_other_tasks_are_told_what_the_model_answers(reranker: Server, sparse_encoder: Server) -> None:
     routes = "it is a reranker model and answers /v1/rerank, /v2/rerank, /rerank, /predict"
-    for path, what in (("/embed", "an embedding model"), ("/embed_sparse", "a sparse embedding model")):
+    for path, what in (
+        ("/embed", "an embedding model"),
+        ("/embed_sparse", "a sparse embedding model"),
+        ("/similarity", "an embedding model"),
+    ):
         status, answer = post(reranker, path, inputs="a")
         assert (status, answer) == (424, {"error": f"model is not {what}, {routes}", "error_type": "Backend"})
     status, answer = post(sparse_encoder, "/predict", inputs="a")
@@ -230,9 +277,9 @@ def test_other_tasks_are_told_what_the_model_answers(reranker: Server, sparse_en
 
 
 def test_routes_that_are_not_there_are_told_those_that_are(embedder: Server) -> None:
-    status, answer = post(embedder, "/embed_all", inputs="a")
+    status, answer = post(embedder, "/embed_none", inputs="a")
     assert (status, answer["error_type"]) == (404, "Validation")
-    assert answer["error"].startswith("POST /embed_all: no such route; there are /v1/embeddings, ")
+    assert answer["error"].startswith("POST /embed_none: no such route; there are /v1/embeddings, ")
     assert "/embed, " in answer["error"]
     assert "{" not in answer["error"]
     status, answer = post(embedder, "/v1/chat/completions", messages=[])
