@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from padfree.contract.fields import MOST_INT64, Fields
-from padfree.contract.names import ONNX_SUFFIX
+from padfree.contract.names import is_onnx
 from padfree.contract.quantization import QuantizationInfo, parse_quantization
 from padfree.onnx_tools import (
     DEFAULT_GPU,
@@ -63,7 +63,7 @@ def inspect_file(path: Path, mask: str | None = None) -> Inspection:
         padfree.onnx_tools.RewriteError: an original that cannot be rewritten, or a damaged model file;
         padfree.runtime.SessionError: a plan without its metadata, or damaged metadata.
     """
-    if path.suffix != ONNX_SUFFIX:
+    if not is_onnx(path):
         kind, metadata = "plan", open_plan(path)
     else:
         model, kind = open_model(path), ""  # mapped: weights that nobody asks for are not read

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from padfree.contract.names import ONNX_SUFFIX
+from padfree.contract.names import is_onnx
 
 from .errors import BuildError
 
@@ -28,7 +28,7 @@ def check_gpus(gpus: str, model: Path) -> None:
     """
     from .folders.hub import is_hub_id
 
-    if model.suffix == ONNX_SUFFIX or model.is_dir() or (not model.exists() and is_hub_id(model)):
+    if is_onnx(model) or model.is_dir() or (not model.exists() and is_hub_id(model)):
         raise BuildError(
             f"--gpus {gpus}: is for plans, and {model} runs on the CPU; leave it out, or build a plan with padfree "
             "build"

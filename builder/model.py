@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from padfree.contract.closing import Closing
-from padfree.contract.names import ONNX_SUFFIX
+from padfree.contract.names import ONNX_SUFFIX, is_onnx
 from padfree.runtime import Session
 from padfree.runtime.answers import Classification, Floats, RankedDocument, TaggedSpan, TextModel, TokenRows
 from padfree.runtime.text import Text
@@ -143,7 +143,7 @@ class Model(TextModel, Closing):
 
 def _makes_engines(path: Path) -> bool:
     """Whether an engine can be built of it: it exists, and is no plan."""
-    return path.is_dir() or (path.is_file() and path.suffix.lower() == ONNX_SUFFIX)
+    return path.is_dir() or (path.is_file() and is_onnx(path))
 
 
 def _check_cpu(precision: str | None, model: object) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from padfree.contract.metadata import Metadata
-from padfree.contract.names import ONNX_SUFFIX
+from padfree.contract.names import is_onnx
 from padfree.runtime import Budget
 from padfree.runtime.text import (
     ANSWERS,
@@ -263,7 +263,7 @@ def _check_batches(request: Request, budget: Budget) -> None:
 
 
 def _options(request: Request, served_model: ServedModel, budget: Budget) -> Options:
-    of_vectors = CPU_SHARD_ROWS if request.model.suffix == ONNX_SUFFIX else SHARD_ROWS
+    of_vectors = CPU_SHARD_ROWS if is_onnx(request.model) else SHARD_ROWS
     rows = TOKEN_SHARD_ROWS if served_model.task == TOKENS else of_vectors
     return Options(
         task=served_model.task,

@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 
 from padfree.contract.metadata import Metadata
-from padfree.contract.names import ONNX_SUFFIX
+from padfree.contract.names import is_onnx
 from padfree.runtime import Budget, Session, budget_of, file_digest, open_plan
 from padfree.runtime.text import TokenizerFile, read_tokenizer_file
 
@@ -21,7 +21,7 @@ def look(path: Path) -> tuple[Metadata, Budget]:
     Raises:
         padfree.runtime.SessionError: it is damaged or missing.
     """
-    if path.suffix != ONNX_SUFFIX:
+    if not is_onnx(path):
         metadata = open_plan(path)
         return metadata, budget_of(metadata)
     with Session(path, cpu_threads=1) as session:

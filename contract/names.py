@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names that rewriting, building and running share: keys, roles, layouts, interfaces and precisions."""
 
+from os import PathLike
+from pathlib import Path
+
 DOMAIN = "padfree"
 """The domain of the operators that rewritten models hold."""
 ONNX_METADATA_KEY = "padfree"
@@ -44,3 +47,8 @@ with a vector as if the tensor were not transposed."""
 ORT_AS_WRITTEN = ("session.disable_quant_qdq", "1")
 """An option of onnxruntime, without which it computes QuantizeLinear and DequantizeLinear around or before a MatMul as
 a MatMul of integers, with another result."""
+
+
+def is_onnx(path: str | PathLike[str]) -> bool:
+    """Whether a file is an ONNX model by its name, in upper or lower case; all other models are plans."""
+    return Path(path).suffix.lower() == ONNX_SUFFIX

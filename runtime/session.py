@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from padfree.contract.closing import Closing
 from padfree.contract.metadata import Metadata
-from padfree.contract.names import ONNX_SUFFIX
+from padfree.contract.names import is_onnx
 
 from .arrays.checked_calls import CheckedCalls
 from .arrays.device_arrays import any_on_device, caller_stream
@@ -64,7 +64,7 @@ class Session(Closing):
         cpu_threads: int = 0,
     ) -> None:
         file = Path(path)
-        if file.suffix == ONNX_SUFFIX:
+        if is_onnx(file):
             from .onnx_backend import OnnxBackend
 
             onnx_backend = OnnxBackend(file, threads=cpu_threads)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from padfree.builder.errors import BuildError
 from padfree.builder.gpu_files import check_gpus
 from padfree.contract.machine import cores
-from padfree.contract.names import ONNX_SUFFIX
+from padfree.contract.names import ONNX_SUFFIX, is_onnx
 
 from .console import count_text, print_line, print_table
 from .option_kinds import file, integer, switch, value_of, word
@@ -187,7 +187,7 @@ class _Workers:
         from padfree.runtime import read_sidecar
 
         self._ray, self._count = arguments.ray, arguments.workers
-        self._on_gpu = model.suffix != ONNX_SUFFIX
+        self._on_gpu = not is_onnx(model)
         if self._count is not None and (self._count < 1 or (self._on_gpu and self._ray is None)):
             raise BuildError(
                 f"--workers {self._count}: allowed: 1 or more, for .onnx files and clusters; choose GPUs with --gpus"

@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict
 
 from padfree.builder.errors import BuildError
-from padfree.contract.names import ONNX_SUFFIX
+from padfree.contract.names import is_onnx
 
 from .console import print_line, print_table
 from .option_kinds import file, integer, names_of, switch
@@ -51,7 +51,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from .engine_check import check_plan
     from .operator_check import check_operators
 
-    if arguments.plan is not None and arguments.plan.suffix == ONNX_SUFFIX:
+    if arguments.plan is not None and is_onnx(arguments.plan):
         raise BuildError(
             f"--plan {arguments.plan}: is an .onnx file, whose answers were compared when it was written; name a plan, "
             "or compare the file with its original: padfree compare"

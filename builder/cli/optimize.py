@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from padfree.builder.errors import BuildError
 from padfree.contract.machine import trim_heap
-from padfree.contract.names import ONNX_SUFFIX, WHOLE
+from padfree.contract.names import ONNX_SUFFIX, WHOLE, is_onnx
 from padfree.contract.phases import WRITING, Phases
 
 from .calibrating import print_quantization, steps_of
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _check_suffixes(output: Path, report: Path | None) -> None:
     """Files are what their names say."""
-    if output.suffix != ONNX_SUFFIX:
+    if not is_onnx(output):
         named_plan = output.suffix in PLAN_SUFFIXES
         name = output.with_suffix(ONNX_SUFFIX).name if named_plan else f"{output.name}{ONNX_SUFFIX}"
         raise BuildError(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from padfree.builder.errors import BuildError
-from padfree.contract.names import ONNX_SUFFIX
+from padfree.contract.names import is_onnx
 
 PLAN_SUFFIX = ".plan"
 PROFILE = {"max_batch": "b", "max_seq_len": "s", "max_tokens": "t", "opt_tokens": "o"}
@@ -87,4 +87,4 @@ def _profiles(arguments: argparse.Namespace) -> Iterator[dict[str, int | None]]:
 
 def _name_of(model: Any) -> str:
     path = Path(model)
-    return path.stem if path.suffix == ONNX_SUFFIX else path.resolve().name or "model"
+    return path.stem if is_onnx(path) else path.resolve().name or "model"

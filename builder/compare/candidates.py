@@ -12,7 +12,7 @@ from typing import Any
 
 import onnxruntime as ort
 from onnx import ModelProto
-from padfree.contract.names import ONNX_SUFFIX
+from padfree.contract.names import is_onnx
 from padfree.onnx_tools import VerificationError, load_model, rewrite, save_model
 from padfree.onnx_tools.files import Model, is_rewritten, open_model, open_session
 from padfree.onnx_tools.importing import runnable
@@ -94,7 +94,7 @@ def open_candidates(original: Path, files: Sequence[Path], settings: Settings, *
 
 
 def _metadata(path: Path) -> Metadata | None:
-    if path.suffix != ONNX_SUFFIX:
+    if not is_onnx(path):
         return read_sidecar(path)
     model = load_model(path)
     if not is_rewritten(model):

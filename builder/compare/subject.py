@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from padfree.contract.names import ONNX_SUFFIX
+from padfree.contract.names import is_onnx
 from padfree.runtime import Metadata
 
 from .insides import Inside
@@ -29,7 +29,7 @@ class Candidate:
     @property
     def is_plan(self) -> bool:
         """Whether it is an engine."""
-        return self.path.suffix != ONNX_SUFFIX
+        return not is_onnx(self.path)
 
 
 @dataclass(frozen=True)

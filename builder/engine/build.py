@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from padfree.contract.names import ONNX_SUFFIX
+from padfree.contract.names import ONNX_SUFFIX, is_onnx
 from padfree.onnx_tools.files import Storage, is_rewritten, open_model
 from padfree.runtime import SessionError, parse_metadata
 from padfree.runtime.gpu import Device, device_code, import_tensorrt, plugin_library
@@ -209,7 +209,7 @@ def check_plan_destinations(
         BuildError: as check_destinations.
     """
     for _, plan in plans:
-        if plan.suffix == ONNX_SUFFIX:
+        if is_onnx(plan):
             raise BuildError(
                 f"-o {plan}: a plan is no {ONNX_SUFFIX} file, and would be taken for one; name it "
                 f"{plan.with_suffix('.plan').name}, or make an {ONNX_SUFFIX} file with padfree optimize"

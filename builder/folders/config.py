@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from padfree.contract.names import is_onnx
 from padfree.contract.texts import ANSWERS, CLASSES, FEATURES, MASKED, PAIRS, PROBLEMS, TOKENS
 
 from ..errors import BuildError
@@ -68,9 +69,11 @@ def read_config(folder: Path) -> ModelConfig:
     """
     file = folder / CONFIG
     if not file.is_file():
+        onnx_files = sorted(path for pattern in ("*", "onnx/*") for path in folder.glob(pattern) if is_onnx(path))
+        files_text = f", such as {onnx_files[0]}" if onnx_files else ""
         raise BuildError(
             f"{folder}: has no {CONFIG}, so it is not a model's folder as Hugging Face's repositories are; name the "
-            "folder that save_pretrained wrote, or an .onnx file"
+            f"folder that save_pretrained wrote, or an .onnx file{files_text}"
         )
     entries = Entries(file)
     model_type, architectures = entries.text("model_type"), entries.texts("architectures")

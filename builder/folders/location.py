@@ -68,6 +68,6 @@ def check_no_part(path: Path) -> None:
         if beside.exists():
             raise BuildError(f"{path}: is a part of a model's folder; give the folder: {path.parent}")
         raise BuildError(
-            f"{path}: holds weights and does not say of which model; {WHAT_TO_GIVE}, which has {_CONFIG} and the "
-            "tokenizer beside the weights"
+            f"{path}: holds weights and does not say of which model; give a folder with {_CONFIG} and the tokenizer "
+            "beside the weights, an .onnx file or a plan"
         )

@@ -41,7 +41,7 @@ def find_onnx(*folders: Path) -> OnnxFiles:
 
 def choose_onnx(files: Sequence[AnyPath]) -> tuple[list[AnyPath], list[AnyPath]]:
     """The files in full or half precision, the best one first, and the quantised ones; told by their names."""
-    files = [path for path in files if path.suffix == ".onnx" and not DECODER_NAME.search(path.stem)]
+    files = [path for path in files if path.suffix.lower() == ".onnx" and not DECODER_NAME.search(path.stem)]
     quantized = [path for path in files if QUANTIZED_NAME.search(path.stem)]
     return sorted((path for path in files if path not in quantized), key=_rank), quantized
 

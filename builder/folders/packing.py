@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from padfree.contract.names import ONNX_SUFFIX
+from padfree.contract.names import ONNX_SUFFIX, is_onnx
 from padfree.contract.phases import Phases
 from padfree.onnx_tools import ModelFileError, RewriteOptions, rewrite_model, save_model, with_bodies
 from padfree.onnx_tools.files import Storage, is_rewritten, open_model, write_metadata
@@ -78,7 +78,7 @@ def runnable(
 
 def _is_exported(path: Path) -> bool:
     """Whether a file is an ONNX model that has not been rewritten yet; errors of others are raised elsewhere."""
-    if path.suffix != ONNX_SUFFIX or not path.is_file():
+    if not is_onnx(path) or not path.is_file():
         return False
     try:
         return not is_rewritten(open_model(path, Storage.MAP).proto)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from padfree.contract.names import ONNX_SUFFIX
+from padfree.contract.names import ONNX_SUFFIX, is_onnx
 from padfree.contract.phases import Phases
 from padfree.onnx_tools.files import Model, Storage, is_rewritten, load_model, open_model, save_model, write_model
 from padfree.onnx_tools.importing import bind_inputs
@@ -147,7 +147,7 @@ def _read(
 def _of_file(
     path: Path, options: HeadOptions, mask: str | None, bindings: Mapping[str, int | float], scratch: Path
 ) -> Path:
-    if path.suffix != ONNX_SUFFIX:
+    if not is_onnx(path):
         raise BuildError(
             f"{path}: --pooling, --normalize, --outputs and --fix are for folders and exported models; leave them out"
         )

@@ -11,7 +11,7 @@ from padfree.builder.engine.preparation import metadata_of
 from padfree.builder.errors import BuildError
 from padfree.builder.gpu_files import check_gpus
 from padfree.contract.metadata import OutputInfo
-from padfree.contract.names import ONNX_SUFFIX, PREFIX
+from padfree.contract.names import PREFIX, is_onnx
 from padfree.onnx_tools import load_model
 from padfree.onnx_tools.files import is_rewritten
 from padfree.runtime import Metadata, SessionError, open_plan, parse_metadata
@@ -240,7 +240,7 @@ def _max_batch(metadata: Metadata, backend: str, asked_batch: int | None) -> int
 
 
 def _read(path: Path) -> Metadata:
-    if path.suffix != ONNX_SUFFIX:
+    if not is_onnx(path):
         return open_plan(path)
     model = load_model(path)
     if not is_rewritten(model):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from padfree.contract.metadata import Metadata
-from padfree.contract.names import ONNX_SUFFIX
+from padfree.contract.names import is_onnx
 from padfree.runtime import Session, SessionError, check_no_folder, cut
 from padfree.runtime.texts import IDS, TYPES
 
@@ -173,7 +173,7 @@ class Module(torch.nn.Module):  # type: ignore[misc]
 
     @property
     def _on_gpu(self) -> bool:
-        return self.path.suffix != ONNX_SUFFIX
+        return not is_onnx(self.path)
 
     def _prepare(self, value: Any) -> Any:
         """What run_packed takes: tensors on the GPU are read there by plans, all others become NumPy arrays."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from padfree.contract.closing import Closing
 from padfree.contract.metadata import Metadata
-from padfree.contract.names import ONNX_SUFFIX, PREFIX
+from padfree.contract.names import PREFIX, is_onnx
 
 from ..arrays.device_arrays import any_on_device
 from ..batching.costs import CostTable
@@ -95,7 +95,7 @@ class DevicePool(Closing):
         Raises:
             SessionError: as Session, whose sessions are then all closed again; an .onnx file, which runs on the CPU.
         """
-        if Path(path).suffix == ONNX_SUFFIX:
+        if is_onnx(path):
             raise SessionError(
                 f"{path}: an .onnx file runs on the CPU, allowed: plans; open it as a Session, or build an engine"
             )

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from padfree.contract.names import ONNX_SUFFIX
+from padfree.contract.names import is_onnx
 
 from ..batching.costs import read_costs
 from ..budget import Budget
@@ -71,7 +71,7 @@ class EncoderModel:
         folder = Path(args["model_repository"]) / args["model_version"]
         file = folder / parameters.model
         on_gpu = args["model_instance_kind"] == "GPU"
-        if file.suffix != ONNX_SUFFIX and not on_gpu:
+        if not is_onnx(file) and not on_gpu:
             raise SessionError(
                 f"{file.name} is a plan, and this instance is of kind KIND_{args['model_instance_kind']}, allowed: "
                 "KIND_GPU; correct instance_group in config.pbtxt"

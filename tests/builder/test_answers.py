@@ -54,8 +54,9 @@ def test_words(name: str, tmp_path: Path) -> None:
     assert lines_of(tmp_path / name) == wanted
 
 
-def test_vectors_with_a_prompt(texts: Path, tmp_path: Path) -> None:
-    model = write_embedder(tmp_path / "embedder.onnx")
+@pytest.mark.parametrize("name", ["embedder.onnx", "EMBEDDER.ONNX"])
+def test_vectors_with_a_prompt(name: str, texts: Path, tmp_path: Path) -> None:
+    model = write_embedder(tmp_path / name)
     command = ["run", str(model), "--input", str(texts), "--prompt", "query", "-o", str(tmp_path / "out.jsonl")]
     assert cli.main(command) == 0
     with padfree.Model(model) as opened:

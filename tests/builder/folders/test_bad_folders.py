@@ -198,6 +198,7 @@ def damaged_tokenizer(folder: Path) -> None:
         (pickled_dense, "2_Dense: holds only pytorch_model.bin, a pickle, and loading one may run code"),
         (dense_of_another_model, "the module Dense takes vectors of 32, the model's have 64"),
         (no_config, "has no config.json, so it is not a model's folder"),
+        (no_config, "or an .onnx file, such as "),
         (damaged_config, "config.json: not JSON"),
         (config_without_model, "config.json: has no 'model_type', so it describes no model of transformers"),
         (config_with_a_text_for_a_number, "config.json: 'vocab_size' is 'many', allowed: a whole number"),
