@@ -27,6 +27,13 @@ from .wire import FileMap, read_model
 # Protobuf messages end at 2 GiB; the difference is for everything but tensors.
 EXTERNAL_DATA_BYTES = 2**31 - 64 * 2**20
 _ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
+_OTHER_KINDS = {
+    b"version https://git-lfs": "is a link of git lfs, not the model; fetch it: git lfs pull",
+    b"GGUF": "is a GGUF file, which has weights without the model's graph; give the Hugging Face folder that it was "
+    "made from",
+    b"<": "is a web page or XML, not a model; download it again",
+}
+"""What other files begin with, and what is said of them."""
 _SMALL_TENSOR_BYTES = 1024  # stays in the file
 MOST_NODES = 200_000
 """Nodes of a model, subgraphs and functions included: facts about its tensors take some 4 KiB and 0.1 ms a node."""
@@ -74,6 +81,7 @@ def open_model(path: str | os.PathLike[str], storage: Storage = Storage.MAP) -> 
                 "the model's graph; give the .onnx file or the Hugging Face folder that it was built from "
                 "(docs/guide/migrating.md)"
             ) from error
+        _refuse_other_kind(file)
         raise ModelFileError(
             f"model file '{file}' ({size} bytes) is not an ONNX model, or its end is missing; export or copy it again"
         ) from error
@@ -96,6 +104,15 @@ def open_model(path: str | os.PathLike[str], storage: Storage = Storage.MAP) -> 
     check_model_data(model, f"'{file}'")
     read_external_data(model_tensors(proto.graph), file, weights, initializers=len(proto.graph.initializer))
     return model
+
+
+def _refuse_other_kind(file: Path) -> None:
+    """Raises ModelFileError for what is no ONNX model, but is known by its first bytes."""
+    with file.open("rb") as stream:
+        beginning = stream.read(max(map(len, _OTHER_KINDS)))
+    for mark, text in _OTHER_KINDS.items():
+        if beginning.startswith(mark):
+            raise ModelFileError(f"model file '{file}' {text}")
 
 
 def check_text(proto: ModelProto, where: str) -> None:
