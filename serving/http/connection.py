@@ -7,6 +7,7 @@ import asyncio
 import socket
 import sys
 import time
+from collections import deque
 from typing import Any, cast
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -56,7 +57,8 @@ class Connection(_Protocol):  # type: ignore[misc]
         self._unread_bytes = 0
         self._unread_since = 0.0
         self._drain_future: asyncio.Future[None] | None = None
-        self._sends_no_more = False
+        self._sends_no_more, self._may_probe = False, True
+        self._cycles: deque[Any] = deque()  # uvicorn's requests and answers, from the one that is answered now
         self._since = time.monotonic()
         self._unasked_since = 0.0  # when a body was first seen of which the answer is sent already; 0: there is none
         if _IS_PARSED_HERE:
@@ -88,6 +90,7 @@ class Connection(_Protocol):  # type: ignore[misc]
         """Ends the connection where it is too slow; returns its unread bytes. Called now and then."""
         self._end_if_reset()
         self._find_end()
+        self._probe()
         now, unread_bytes = time.monotonic(), self.unread_bytes
         if unread_bytes != self._unread_bytes or not unread_bytes:
             self._unread_bytes, self._unread_since = unread_bytes, now
@@ -104,10 +107,7 @@ class Connection(_Protocol):  # type: ignore[misc]
         return unread_bytes
 
     def eof_received(self) -> bool:
-        """The other end sends no more: it waits for answers to what it has sent, or has gone; true keeps it open.
-
-        A provisional answer tells the two apart: a caller that has gone resets the connection.
-        """
+        """The other end sends no more: it waits for answers to what it has sent, or has gone; true keeps it open."""
         cycle = self.cycle
         if self._refused or cycle is None or cycle.response_complete or cycle.scope["http_version"] != "1.1":
             return False
@@ -115,10 +115,27 @@ class Connection(_Protocol):  # type: ignore[misc]
             return False
         self._sends_no_more = True
         cycle.keep_alive = False
-        if not self.pipeline and not cycle.response_started:
-            self.transport.write(_CONTINUE)
+        self._probe()
         asyncio.get_running_loop().call_later(RESET_S, self._end_if_reset)
         return True
+
+    def _probe(self) -> None:
+        """Writes a provisional answer, once, to who sends no more: whoever has gone resets the connection.
+
+        It comes before an answer: in the middle of one it would be a part of it.
+        """
+        if not self._sends_no_more or not self._may_probe or self.transport.is_closing():
+            return
+        cycle = self._cycle_under_way()
+        if cycle is not None and not cycle.response_started and cycle.scope["http_version"] == "1.1":
+            self._may_probe = False
+            self.transport.write(_CONTINUE)
+
+    def _cycle_under_way(self) -> Any:
+        """The request that is answered now, before those that wait behind it; None: all have been."""
+        while self._cycles and self._cycles[0].response_complete:
+            self._cycles.popleft()
+        return self._cycles[0] if self._cycles else None
 
     def _end_if_unasked(self, now: float) -> None:
         """Ends the connection where a body goes on for long after its answer, which did not wait for all of it."""
@@ -132,7 +149,6 @@ class Connection(_Protocol):  # type: ignore[misc]
 
     def _find_end(self) -> None:
         """Finds out that the other end sends no more while nothing is read, because a second request waits."""
-        cycle = self.cycle
         if self._sends_no_more or not self._work or self.transport.is_closing() or sys.platform != "linux":
             return
         if not getattr(self, "pipeline", None):
@@ -140,8 +156,6 @@ class Connection(_Protocol):  # type: ignore[misc]
         own = self.transport.get_extra_info("socket")
         if own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in (_CLOSE, _CLOSE_WAIT):
             self._sends_no_more = True
-            if not cycle.response_started and cycle.scope["http_version"] == "1.1":
-                self.transport.write(_CONTINUE)
 
     def _end_if_reset(self) -> None:
         """Ends a connection that is not read from any more, where the other end has reset it."""
@@ -154,6 +168,9 @@ class Connection(_Protocol):  # type: ignore[misc]
         """Nobody waits any more."""
         self.is_gone = True
         self._settle()
+        for cycle in self._cycles:  # uvicorn knows the last one alone, and would write what follows on the others
+            cycle.disconnected = cycle.disconnected or not cycle.response_complete
+            cycle.message_event.set()
         for work in self._work:
             work.cancel()
         super().connection_lost(exc)
@@ -185,7 +202,11 @@ class Connection(_Protocol):  # type: ignore[misc]
         if size > HEAD_BYTES or len(self.headers) > HEADERS or len(self.url) > URL_BYTES:
             self._refuse(431, "Request Header Fields Too Large", _TOO_LARGE)
         else:
+            last = self.cycle
             super().on_headers_complete()
+            if self.cycle is not last:
+                self._cycle_under_way()  # forgets those before
+                self._cycles.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         """The parser has more of a body."""

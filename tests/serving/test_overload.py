@@ -159,6 +159,7 @@ def test_nobody_is_computed_for_who_has_hung_up(patient: Server, more_bytes: int
         connection.close()
     wait_until(lambda: number(patient, "padfree_gone_total") > gone)
     wait_until(lambda: number(patient, "padfree_waiting_tokens") == 0)
+    assert "Traceback" not in patient.log()
     (one,) = waits(patient, 1)
     assert one.queue_s < 2 * BULK_S
     assert computed_count(patient) - before < of_all / 4

@@ -36,6 +36,18 @@ def counter(page: str, name: str) -> int:
     return int(float(found[1]))
 
 
+def tokens_before(file: Path, texts: list[str]) -> int:
+    """How many tokens come before all of the documents."""
+    with Session(file) as session:
+        encoder = describe(file, session.metadata, Choices(tags=True)).encoder()
+    encoded = encoder.encode([(QUERY, text) for text in texts])
+    shortest = int(encoded.seq_lens.min())
+    rows = np.stack([row[:shortest] for row in np.split(encoded.ids, np.cumsum(encoded.seq_lens)[:-1])])
+    length = int((rows == rows[0]).all(axis=0).cumprod().sum())
+    assert length > len(QUERY.split())
+    return length
+
+
 def test_documents_of_a_query_share_it(tmp_path: Path) -> None:
     file = write_reranker(tmp_path)
     texts = [f"document {at} " + "of words " * (at % 5) for at in range(40)]
@@ -50,7 +62,10 @@ def test_documents_of_a_query_share_it(tmp_path: Path) -> None:
 
     saved, computed = growth_of("padfree_tokens_saved_total"), growth_of("padfree_tokens_total")
     assert saved + computed == growth_of("te_batch_next_tokens_sum")
-    assert 2 * saved > computed > 0  # runs are short on a CPU: each computes the query
+    # Each run computes the query; how many there are depends on how fast the machine is at the moment.
+    runs = growth_of("te_batch_next_size_count")
+    assert saved >= (len(texts) - runs) * tokens_before(file, texts)
+    assert computed > 0
     with padfree.Model(file) as model:
         alone = [float(model.scores([(QUERY, text)])[0]) for text in texts]
     found = {rank["index"]: rank["score"] for rank in ranks}
