@@ -74,21 +74,28 @@ def _ms(time_ms: float | None) -> str:
 
 
 def accuracy(records: Sequence[Record]) -> Table:
-    """A row per model and precision, from records of benchmarks/accuracy/fp8.py."""
+    """A row per model and precision, from records of benchmarks/accuracy/fp8.py; older ones have no nDCG."""
     head = ["model, queries", "precision", "cosine to fp32, mean", "worst", "top-1", "points to fp32"]
+    results = [(record, *item) for record in records for item in record["precisions"].items()]
+    has_gains = any("ndcg_10" in result for _, _, result in results)
     rows = [
-        [f"{record['case'].rsplit(', ', 1)[0]}, {record['pairs']}", precision, *_accuracy(precision, result)]
-        for record in records
-        for precision, result in record["precisions"].items()
+        [f"{record['case'].rsplit(', ', 1)[0]}, {record['pairs']}", precision, *_cosines(precision, result)]
+        + _score(precision, result, "top_1", "")
+        + (_score(precision, result, "ndcg_10", "ndcg_10_") if has_gains else [])
+        for record, precision, result in results
     ]
-    return head, rows
+    return [*head, *(["nDCG@10", "points to fp32"] if has_gains else [])], rows
 
 
-def _accuracy(precision: str, result: Mapping[str, Any]) -> list[str]:
-    low, high = result["against_fp32_interval"]
+def _cosines(precision: str, result: Mapping[str, Any]) -> list[str]:
     digits = 4 if precision in ("fp8", "int8") else 6
-    return [
-        *(f"{result[name]:.{digits}f}" for name in ("cosine_mean", "cosine_worst")),
-        f"{result['top_1']:.1f} %",
-        "-" if precision == "fp32" else f"{result['against_fp32']:+.1f} ({low:+.1f} to {high:+.1f})",
-    ]
+    return [f"{result[name]:.{digits}f}" for name in ("cosine_mean", "cosine_worst")]
+
+
+def _score(precision: str, result: Mapping[str, Any], name: str, prefix: str) -> list[str]:
+    """The score in percent, and by how many points it differs from fp32's, with the interval."""
+    if name not in result:
+        return ["-", "-"]
+    low, high = result[f"{prefix}against_fp32_interval"]
+    difference = f"{result[f'{prefix}against_fp32']:+.1f} ({low:+.1f} to {high:+.1f})"
+    return [f"{result[name]:.1f} %", "-" if precision == "fp32" else difference]

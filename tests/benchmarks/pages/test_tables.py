@@ -193,6 +193,12 @@ def test_accuracy_in_fp8_stands_beside_other_precisions(tmp_path: Path) -> None:
     assert rows[2] == "| mpnet, 400 | fp32 | 1.000000 | 0.999960 | 44.0 % | - |"
     assert rows[3] == "| mpnet, 400 | fp8 | 0.9977 | 1.0000 | 44.0 % | -1.0 (-2.5 to +0.2) |"
     assert rows[-1] == "Computed at commit abc."
+    gains = {"ndcg_10": 60.04, "ndcg_10_against_fp32": -0.31, "ndcg_10_against_fp32_interval": [-0.52, 0.04]}
+    later = {**line, "case": "bge, fp8", "precisions": {"fp8": results["fp8"] | gains}}
+    path.write_text("".join(json.dumps(item) + "\n" for item in (line, later)), "utf-8")
+    rows = tables.TABLES["fp8_accuracy"](tmp_path / "h200").splitlines()
+    assert rows[3].endswith("| 44.0 % | -1.0 (-2.5 to +0.2) | - | - |")
+    assert rows[4].endswith("| 44.0 % | -1.0 (-2.5 to +0.2) | 60.0 % | -0.3 (-0.5 to +0.0) |")
 
 
 def test_plugins_stand_beside_padfree() -> None:
