@@ -23,6 +23,7 @@ from polygraphy.backend.onnxrt import OnnxrtRunner
 from ..engine.build import build_engine
 from ..engine.preparation import metadata_of
 from ..errors import BuildError
+from ..folders.location import check_no_part
 from ..peers.padded_engine import build_padded_engine
 from .batches import ComparedBatch
 from .insides import CpuInside, Inside, inside_engine
@@ -86,6 +87,12 @@ def open_candidates(original: Path, files: Sequence[Path], settings: Settings, *
             result = rewrite(original, **options, verify=False)  # what differs is what the comparison is to tell
         save_model(result.model, path)
         return [Candidate(path, "the rewritten model", _metadata(path))]
+    for path in files:
+        check_no_part(path)
+        if path.is_dir():
+            raise BuildError(
+                f"{path}: is a folder, which is compared as the first model alone; name a file made from it"
+            )
     names = [path.name for path in files]
     labels = [path.name if names.count(path.name) == 1 else str(path) for path in files]
     if len(set(labels)) < len(labels):

@@ -16,6 +16,7 @@ from .hub import download, is_hub_id
 _FILES = (ONNX_SUFFIX, ".plan")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
 _DATA = (*SUFFIXES, ".tsv", ".npy", ".md")
+_GGUF = ".gguf"
 _CONFIG = "config.json"
 WHAT_TO_GIVE = "give a model's folder, an .onnx file or a plan"
 
@@ -57,13 +58,18 @@ def check_no_part(path: Path) -> None:
     """Refuses a file of a model's folder that is no model by itself.
 
     Raises:
-        BuildError: weights, texts and other data, or a JSON file beside a config.json.
+        BuildError: weights, texts and other data, a GGUF file, or a JSON file beside a config.json.
     """
     suffix, beside = path.suffix.lower(), path.parent / _CONFIG
     if not path.is_file() or sidecar_path(path).exists():  # plans may have any name
         return
     if suffix in _DATA:
         raise BuildError(f"{path}: is a data file, not a model; {WHAT_TO_GIVE}")
+    if suffix == _GGUF:
+        raise BuildError(
+            f"{path}: is a GGUF file, which has weights without the model's graph; give the Hugging Face folder that "
+            "it was made from"
+        )
     if suffix in _WEIGHTS or (suffix == ".json" and beside.exists()):
         if beside.exists():
             raise BuildError(f"{path}: is a part of a model's folder; give the folder: {path.parent}")

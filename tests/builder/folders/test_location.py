@@ -11,6 +11,7 @@ import numpy as np
 import padfree
 import pytest
 from padfree.builder import BuildError, cli
+from padfree.builder.compare.candidates import Settings, open_candidates
 from padfree.builder.folders import location
 from padfree.builder.folders.hub import is_hub_id
 from padfree.builder.folders.location import locate
@@ -92,6 +93,7 @@ def test_what_is_no_model_is_named_with_what_to_give(
     table = np.zeros((VOCABULARY, WIDTH), np.float32)
     write_safetensors(folder / "model.safetensors", {"embeddings.word_embeddings.weight": table})
     Path("alone.safetensors").write_bytes(b"weights")
+    Path("model.Q8_0.gguf").write_bytes(b"GGUF")
     Path("texts.txt").write_text("a cat\n", encoding="utf-8")
     for inputs, wanted in (
         (
@@ -101,11 +103,21 @@ def test_what_is_no_model_is_named_with_what_to_give(
         ("all-MiniLM-L6-v2", "such as sentence-transformers/all-MiniLM-L6-v2"),
         ("model/model.safetensors", "model/model.safetensors: is a part of a model's folder; give the folder: model"),
         ("model/config.json", "model/config.json: is a part of a model's folder; give the folder: model"),
+        ("model.Q8_0.gguf", "model.Q8_0.gguf: is a GGUF file, which has weights without the model's graph; give the"),
         ("alone.safetensors", "alone.safetensors: holds weights and does not say of which model"),
     ):
         assert cli.main([command[0], inputs, *command[1:]]) == 1
         assert wanted in capsys.readouterr().err
     assert not list(tmp_path.glob("out*")) + list(tmp_path.glob("repository"))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("texts.txt", "is a data file, not a model"), (".", "is a folder, which")]
+)
+def test_what_is_compared_is_a_file_of_a_model(name: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("a cat\n", encoding="utf-8")
+    with pytest.raises(BuildError, match=message):
+        open_candidates(Path("model.onnx"), [tmp_path / name], Settings(), interface="packed")
 
 
 def test_plans_may_have_any_name(tmp_path: Path) -> None:
