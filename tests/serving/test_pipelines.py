@@ -35,7 +35,7 @@ async def never_answer(scope: Any, receive: Any, send: Any) -> None:
 
 
 @asynccontextmanager
-async def asked(requests: bytes) -> AsyncIterator[tuple[socket.socket, Connection, list[str]]]:
+async def caller(requests: bytes) -> AsyncIterator[tuple[socket.socket, Connection, list[str]]]:
     """A caller who has sent requests, the connection, on which the first is under way, and who has gone so far."""
     gone, errors, made = list[str](), list[Any](), list[Connection]()
     loop = asyncio.get_running_loop()
@@ -76,7 +76,7 @@ def run_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> A
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_who_goes_is_noticed_whatever_waits_behind_the_first_request(count: int, make_loop: Any) -> None:
     async def go() -> list[str]:
-        async with asked(count * (REQUEST % b"/wait")) as (held, connection, gone):
+        async with caller(count * (REQUEST % b"/wait")) as (held, connection, gone):
             held.close()
             await asyncio.wait_for(until_gone(connection), PATIENCE_S)
             await asyncio.sleep(0.05)
@@ -91,7 +91,7 @@ def test_who_goes_is_noticed_whatever_waits_behind_the_first_request(count: int,
 )
 def test_a_provisional_answer_comes_once_and_before_another(path: bytes, shown: bytes, make_loop: Any) -> None:
     async def stop() -> bytes:
-        async with asked(REQUEST % path + REQUEST % b"/wait") as (held, connection, gone):
+        async with caller(REQUEST % path + REQUEST % b"/wait") as (held, connection, gone):
             await asyncio.sleep(0.05)
             held.shutdown(socket.SHUT_WR)
             for _ in range(10):

@@ -52,7 +52,9 @@ def test_it_says_task_model_lengths_routes_and_limits(tmp_path: Path) -> None:
             assert 200 in (get(server, path, key="secret")[0], post(server, path, key="secret", **body(path))[0]), path
 
 
-def body(path: str) -> dict[str, str]:
+def body(path: str) -> dict[str, object]:
+    if path == "/similarity":
+        return {"inputs": {"source_sentence": "a", "sentences": ["b"]}}
     return {"input" if path.startswith("/v1") else "inputs": "a"}
 
 
