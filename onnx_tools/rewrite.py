@@ -29,7 +29,7 @@ from .files import (
     write_metadata,
 )
 from .graph_model import GraphModel
-from .importing import original_of, rows_of_one_number
+from .importing import check_not_rewritten, original_of, rows_of_one_number
 from .match.masks import UnprovedMaskError, mask_advice
 from .notes import (
     every_slot_counts,
@@ -144,7 +144,9 @@ def with_bodies(model: Model, precision: str) -> Model:
 
 def _open(model: str | os.PathLike[str] | ModelProto) -> Model:
     if not isinstance(model, ModelProto):
-        return open_model(model, Storage.MEMORY)
+        original = open_model(model, Storage.MEMORY)
+        check_not_rewritten(original.proto, f"'{os.fspath(model)}'")
+        return original
     check_model_data(Model(model), "the model")
     return Model.of(model)
 

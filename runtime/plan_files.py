@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from padfree.contract import metadata as contract
+from padfree.contract.file_kinds import other_kind
 from padfree.contract.metadata import EngineInfo, Metadata
 from padfree.contract.text_files import read_json
 
@@ -52,21 +53,28 @@ def read_sidecar(plan: Path) -> Metadata:
     """Reads the metadata beside a plan.
 
     Raises:
-        SessionError: no such plan, no file beside it, or not the metadata of an engine.
+        SessionError: no such plan, another kind of file, no metadata beside it, or not the metadata of an engine.
     """
     check_no_folder(plan)
     if not plan.is_file():
         raise SessionError(f"{plan}: no such plan; build one with: padfree build model.onnx -o {plan}")
     path = sidecar_path(plan)
     if not path.exists():
+        _refuse_other_kind(plan)
         raise SessionError(
             f"{plan}: its metadata {path.name} is missing; copy it along with the plan, or build the plan again "
-            f"with: padfree build model.onnx -o {plan}"
+            f"with: padfree build model.onnx -o {plan.with_suffix('.plan')}"
         )
     metadata = parse_metadata(read_json(path, SessionError, "build the plan again with padfree build"), str(path))
     if metadata.engine is None:
         raise SessionError(f"{path}: holds no 'engine' entry, so it is not a plan's metadata; build the plan again")
     return metadata
+
+
+def _refuse_other_kind(plan: Path) -> None:
+    """Raises SessionError for a file that is no plan, if its beginning tells what it is."""
+    if kind := other_kind(plan):
+        raise SessionError(f"{plan}: {kind.what}; {kind.advice}")
 
 
 def open_plan(plan: Path) -> Metadata:
@@ -89,6 +97,7 @@ def check_plan_bytes(plan: Path, engine: EngineInfo) -> None:
     """
     size = plan.stat().st_size
     if size != engine.plan_bytes:
+        _refuse_other_kind(plan)
         raise SessionError(
             f"{plan}: {size} bytes, its metadata says {engine.plan_bytes}: the plan is truncated or not the one that "
             "was built; copy both files again or build the plan again"

@@ -6,12 +6,14 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 from padfree.builder.errors import BuildError
 from padfree.contract.names import is_onnx
 
 from .console import print_line, print_table
 from .option_kinds import file, integer, names_of, switch
+from .profiles import PLAN_SUFFIX
 
 REQUIRABLE = ("python", "gpu", "driver", "tensorrt", "library", "registration", "tokens", "compiler", "nvcc", "headers")
 
@@ -46,16 +48,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     integer(parser, "--device", "N", "CUDA device for --check and --plan", default=0)
 
 
+def _check_plan_is_named(plan: Path) -> None:
+    """Raises BuildError for a file of another kind; folders and damaged plans are told when they are opened."""
+    from padfree.contract.file_kinds import other_kind
+    from padfree.runtime import sidecar_path
+
+    if is_onnx(plan):
+        raise BuildError(
+            f"--plan {plan}: is an .onnx file, whose answers were compared when it was written; name a plan, "
+            "or compare the file with its original: padfree compare"
+        )
+    if not plan.is_file() or sidecar_path(plan).exists() or plan.suffix == PLAN_SUFFIX:
+        return
+    kind = other_kind(plan)
+    what = kind.what if kind else f"has no {sidecar_path(plan).name} beside it, as plans have"
+    raise BuildError(f"--plan {plan}: {what}; name a plan, which padfree build has written: model.plan")
+
+
 def _check(arguments: argparse.Namespace) -> int:
     """--check or --plan."""
     from .engine_check import check_plan
     from .operator_check import check_operators
 
-    if arguments.plan is not None and is_onnx(arguments.plan):
-        raise BuildError(
-            f"--plan {arguments.plan}: is an .onnx file, whose answers were compared when it was written; name a plan, "
-            "or compare the file with its original: padfree compare"
-        )
+    if arguments.plan is not None:
+        _check_plan_is_named(arguments.plan)
     if arguments.check and arguments.plan is not None:
         raise BuildError("--check looks at operators, --plan at one engine; pass one of them")
     if arguments.require:

@@ -173,11 +173,13 @@ def _optimize(
     from padfree.builder.engine.preparation import metadata_of
     from padfree.onnx_tools import RewriteOptions, rewrite_model, with_bodies
     from padfree.onnx_tools.files import Storage
+    from padfree.onnx_tools.importing import check_not_rewritten
 
     names = ("interface", "precision", "strict", "verify", "mask", "padding_id", "shared_prefixes")
     keywords = {name: getattr(arguments, name) for name in names}
     options = RewriteOptions.of_keywords(**keywords, masks=arguments.masks or "any")
     model_file = source.open(Storage.MEMORY, phases, sayer(arguments))
+    check_not_rewritten(model_file.proto, f"'{source.path}'")
     if calibration is not None:
         begin = steps_of(progress)
         model = quantized_model(

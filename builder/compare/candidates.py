@@ -14,7 +14,7 @@ import onnxruntime as ort
 from onnx import ModelProto
 from padfree.contract.names import is_onnx
 from padfree.onnx_tools import VerificationError, load_model, rewrite, save_model
-from padfree.onnx_tools.files import Model, is_rewritten, open_model, open_session
+from padfree.onnx_tools.files import Model, Storage, is_rewritten, open_model, open_session
 from padfree.onnx_tools.importing import runnable
 from padfree.onnx_tools.precision import with_rounding
 from padfree.runtime import Metadata, parse_metadata, read_sidecar
@@ -27,7 +27,7 @@ from ..folders.location import check_no_part
 from ..peers.padded_engine import build_padded_engine
 from .batches import ComparedBatch
 from .insides import CpuInside, Inside, inside_engine
-from .original import Original
+from .original import Original, check_original
 from .runners import PaddedRunner, SessionRunner
 from .subject import REWRITTEN, Candidate, Subject
 from .tolerances import TOLERANCES, Tolerance
@@ -74,9 +74,10 @@ def open_candidates(original: Path, files: Sequence[Path], settings: Settings, *
     """The files with their metadata; without files, what the original is rewritten to.
 
     Raises:
-        BuildError, RewriteError, SessionError: a file cannot be read or the original not rewritten.
+        BuildError, RewriteError, SessionError: a file cannot be read, or the original has been rewritten or cannot be.
     """
     if not files:
+        check_original(original, open_model(original, Storage.MAP).proto)
         path = settings.folder / REWRITTEN
         options: dict[str, Any] = {"interface": interface, "precision": settings.precision, "mask": settings.mask}
         try:

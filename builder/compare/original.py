@@ -113,6 +113,14 @@ def copy_name(path: Path, kind: str) -> str:
     return f"{path.stem}.{kind}.onnx"
 
 
+def check_original(path: Path, model: onnx.ModelProto) -> None:
+    """Raises BuildError for a model that has been rewritten."""
+    if is_rewritten(model):
+        raise BuildError(
+            f"{path}: has been rewritten, and the first model is the original: padfree compare ORIGINAL {path.name}"
+        )
+
+
 def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) -> Original:
     """Reads the original; what its inputs mean follows from what it was rewritten to.
 
@@ -125,10 +133,7 @@ def describe_original(path: Path, candidates: Sequence[Metadata], folder: Path) 
         BuildError: it has been rewritten; other inputs are left than the mask; the models have no output in common.
     """
     proto = source_model = load_model(path)
-    if is_rewritten(proto):
-        raise BuildError(
-            f"{path}: has been rewritten, and the first model is the original: padfree compare ORIGINAL {path.name}"
-        )
+    check_original(path, proto)
     names = {value.name for value in proto.graph.input}
     fixed: Mapping[str, int | float] = candidates[0].raw.get("fixed", {}) if candidates else {}
     bindings = {name: value for name, value in fixed.items() if name in names}

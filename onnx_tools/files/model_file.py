@@ -14,6 +14,7 @@ from typing import BinaryIO
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import FunctionProto, GraphProto, ModelProto, TensorProto
+from padfree.contract.file_kinds import other_kind
 from padfree.contract.staging import kind_of, stage, write_atomically
 
 from ..errors import ModelFileError
@@ -27,13 +28,6 @@ from .wire import FileMap, read_model
 # Protobuf messages end at 2 GiB; the difference is for everything but tensors.
 EXTERNAL_DATA_BYTES = 2**31 - 64 * 2**20
 _ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
-_OTHER_KINDS = {
-    b"version https://git-lfs": "is a link of git lfs, not the model; fetch it: git lfs pull",
-    b"GGUF": "is a GGUF file, which has weights without the model's graph; give the Hugging Face folder that it was "
-    "made from",
-    b"<": "is a web page or XML, not a model; download it again",
-}
-"""What other files begin with, and what is said of them."""
 _SMALL_TENSOR_BYTES = 1024  # stays in the file
 MOST_NODES = 200_000
 """Nodes of a model, subgraphs and functions included: facts about its tensors take some 4 KiB and 0.1 ms a node."""
@@ -75,13 +69,14 @@ def open_model(path: str | os.PathLike[str], storage: Storage = Storage.MAP) -> 
     except OSError as error:
         raise ModelFileError(f"model file '{file}' cannot be read: {error.strerror}; check its permissions") from error
     except DecodeError as error:
+        if other := other_kind(file):
+            raise ModelFileError(f"model file '{file}' {other.what}; {other.advice}") from error
         if file.suffix in _ENGINE_SUFFIXES:
             raise ModelFileError(
                 f"model file '{file}' is a TensorRT engine, by its name: weights and kernels of one GPU, without "
                 "the model's graph; give the .onnx file or the Hugging Face folder that it was built from "
                 "(docs/guide/migrating.md)"
             ) from error
-        _refuse_other_kind(file)
         raise ModelFileError(
             f"model file '{file}' ({size} bytes) is not an ONNX model, or its end is missing; export or copy it again"
         ) from error
@@ -104,15 +99,6 @@ def open_model(path: str | os.PathLike[str], storage: Storage = Storage.MAP) -> 
     check_model_data(model, f"'{file}'")
     read_external_data(model_tensors(proto.graph), file, weights, initializers=len(proto.graph.initializer))
     return model
-
-
-def _refuse_other_kind(file: Path) -> None:
-    """Raises ModelFileError for what is no ONNX model, but is known by its first bytes."""
-    with file.open("rb") as stream:
-        beginning = stream.read(max(map(len, _OTHER_KINDS)))
-    for mark, text in _OTHER_KINDS.items():
-        if beginning.startswith(mark):
-            raise ModelFileError(f"model file '{file}' {text}")
 
 
 def check_text(proto: ModelProto, where: str) -> None:

@@ -17,6 +17,7 @@ from .inputs import (
 )
 from .lengths import LengthsInput, lengths_among, put_mask, take_lengths
 from .newer_opsets import raise_opset, raise_opset_of_graph
+from .refusals import check_not_rewritten
 from .skeleton import infer, skeleton_of
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "axis_groups",
     "bind_inputs",
     "check_axes",
+    "check_not_rewritten",
     "import_model",
     "infer",
     "keep_needed",

@@ -17,13 +17,18 @@ _SHOWN_LETTERS = 60
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 
 
-def refuse_foreign(model: ModelProto) -> ModelProto:
-    """The model itself. Raises RewriteError if it is rewritten already, or has TensorRT's own nodes."""
+def check_not_rewritten(model: ModelProto, name: str) -> None:
+    """Raises RewriteError for a model with operators of the domain padfree, which the message calls by this name."""
     if any(node.domain == DOMAIN for node in model.graph.node):
         raise RewriteError(
-            f"the model holds operators of the domain '{DOMAIN}' already; it has been rewritten: build or run it, or "
-            "rewrite the original export"
+            f"{name} holds operators of the domain '{DOMAIN}' already: it has been rewritten; run it or build an "
+            "engine of it, or rewrite the model that it was made from"
         )
+
+
+def refuse_foreign(model: ModelProto) -> ModelProto:
+    """The model itself. Raises RewriteError if it is rewritten already, or has TensorRT's own nodes."""
+    check_not_rewritten(model, "the model")
     foreign = next((node for node in model.graph.node if only_tensorrt_rounds(node)), None)
     if foreign is not None:
         raise RewriteError(

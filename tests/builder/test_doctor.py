@@ -228,3 +228,22 @@ def test_nothing_is_imported_from_the_current_folder(tmp_path: Path, monkeypatch
     monkeypatch.setenv("PYTHONPATH", str(named))
     done = doctor.run_python("import planted")
     assert (done.returncode, done.stdout) == (0, "named\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("model.gguf", b"GGUF", "is a GGUF file, which has weights without the model's graph; name a plan"),
+        ("texts.txt", b"a cat", "has no texts.txt.json beside it, as plans have; name a plan"),
+        ("model.plan", b"plan", "its metadata model.plan.json is missing"),
+        ("model.plan", b"<html>", "is a web page or XML, not a model"),
+        ("model.onnx", b"model", "is an .onnx file"),
+    ],
+)
+def test_what_is_named_as_a_plan(
+    name: str, content: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert main(["doctor", "--plan", str(tmp_path / name)]) == 1
+    error = " ".join(capsys.readouterr().err.split())
+    assert f"{tmp_path / name}: {message}" in error

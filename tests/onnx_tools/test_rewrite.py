@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
 from padfree.onnx_tools import RewriteError, rewrite
@@ -275,11 +277,14 @@ def test_layers_with_as_many_heads_share_a_task_list(interface: str) -> None:
     assert_agree(model, result)
 
 
-def test_rewritten_model_is_refused() -> None:
+def test_rewritten_model_is_refused(tmp_path: Path) -> None:
     builder, hidden = one_layer()
     result = rewrite(with_output(hidden, builder, TOKENS))
-    with pytest.raises(RewriteError, match="it has been rewritten"):
+    with pytest.raises(RewriteError, match=r"the model holds .* it has been rewritten; run it or build an engine"):
         rewrite(result.model)
+    onnx.save_model(result.model, tmp_path / "packed.onnx")
+    with pytest.raises(RewriteError, match=r"packed\.onnx' holds operators of the domain 'padfree' already"):
+        rewrite(tmp_path / "packed.onnx")
 
 
 def test_no_attention() -> None:

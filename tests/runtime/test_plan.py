@@ -105,6 +105,31 @@ def test_metadata_of_a_model_is_not_that_of_a_plan(plan: PlanWriter, packed_meta
         Session(path)
 
 
+@pytest.mark.parametrize("has_metadata", [True, False])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 400\n", "fetch it: git lfs pull"),
+        (b"GGUF\x03\x00\x00\x00", "is a GGUF file, which has weights without the model's graph; give the"),
+        (b"<!DOCTYPE html><html>not found</html>", "is a web page or XML, not a model; download it again"),
+        (b"", "is empty; export, build or copy it again"),
+    ],
+)
+def test_other_kinds_of_files_are_told(plan: PlanWriter, content: bytes, message: str, has_metadata: bool) -> None:
+    path = plan()
+    path.write_bytes(content)
+    if not has_metadata:
+        path.with_name("model.plan.json").unlink()
+    with pytest.raises(SessionError, match=message):
+        Session(path)
+
+
+def test_advice_on_missing_metadata_overwrites_no_other_file(tmp_path: Path) -> None:
+    (tmp_path / "model.bin").write_bytes(PLAN)
+    with pytest.raises(SessionError, match=r"padfree build model\.onnx -o .*model\.plan$"):
+        Session(tmp_path / "model.bin")
+
+
 def test_truncated_plan(plan: PlanWriter) -> None:
     path = plan()
     path.write_bytes(PLAN[:-1])

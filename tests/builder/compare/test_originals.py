@@ -35,11 +35,14 @@ def test_constants_that_tell_shapes_may_lie_in_the_data_file(model: Path, capsys
     assert main(["optimize", str(model), "-o", str(packed)]) == 0
     assert main(["compare", str(model), str(packed)]) == 0
     assert "PASSED" in capsys.readouterr().out
-    assert main(["compare", str(packed), str(packed)]) == 1
-    assert (
-        f"{packed}: has been rewritten, and the first model is the original: padfree compare ORIGINAL packed.onnx"
-        in (capsys.readouterr().err)
-    )
+    for files in ([str(packed)], []):
+        assert main(["compare", str(packed), *files]) == 1
+        assert (
+            f"{packed}: has been rewritten, and the first model is the original: padfree compare ORIGINAL packed.onnx"
+            in (capsys.readouterr().err)
+        )
+    assert main(["optimize", str(packed), "-o", str(packed.with_name("again.onnx"))]) == 1
+    assert f"'{packed}' holds operators of the domain 'padfree' already: it has been" in capsys.readouterr().err
 
 
 def test_sequences_that_an_original_does_not_take_are_named(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ programs = st.lists(st.tuples(st.integers(0, len(OPERATIONS) - 1), numbers, numb
 # A search with another seed: PADFREE_TEST_SEED=7 pytest --slow tests/onnx_tools/random_models
 SEED = int(os.environ.get("PADFREE_TEST_SEED", 0))
 # About 1200 per minute on each core; a longer search:
-# PADFREE_TEST_GRAPHS=20000 pytest tests/onnx_tools/random_models/test_random_graphs.py
+# PADFREE_TEST_GRAPHS=20000 pytest --slow tests/onnx_tools/random_models/test_random_graphs.py
 COUNT = int(os.environ.get("PADFREE_TEST_GRAPHS", 250))
 FEW = 40  # where the others are left to CI
 CORES = min(os.cpu_count() or 1, 4)
