@@ -9,9 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
+from padfree.contract.late_interaction import QUERY, ROLES
 from padfree.contract.texts import SEVERAL_LABELS
-from padfree.runtime.answers import CLASSIFY, ENCODE, SCORE, TAG, TextModel
-from padfree.runtime.text import Text
+from padfree.runtime.answers import CLASSIFY, ENCODE, LATE, SCORE, TAG, TextModel
+from padfree.runtime.text import Text, prompt_advice
 
 from .errors import BuildError
 from .files import write_with
@@ -28,12 +29,15 @@ def answers_of(
         model: the opened model.
         texts: texts, or pairs.
         inputs: other inputs of the model with a row per text, by name.
-        prompt_name: for models of vectors: the prompt to prepend.
+        prompt_name: for models of vectors: the prompt to prepend; where tokens have vectors, what texts are: "query" or
+            "document".
 
     Raises:
         SessionError: a text that the model does not take; BuildError: a pair for a model that reads texts alone.
     """
     kind, is_multiple = model.kind, model.info.problem == SEVERAL_LABELS
+    if kind == LATE:
+        return _late_answers(model, texts, inputs, prompt_name)
     if prompt_name is not None and kind != ENCODE:
         raise BuildError(f"--prompt {prompt_name}: is for models of vectors, and this one makes none; leave it out")
     if kind == SCORE:
@@ -60,6 +64,21 @@ def answers_of(
         {"tokens": one.tokens, "embeddings": None if one.vectors is None else one.vectors.tolist()}
         for one in model.tokens(single, inputs=inputs)
     ]
+
+
+def _late_answers(
+    model: TextModel, texts: Sequence[Text], inputs: Mapping[str, Any], prompt_name: str | None
+) -> list[Answer]:
+    """A score of every pair, or the vectors of every text's tokens."""
+    if prompt_name not in (None, *ROLES):
+        raise BuildError(f"--prompt {prompt_name}: {prompt_advice(ROLES)}")
+    singles = [text for text in texts if isinstance(text, str)]
+    if not singles and texts:
+        return [{"score": score} for score in model.scores(texts, inputs=inputs).tolist()]
+    if len(singles) < len(texts):
+        raise BuildError("some texts are pairs, which get scores, and some are not; give them in two files")
+    encode = model.encode_query if prompt_name == QUERY else model.encode_document
+    return [{"embeddings": vectors.tolist()} for vectors in encode(singles, inputs=inputs)]
 
 
 def write_answers(path: Path, texts: Sequence[Text], answers: Sequence[Answer]) -> None:

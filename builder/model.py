@@ -120,6 +120,14 @@ class Model(TextModel, Closing):
         """As `encode`, in a thread."""
         return await asyncio.to_thread(lambda: self.encode(texts, **options))
 
+    async def encode_query_async(self, texts: str | Sequence[str], **options: Any) -> Any:
+        """As `encode_query`, in a thread."""
+        return await asyncio.to_thread(lambda: self.encode_query(texts, **options))
+
+    async def encode_document_async(self, texts: str | Sequence[str], **options: Any) -> Any:
+        """As `encode_document`, in a thread."""
+        return await asyncio.to_thread(lambda: self.encode_document(texts, **options))
+
     async def rerank_async(self, query: str, documents: Sequence[str], **options: Any) -> list[RankedDocument]:
         """As `rerank`, in a thread."""
         return await asyncio.to_thread(lambda: self.rerank(query, documents, **options))

@@ -8,12 +8,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+from padfree.contract.late_interaction import QUERY, LateInteraction
 from padfree.contract.metadata import Metadata
 from padfree.contract.texts import CLASSES, SEVERAL_LABELS, TextInfo
 from padfree.runtime import Array, split_outputs
 from padfree.runtime.answers import class_scores, classify
 from padfree.runtime.request import RaggedBatch
-from padfree.runtime.text import CLASSIFY, RERANK, SPARSE, TOKENS
+from padfree.runtime.text import CLASSIFY, RERANK, SPARSE, TOKENS, kept_tokens
 
 from .manifest import Options
 
@@ -47,6 +48,9 @@ def make_head(options: Options, metadata: Metadata, seq_lens: Array) -> Head:
     if options.task == SPARSE:
         return SparseHead(options.head, dtype, len(seq_lens))
     if options.task == TOKENS:
+        late = None if metadata.text is None else metadata.text.late
+        if late is not None and options.prompt != QUERY:
+            return DocumentHead(options.head, dtype, metadata, seq_lens, late)
         return TokenHead(options.head, dtype, metadata, seq_lens)
     if options.task == CLASSIFY and len(options.columns) == 1:
         return LabelHead(options.head, dtype, metadata.text or TextInfo(CLASSES), len(seq_lens))
@@ -148,13 +152,41 @@ class TokenHead(_Vectors):
 
     def columns(self, rows: Array) -> Columns:
         """As Head."""
-        lens = self._seq_lens[rows].astype(np.int64)
-        offsets = np.concatenate([[0], np.cumsum(lens)])
-        values = self._read_values()
+        lens, values = self._seq_lens[rows].astype(np.int64), self._read_values()
         if len(rows) < len(self._seq_lens):
-            starts = self._ends[rows] - lens
-            values = values[np.repeat(starts - offsets[:-1], lens) + np.arange(offsets[-1])]
-        return {VECTORS: pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), _vectors(values))}
+            values = values[self._tokens_of(rows)]
+        return {VECTORS: _lists(lens, values)}
+
+    def _tokens_of(self, rows: Array) -> Array:
+        """The indices of all tokens of some rows, int64."""
+        lens = self._seq_lens[rows].astype(np.int64)
+        offsets = np.cumsum(lens) - lens
+        return np.asarray(np.repeat(self._ends[rows] - lens - offsets, lens) + np.arange(lens.sum()))
+
+
+class DocumentHead(TokenHead):
+    """As TokenHead, without the vectors of tokens that documents leave out; `late` says which these are."""
+
+    def __init__(
+        self, name: str, dtype: np.dtype[Any], metadata: Metadata, seq_lens: Array, late: LateInteraction
+    ) -> None:
+        super().__init__(name, dtype, metadata, seq_lens)
+        self._late, self._ids = late, metadata.ids_input().name
+        self._mask = np.ones(int(seq_lens.sum(dtype=np.int64)), np.bool_)
+
+    def add(self, at: Array, outputs: Mapping[str, Array], ragged: RaggedBatch) -> None:
+        """As Head."""
+        super().add(at, outputs, ragged)
+        are_queries = np.zeros(ragged.seq_lens.size, np.bool_)
+        mask = kept_tokens(self._late, ragged.tokens[self._ids], ragged.seq_lens, are_queries)
+        self._mask[self._tokens_of(at)] = mask
+
+    def columns(self, rows: Array) -> Columns:
+        """As Head."""
+        tokens, number = self._tokens_of(rows), np.repeat(np.arange(len(rows)), self._seq_lens[rows])
+        mask = self._mask[tokens]
+        lens = np.bincount(number[mask], minlength=len(rows))
+        return {VECTORS: _lists(lens, self._read_values()[tokens[mask]])}
 
 
 class SparseHead:
@@ -194,6 +226,12 @@ class SparseHead:
             INDICES: lists(self._indices, np.zeros(0, np.int32)),
             VALUES: lists(self._weights, np.zeros(0, self._dtype)),
         }
+
+
+def _lists(lens: Array, values: Array) -> Any:
+    """Vectors of tokens, as a list of so many for each row."""
+    offsets = np.concatenate([[0], np.cumsum(lens)])
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), _vectors(values))
 
 
 def _vectors(values: Array) -> Any:

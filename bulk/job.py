@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+from padfree.contract.late_interaction import DOCUMENT
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import is_onnx
 from padfree.runtime import Budget
@@ -222,6 +223,12 @@ def _read_request(request: Request) -> tuple[ServedModel, Options, Model]:
         task_option=None,
     )
     served_model = describe(request.model, metadata, choices)
+    if pairs and served_model.late is not None:
+        raise BulkError(
+            f"{request.model}: has a vector for every token, and padfree rerank scores pairs by cross-encoders; make "
+            "vectors with padfree embed, --prompt query and --prompt document, or rank texts with padfree serve or "
+            "padfree.Model(...).rerank"
+        )
     fitting = (
         (RERANK, CLASSIFY) if pairs else (EMBED, SPARSE, TOKENS, *([] if served_model.takes_pairs else [CLASSIFY]))
     )
@@ -270,7 +277,7 @@ def _options(request: Request, served_model: ServedModel, budget: Budget) -> Opt
         head=served_model.output,
         columns=_columns(request),
         id_column=request.id_column,
-        prompt=served_model.prompt(request.prompt),
+        prompt=_prompt(request, served_model),
         max_length=served_model.max_length,
         dtype=request.dtype,
         max_text_bytes=request.max_text_bytes,
@@ -281,6 +288,13 @@ def _options(request: Request, served_model: ServedModel, budget: Budget) -> Opt
         token_types=bool(served_model.tokenizer.token_types),
         values=tuple(item.original_name for item in served_model.inputs.others),
     )
+
+
+def _prompt(request: Request, served_model: ServedModel) -> str:
+    """What is put in front of texts; where tokens have vectors, what texts are: "query" or "document"."""
+    if served_model.late is not None:
+        return request.prompt or served_model.default_prompt or DOCUMENT
+    return served_model.prompt(request.prompt)
 
 
 def _check_apart(request: Request, output: Location) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .fields import MOST_INT64, Fields
+from .late_interaction import LateInteraction, parse_late_interaction
 from .templates import Template, parse_template
 
 FEATURES = "feature-extraction"
@@ -19,9 +20,15 @@ CLASSES = "text-classification"
 TOKENS = "token-classification"
 ANSWERS = "question-answering"
 MASKED = "fill-mask"
-TASKS = (FEATURES, SENTENCES, SPARSE, PAIRS, CLASSES, TOKENS, ANSWERS, MASKED)
+LATE = "late-interaction"
+TASKS = (FEATURES, SENTENCES, SPARSE, PAIRS, CLASSES, TOKENS, ANSWERS, MASKED, LATE)
 """What a model is for; the names are those of Hugging Face's pipelines where these have one."""
-OUTPUTS: Mapping[str, str] = {SENTENCES: "sentence_embedding", SPARSE: "sentence_embedding", PAIRS: "scores"}
+OUTPUTS: Mapping[str, str] = {
+    SENTENCES: "sentence_embedding",
+    SPARSE: "sentence_embedding",
+    PAIRS: "scores",
+    LATE: "token_embeddings",
+}
 """The output that answers a task, where padfree names it."""
 ONE_LABEL, SEVERAL_LABELS, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 PROBLEMS = ("", ONE_LABEL, SEVERAL_LABELS, REGRESSION)
@@ -54,6 +61,7 @@ class TextInfo:
         token_types: whether texts have token types; where they have none, models that read types get zeros.
         pools_prompt: whether the tokens of prompts are pooled; False: all others are.
         template: the text around pairs of texts; None: what the tokenizer adds.
+        late: how queries and documents are read, if the model has a vector for every token; None: all alike.
     """
 
     task: str
@@ -71,6 +79,7 @@ class TextInfo:
     pools_prompt: bool = True
     problem: str = ""
     template: Template | None = None
+    late: LateInteraction | None = None
 
     @property
     def takes_pairs(self) -> bool:
@@ -90,7 +99,7 @@ class TextInfo:
     @property
     def may_take_pairs(self) -> bool:
         """Whether two texts may come as a pair; for vectors and for labels of tokens, a text comes alone."""
-        return self.task not in (SENTENCES, SPARSE, TOKENS, MASKED)
+        return self.task not in (SENTENCES, SPARSE, TOKENS, MASKED, LATE)
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `parse_text` reads."""
@@ -110,6 +119,7 @@ class TextInfo:
             "pools_prompt": self.pools_prompt,
             **({"problem": self.problem} if self.problem else {}),
             **({"template": self.template.to_dict()} if self.template is not None else {}),
+            **({"late_interaction": self.late.to_dict()} if self.late is not None else {}),
         }
 
 
@@ -138,4 +148,5 @@ def parse_text(fields: Fields) -> TextInfo:
         pools_prompt="pools_prompt" not in fields or fields.boolean("pools_prompt"),
         problem=fields.text("problem", PROBLEMS) if "problem" in fields else "",
         template=parse_template(fields.object("template")) if "template" in fields else None,
+        late=parse_late_interaction(fields.object("late_interaction")) if "late_interaction" in fields else None,
     )

@@ -17,6 +17,7 @@ from .text.checks import largest_id
 from .text.encoder import EncodedTexts
 from .text.inputs import TextInputs
 from .text.json_files import read_bytes
+from .text.late import in_role
 from .text.pairs import add_prompt, prompt_advice
 from .text.source import kept_content, text_source, tokenizer_path
 from .text.tokenizer_file import TYPES, parse, plain
@@ -172,6 +173,8 @@ class TextReader:
             )
         if front:
             texts = [add_prompt(text, front) for text in texts]
+        if prompt is None and self.info.late is not None:
+            texts = in_role(texts, prompt_name or self.info.default_prompt or "")
         encoded = self._tokenise(texts)
         if encoded.cut.any() and not cut:
             raise SessionError(

@@ -31,6 +31,12 @@ _TASKS = {
 }
 
 
+def routes_of(served_model: ServedModel) -> tuple[str, ...]:
+    """The routes that answer what the model is for."""
+    routes = TASK_ROUTES[served_model.task]
+    return routes if served_model.late is None else (*routes[:-1], "/embed_all")
+
+
 def summary(
     served_model: ServedModel, metadata: Metadata, options: ServeOptions, budget: Budget, tokens_a_second: float | None
 ) -> dict[str, str]:
@@ -55,7 +61,7 @@ def summary(
         "task": _TASKS[served_model.task] + _shape(served_model, metadata),
         "texts": f"up to {served_model.max_length:,} tokens, longer ones are {long}",
         **({"prompts": prompts + default} if prompts else {}),
-        "routes": ", ".join((*TASK_ROUTES[served_model.task], *OTHER_ROUTES, *(DOCS_ROUTES if options.docs else ()))),
+        "routes": ", ".join((*routes_of(served_model), *OTHER_ROUTES, *(DOCS_ROUTES if options.docs else ()))),
         "limits": f"{limits.texts:,} texts and {limits.body_bytes / 2**20:.3g} MiB per request, "
         f"{limits.waiting_tokens:,} waiting tokens, {limits.seconds:g} s",
         "speed": speed + runs,

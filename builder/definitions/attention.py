@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .errors import NotDefinedError
 from .graph import LOWEST, MASK, EncoderGraph
 from .keys import Keys
 from .layers import Linear
 from .tensors import Tensors
+from .unseen import MORE, project, project_out
 
 _BOOL = 9  # TensorProto.BOOL
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -86,10 +87,16 @@ class Scoring:
 
 def attention(graph: EncoderGraph, x: str, layers: Projections, heads: Heads, scoring: Scoring) -> str:
     """The attention of x [B, S, E], through its output layer."""
+    parts = (layers.query, layers.key, layers.value)
     with graph.scope("attention"):
-        q = scoring.rotate_queries(split_heads(graph, layers.query.apply(graph, x), heads.queries, heads.size))
-        k = scoring.rotate_keys(split_heads(graph, layers.key.apply(graph, x), heads.keys, heads.size))
-        v = split_heads(graph, layers.value.apply(graph, x), heads.keys, heads.size)
+        if graph.unseen is None:
+            queries, keys, values = (layer.apply(graph, x) for layer in parts)
+        else:
+            queries, keys, values = project(graph, x, parts, heads.queries, heads.size)
+            heads = replace(heads, size=heads.size + MORE)
+        q = scoring.rotate_queries(split_heads(graph, queries, heads.queries, heads.size))
+        k = scoring.rotate_keys(split_heads(graph, keys, heads.keys, heads.size))
+        v = split_heads(graph, values, heads.keys, heads.size)
         k, v = (_repeat(graph, item, heads) for item in (k, v))
         scores = graph.op("MatMul", q, graph.op("Transpose", k, perm=[0, 1, 3, 2]))
         scores = graph.op("Mul", scores, graph.constant(scoring.scale)) if scoring.scale != 1 else scores
@@ -98,7 +105,10 @@ def attention(graph: EncoderGraph, x: str, layers: Projections, heads: Heads, sc
             scores = graph.op("Add", scores, term) if term else scores
         context = graph.op("MatMul", graph.op("Softmax", scores, axis=-1), v)
         rows = graph.op("Transpose", context, perm=[0, 2, 1, 3])
-        return layers.output.apply(graph, graph.reshape(rows, 0, 0, heads.width))
+        rows = graph.reshape(rows, 0, 0, heads.width)
+        if graph.unseen is None:
+            return layers.output.apply(graph, rows)
+        return project_out(graph, rows, layers.output, heads.size - MORE)
 
 
 def split_heads(graph: EncoderGraph, x: str, count: int, size: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import BuildError
 from .errors import NotDefinedError
 from .families import DEFINITIONS
-from .graph import TYPES, EncoderGraph
+from .graph import TYPES, EncoderGraph, Unseen
 from .heads import rows
 from .keys import Keys
 from .model import DefinedModel, Definition, Writing
@@ -32,6 +32,8 @@ def write(
     labels: int,
     tokenizer_inputs: Collection[str] | None = None,
     adapter: str = "",
+    unseen: Unseen | None = None,
+    apart: Collection[str] = (),
 ) -> DefinedModel:
     """Writes the model of a config.json and its weights; of the weights only names and shapes are read yet.
 
@@ -43,6 +45,8 @@ def write(
         labels: how many classes the head has.
         tokenizer_inputs: names of inputs that the tokenizer makes; None where it does not say.
         adapter: which adapter's weights are added; "" for none.
+        unseen: tokens that none sees; None: there are none.
+        apart: names of tensors that somebody else reads.
 
     Raises:
         NotDefinedError: no definition describes this model, or not all of it.
@@ -58,12 +62,15 @@ def write(
         raise NotDefinedError(f"{definition.name} has no definition for the task {task}")
     kinds = definition.types(keys)
     takes_types = kinds > 1 and (tokenizer_inputs is None or TYPES in tokenizer_inputs)
-    graph = EncoderGraph(takes_types=takes_types)
+    if unseen is not None and not definition.hides_tokens:
+        raise NotDefinedError(f"{definition.name} has no definition for query expansion that is not attended to")
+    graph = EncoderGraph(takes_types=takes_types, unseen=unseen)
     writing = Writing(keys, tensors, graph, labels, kinds, adapter)
     encoded = definition.encode(writing)
     outputs = head(writing, encoded)
     if head is rows:
         tensors.ignore(*HEADS)
+    tensors.leave(*apart)
     keys.check_all_read()
     tensors.check_all_read()
     return DefinedModel(definition.name, graph, outputs, definition.is_own(keys))

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,8 @@ from onnx import TensorProto, helper
 from padfree.contract.machine import share_heap
 from padfree.onnx_tools.files import LARGE_BYTES, LARGE_MODEL_BYTES, MessageBuilder, Model, Storage, Weights
 
-from .tensors import Reader, Weight
+from .reader import MadeWeight, Reader
+from .tensors import Weight
 
 OPSET, _IR_VERSION = 17, 8
 _FLOAT_BYTES = 4
@@ -23,18 +25,34 @@ _AXES = ("batch", "sequence")
 LOWEST = float(np.finfo(np.float32).min)
 
 
+@dataclass(frozen=True)
+class Unseen:
+    """Tokens that get rows and that no token sees (unseen.py); their id is the number of the others'.
+
+    Attributes:
+        row: the row of the word embeddings that they have.
+        longest: most tokens of a sequence that has some.
+    """
+
+    row: int
+    longest: int
+
+
 class EncoderGraph(MessageBuilder):
     """Nodes of opset 17, and weights.
 
     Args:
         takes_types: whether token_type_ids are an input.
+        unseen: tokens that none sees; None: there are none.
     """
 
-    def __init__(self, *, takes_types: bool) -> None:
+    def __init__(self, *, takes_types: bool, unseen: Unseen | None = None) -> None:
         super().__init__(prefix="/", opset=OPSET)
         self.inputs = (IDS, MASK, TYPES) if takes_types else (IDS, MASK)
         self._constants: dict[tuple[str, str, tuple[int, ...], bytes], str] = {}
-        self._weights: dict[str, Weight] = {}
+        self._weights: dict[str, Weight | MadeWeight] = {}
+        self.unseen = unseen
+        self._is_unseen = ""
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -51,10 +69,29 @@ class EncoderGraph(MessageBuilder):
             self._constants[key] = super().constant(array, dtype, name)
         return self._constants[key]
 
-    def weight(self, weight: Weight) -> str:
+    def weight(self, weight: Weight | MadeWeight) -> str:
         """A weight; taken again, it is the same constant."""
         self._weights[weight.name] = weight
         return weight.name
+
+    def words(self, table: Weight) -> str:
+        """Rows of the table [V, E] by input_ids: [B, S, E]."""
+        rows = table.shape[0]
+        if self.unseen is None:
+            return self.op("Gather", self.weight(table), IDS)
+        row, is_unseen = self.unseen.row, self.op("Cast", self.op("Equal", IDS, rows), to=TensorProto.FLOAT)
+        self._is_unseen = self.unsqueeze(is_unseen, -1)
+        longer = MadeWeight(
+            f"{table.name}/with row {row} again",
+            (rows + 1, *table.shape[1:]),
+            (table,),
+            lambda arrays: np.concatenate([arrays[0], arrays[0][row : row + 1]]),
+        )
+        return self.op("Gather", self.weight(longer), IDS)
+
+    def is_unseen(self) -> str:
+        """1 where a token is unseen, else 0: [B, S, 1], of the ids that `words` has looked up."""
+        return self._is_unseen
 
     def length(self) -> str:
         """S as a scalar."""

@@ -163,7 +163,7 @@ def add(graph: EncoderGraph, *terms: str) -> str:
 
 def words(graph: EncoderGraph, table: Weight) -> str:
     """Rows of the table [V, E] by input_ids: [B, S, E]."""
-    return graph.op("Gather", graph.weight(table), IDS)
+    return graph.words(table)
 
 
 def types(graph: EncoderGraph, table: Weight) -> str:

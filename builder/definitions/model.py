@@ -71,6 +71,7 @@ class Definition:
         code: classes of models' own code that compute the same, as `auto_map` names them.
         has_adapters: whether the model may have adapters, one of which can be asked for.
         is_own: for which models the definition was compared only with a second implementation made for this project.
+        hides_tokens: whether the model may have tokens that none sees, as unseen.py has them.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Definition:
     code: frozenset[str] = frozenset()
     has_adapters: bool = False
     is_own: Callable[[Keys], bool] = lambda _: False
+    hides_tokens: bool = False
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from .errors import NotDefinedError
 from .graph import EncoderGraph
 from .keys import Keys
 from .scalings import SCALINGS, Frequencies, plain_frequencies
+from .unseen import MORE
 
 __all__ = ["Frequencies", "Rotary", "frequencies", "frequencies_of", "parameters_by_kind", "plain_frequencies"]
 
@@ -63,11 +64,12 @@ def parameters_by_kind(parameters: Keys | None, kinds: Iterable[str]) -> dict[st
 
 @dataclass(frozen=True)
 class Rotary:
-    """The cosines and sines of all positions, [S, D] each."""
+    """The cosines and sines of all positions, [S, D] each, or with unseen tokens [S, D + more]."""
 
     cosines: str
     sines: str
     size: int
+    more: int = 0
 
     @classmethod
     def of(cls, graph: EncoderGraph, frequencies: Frequencies) -> Rotary:
@@ -79,13 +81,15 @@ class Rotary:
             else:
                 numbers = graph.op("Gather", graph.constant(np.arange(frequencies.longest)), numbers)
             positions = graph.unsqueeze(numbers, 1)
-            half = graph.op("Mul", positions, graph.constant(frequencies.numbers[None]))
+            more = 0 if graph.unseen is None else MORE
+            turning = np.pad(frequencies.numbers, (0, more // 2))  # what unseen tokens add to heads stands still
+            half = graph.op("Mul", positions, graph.constant(turning[None]))
             angles = graph.op("Concat", half, half, axis=-1)
             cosines, sines = graph.op("Cos", angles), graph.op("Sin", angles)
             if frequencies.scale != 1:
                 scale = graph.constant(frequencies.scale)
                 cosines, sines = graph.op("Mul", cosines, scale), graph.op("Mul", sines, scale)
-            return cls(cosines, sines, 2 * frequencies.numbers.size)
+            return cls(cosines, sines, 2 * turning.size, more)
 
     def rotate(self, graph: EncoderGraph, x: str) -> str:
         """Queries or keys [B, H, S, D], rotated."""
@@ -98,4 +102,5 @@ class Rotary:
     def scoring(self, graph: EncoderGraph, mask: str, scale: float | None = None) -> Scoring:
         """Scores of queries and keys that are rotated; the scale is that of D numbers, unless it is given."""
         rotate = partial(self.rotate, graph)
-        return Scoring(self.size**-0.5 if scale is None else scale, mask, rotate_queries=rotate, rotate_keys=rotate)
+        scale = (self.size - self.more) ** -0.5 if scale is None else scale
+        return Scoring(scale, mask, rotate_queries=rotate, rotate_keys=rotate)

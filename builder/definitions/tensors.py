@@ -7,20 +7,16 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from onnx import TensorProto
-from padfree.onnx_tools.files import DeferredData, Floats, Weights
+from padfree.onnx_tools.files import Floats
 
 from ..errors import BuildError
 from ..folders.weights import Entry, read_header
 from .errors import NotDefinedError
 from .stored_numbers import MOST_SCRATCH_BYTES, TYPES, fill, is_scratch, scratch, transpose, widen
-
-_HALVES: Mapping[str, int] = {"F16": TensorProto.FLOAT16, "BF16": TensorProto.BFLOAT16}
 
 
 @dataclass(frozen=True)
@@ -260,6 +256,10 @@ class Tensors:
         """Leaves out tensors that nothing is computed with: all whose names contain one of these parts."""
         self._read_names.update(full for full in self._entries if any(name in full for name in names))
 
+    def leave(self, *names: str) -> None:
+        """Leaves tensors of these full names to somebody else."""
+        self._read_names.update(names)
+
     def check_all_read(self) -> None:
         """Refuses tensors whose use is not known.
 
@@ -269,31 +269,3 @@ class Tensors:
         unknown = sorted(set(self._entries) - self._read_names)
         if unknown:
             raise NotDefinedError(f"nothing is known of tensors such as '{unknown[0]}' ({len(unknown)} in all)")
-
-
-class Reader:
-    """Reads weights for a model that has `weights`, which says whether files are mapped into memory."""
-
-    def __init__(self, weights: Weights) -> None:
-        self._weights = weights
-        self._contents: dict[Path, memoryview | None] = {}
-
-    def open(self, weight: Weight) -> None:
-        """Makes the files of a weight ready to be read."""
-        for file in weight.files() - set(self._contents):
-            with file.open("rb") as stream:
-                self._contents[file] = self._weights.map_or_watch(stream)
-
-    def read(self, weight: Weight) -> Floats:
-        """A weight's numbers."""
-        return weight.read(self._contents)
-
-    def defer(self, weight: Weight) -> DeferredData:
-        """A weight that is read when somebody asks for it."""
-        count, narrow = math.prod(weight.shape), dict[int, DeferredData]()
-        rows = partial(weight.read_rows, self._contents) if weight.is_table() else None
-        if weight.dtype in _HALVES and weight.is_exact():
-            read = partial(weight.read_narrow, self._contents)
-            narrow[_HALVES[weight.dtype]] = DeferredData(2 * count, read, rows=rows)
-        wide = None if rows is None else lambda numbers: widen(rows(numbers), weight.dtype)
-        return DeferredData(4 * count, partial(self.read, weight), narrow, wide)

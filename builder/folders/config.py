@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from padfree.contract.names import is_onnx
-from padfree.contract.texts import ANSWERS, CLASSES, FEATURES, MASKED, PAIRS, PROBLEMS, TOKENS
+from padfree.contract.texts import ANSWERS, CLASSES, FEATURES, LATE, MASKED, PAIRS, PROBLEMS, TOKENS
 
 from ..errors import BuildError
 from .objects import Entries
@@ -20,6 +20,7 @@ _HEADS: Mapping[str, str] = {
     "ForTokenClassification": TOKENS,
     "ForQuestionAnswering": ANSWERS,
     "ForMaskedLM": MASKED,
+    "HF_ColBERT": LATE,
 }
 _GENERATORS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "ForSpeechSeq2Seq")
 MOST_LABELS = 1 << 20

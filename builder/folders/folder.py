@@ -6,13 +6,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from padfree.contract.texts import CLASSES, FEATURES, MASKED, PAIRS, SENTENCES, SPARSE, TextInfo
+from padfree.contract.late_interaction import DOCUMENT, ROLES
+from padfree.contract.texts import CLASSES, FEATURES, LATE, MASKED, PAIRS, SENTENCES, SPARSE, TextInfo
 
 from ..errors import BuildError
 from ..scorers.scorer import Scorer, advice, check_options, scorer_of, template_for_pairs
 from .config import CONFIG, ModelConfig, read_config
 from .counts import check_counts
 from .head import AS_THE_FOLDER_SAYS, Chain, Head, HeadOptions, Truncate
+from .late_interaction import LateSettings, late_settings, projection
 from .modules import MODULES, activation_of, read_modules
 from .objects import Entries
 from .onnx_files import OnnxFiles, find_onnx
@@ -45,6 +47,7 @@ class Folder:
         text: the TextInfo that is kept, without the tokenizer's digest.
         lower_case: whether texts are lower-cased before they are tokenised.
         notes: what to tell the user: choices that were made, and surprises.
+        late: how queries and documents are read, if every token has a vector.
     """
 
     path: Path
@@ -58,6 +61,7 @@ class Folder:
     text: TextInfo
     lower_case: bool = False
     notes: tuple[str, ...] = field(default=())
+    late: LateSettings | None = None
 
 
 def read_folder(path: Path, options: HeadOptions = AS_THE_FOLDER_SAYS) -> Folder:
@@ -79,7 +83,9 @@ def read_folder(path: Path, options: HeadOptions = AS_THE_FOLDER_SAYS) -> Folder
     onnx = onnx if onnx.choice is not None else find_onnx(path, encoder)
     config, settings = read_config(encoder), Entries(path / OWN_SETTINGS)
     scorer = _scorer(path, config, chain, settings, options)
-    onnx = onnx if scorer is None or not weight_files(encoder) else OnnxFiles(None, (), ())
+    late = late_settings(path, config, chain.head, settings)
+    is_from_weights = (scorer is not None and weight_files(encoder)) or late is not None
+    onnx = OnnxFiles(None, (), ()) if is_from_weights else onnx
     weights = () if onnx.choice is not None else tuple(weight_files(encoder))
     _check_usable(path, config, chain, onnx, weights, is_scorer=scorer is not None)
     for file in weights:
@@ -87,6 +93,8 @@ def read_folder(path: Path, options: HeadOptions = AS_THE_FOLDER_SAYS) -> Folder
     check_counts(weights, config.file)
     chained = (path / MODULES).is_file()
     head, task = _head(path, config, chain, settings, chained=chained)
+    if late is not None:
+        head, task = (projection(weights) if chain.head is None else head), LATE
     if scorer is not None:
         head, task = scorer.head(weights, config), PAIRS
     check_options(path, options, generates=scorer is not None, takes_pairs=task == PAIRS)
@@ -100,6 +108,9 @@ def read_folder(path: Path, options: HeadOptions = AS_THE_FOLDER_SAYS) -> Folder
             f"{OWN_SETTINGS} has no say in {', '.join(unread_settings)} without {MODULES}, as in sentence-transformers"
         )
     text_info = _text(encoder, config, chain, settings if chained and scorer is None else None)
+    if late is not None:
+        longest = max(late.query_length, late.document_length)
+        text_info = replace(text_info, max_length=longest, prompts=dict.fromkeys(ROLES, ""), default_prompt=DOCUMENT)
     template = template_for_pairs(path, encoder, config, options) if scorer is None else scorer.template
     return Folder(
         path=path,
@@ -113,6 +124,7 @@ def read_folder(path: Path, options: HeadOptions = AS_THE_FOLDER_SAYS) -> Folder
         text=replace(describe(text_info, task, head), template=template),
         lower_case=chain.lower_case,
         notes=tuple(notes),
+        late=late,
     )
 
 
@@ -146,7 +158,7 @@ def describe(text: TextInfo, task: str, head: Head) -> TextInfo:
     elif head.pooling:
         task = SENTENCES
     elif head.is_empty:
-        task = {SENTENCES: FEATURES, SPARSE: MASKED, PAIRS: CLASSES}.get(task, task)
+        task = {SENTENCES: FEATURES, SPARSE: MASKED, PAIRS: CLASSES, LATE: FEATURES}.get(task, task)
     pooling = ("splade",) if head.splade else head.pooling
     return replace(
         text,

@@ -15,12 +15,13 @@ from onnx import ModelProto
 from padfree.contract.names import DEFINITION_METADATA_KEY, TEXT_METADATA_KEY
 from padfree.contract.phases import EXPORTING, IMPORTS, Phases
 from padfree.contract.text_inputs import PROMPT_LENGTH
-from padfree.contract.texts import SENTENCES
+from padfree.contract.texts import LATE, SENTENCES
 from padfree.onnx_tools.files import Model, Storage, open_model
 from padfree.onnx_tools.importing import bind_inputs
 from padfree.runtime.text import TokenizerFile
 
 from ..definitions.errors import NotDefinedError
+from ..definitions.graph import Unseen
 from ..errors import BuildError
 from .definition import write_defined
 from .export import check_exportable, export
@@ -42,6 +43,7 @@ class FolderModel:
         fixed: inputs that are bound to numbers.
         kept: entries of TextInfo that come from the tokenizer (`kept_of`); empty: there is none.
         exports: whether torch has to export its weights, which takes a while.
+        unseen: tokens of queries that none sees; None: there are none.
     """
 
     folder: Path
@@ -51,6 +53,7 @@ class FolderModel:
     fixed: Mapping[str, int | float]
     kept: Mapping[str, Any]
     exports: bool
+    unseen: Unseen | None = None
 
     def make(self, storage: Storage, phases: Phases, say: Callable[[str], object]) -> Model:
         """The model: exported, or of the folder's ONNX file, with the head and the TextInfo.
@@ -75,6 +78,8 @@ class FolderModel:
             model = Model.of(bind_inputs(model.whole(), self.fixed))
         add_head(model.proto, head, self.options.outputs, mask=self.mask)
         text = replace(describe(folder.text, folder.task, head), **self.kept)
+        if text.task != LATE and text.late is not None:
+            text = replace(text, late=None, prompts={}, default_prompt=None)
         if not head.pools_prompt and not any(item.name == PROMPT_LENGTH for item in model.proto.graph.input):
             say(
                 f"{self.folder}: its pooling leaves out the tokens of prompts, and the ONNX file's takes all: no "
@@ -90,9 +95,10 @@ class FolderModel:
         """The model by its definition; where there is none, by torch."""
         # Pooling that the user asks for takes the encoder's rows, whatever head the weights have.
         pooled = bool(head.pooling and (self.options.pooling or head.scores))
+        unseen = self.unseen if head.of_tokens else None
         try:
             with phases.measure(EXPORTING):
-                definition = write_defined(folder, pooled=pooled, adapter=self.options.adapter)
+                definition = write_defined(folder, pooled=pooled, adapter=self.options.adapter, unseen=unseen)
                 own = " (own definition)" if definition.is_own else ""
                 say(f"{self.folder}: reading its weights by padfree's definition of {definition.name}{own}")
                 model = definition.model(storage)

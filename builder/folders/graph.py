@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 from padfree.contract.text_inputs import PROMPT_LENGTH
-from padfree.contract.texts import OUTPUTS, PAIRS, SENTENCES
+from padfree.contract.texts import LATE, OUTPUTS, PAIRS, SENTENCES
 from padfree.onnx_tools.importing import infer, keep_needed, skeleton_of
 
 from ..errors import BuildError
@@ -68,7 +68,7 @@ def _inner(model: ModelProto, name: str) -> ValueInfoProto | None:
 
 def _pooled_output(model: ModelProto, head: Head, mask: str) -> ValueInfoProto:
     """The output of the head; its nodes are appended unless the model has that output already."""
-    name = SCORES if head.scores else VECTORS
+    name = SCORES if head.scores else OUTPUTS[LATE] if head.of_tokens else VECTORS
     output: ValueInfoProto | None = next((item for item in model.graph.output if item.name == VECTORS), None)
     if output is not None and name == VECTORS:
         return _cut(model, output, head)  # it was exported with the whole chain
@@ -82,6 +82,8 @@ def _pooled_output(model: ModelProto, head: Head, mask: str) -> ValueInfoProto:
         row = _splade(nodes, head.splade, nodes.to_float(logits.name), _weights(model, nodes, mask))
         return _describe(nodes, row, name, _width(logits))
     rows = _output(model, _ROWS, 3)
+    if head.of_tokens:
+        return _of_tokens(nodes, head, rows)
     x, weights = nodes.to_float(rows.name), _weights(model, nodes, mask)
     if not head.pools_prompt:
         weights = _without_prompts(model, nodes, x, weights, mask)
@@ -94,6 +96,17 @@ def _pooled_output(model: ModelProto, head: Head, mask: str) -> ValueInfoProto:
     if head.scores:
         vector = nodes.activation(head.scores, vector)
     return _describe(nodes, vector, name, size)
+
+
+def _of_tokens(nodes: HeadBuilder, head: Head, rows: ValueInfoProto) -> ValueInfoProto:
+    """The vectors of tokens, [B,S,N] of their rows [B,S,E]."""
+    x, size = nodes.to_float(rows.name), _width(rows)
+    for step in head.steps:
+        x, size = _add_step(nodes, step, x, size)
+    name = OUTPUTS[LATE]
+    nodes.op("Identity", x, output=name)
+    first, second = (dim.dim_param or dim.dim_value for dim in rows.type.tensor_type.shape.dim[:2])
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, [first, second, size])
 
 
 def _cut(model: ModelProto, output: ValueInfoProto, head: Head) -> ValueInfoProto:
@@ -212,7 +225,7 @@ def _splade(nodes: HeadBuilder, splade: Splade, logits: str, weights: str) -> st
 
 
 def _add_step(nodes: HeadBuilder, step: Step, x: str, size: int | str) -> tuple[str, int | str]:
-    """Applies a step to vectors [B,E]; returns the result and its width."""
+    """Applies a step to vectors [B,E] or [B,S,E]; returns the result and its width."""
     if isinstance(step, Normalize):
         norm = nodes.at_least(nodes.along("ReduceL2", x, -1, keepdims=1), _NORM_EPSILON)
         return nodes.op("Div", x, norm), size

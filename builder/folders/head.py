@@ -69,7 +69,7 @@ Step = Dense | VectorNorm | Normalize | Truncate
 
 @dataclass(frozen=True)
 class Head:
-    """Makes one row per sequence; without pooling the rows of tokens stay, and steps are empty.
+    """Makes one row per sequence; without pooling the rows of tokens stay, and steps are empty unless they are theirs.
 
     Attributes:
         pooling: modes out of POOLINGS, whose results lie one after the other.
@@ -78,6 +78,7 @@ class Head:
         scores: the activation of a cross-encoder's logits; "" for other models. With pooling, the steps make the
             logits from the pooled vector.
         pools_prompt: whether the tokens of prompts are pooled; otherwise the graph gets an input for their number.
+        of_tokens: whether every token has a vector, which the steps make of its row; nothing is pooled.
     """
 
     pooling: tuple[str, ...] = ()
@@ -85,11 +86,12 @@ class Head:
     splade: Splade | None = None
     scores: str = ""
     pools_prompt: bool = True
+    of_tokens: bool = False
 
     @property
     def is_empty(self) -> bool:
         """Whether the encoder's outputs stay as they are."""
-        return not self.pooling and self.splade is None and not self.scores
+        return not self.pooling and self.splade is None and not self.scores and not self.of_tokens
 
     @property
     def normalizes(self) -> bool:
@@ -129,7 +131,8 @@ class HeadOptions:
         if self.pooling == (NO_POOLING,):
             return Head()
         if self.pooling:
-            head = replace(head, pooling=self.pooling, splade=None, scores="")
+            steps = () if head.of_tokens else head.steps
+            head = replace(head, pooling=self.pooling, steps=steps, splade=None, scores="", of_tokens=False)
         if self.normalize is False:
             head = replace(head, steps=_drop_normalization(head.steps))
         elif self.normalize and not head.normalizes:

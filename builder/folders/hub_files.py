@@ -10,10 +10,10 @@ from .onnx_files import choose_onnx
 from .weights import INDEX, PICKLES, WEIGHTS
 
 SETTINGS = (
-    "added_tokens.json", "bpe.codes", "chat_template.jinja", "config.json", "config_sentence_transformers.json",
-    "merges.txt", "modules.json", "sentence_*_config.json", "sentencepiece.bpe.model", "special_tokens_map.json",
-    "spiece.model", "spm.model", "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json",
-    "vocab.txt", INDEX,
+    "added_tokens.json", "artifact.metadata", "bpe.codes", "chat_template.jinja", "config.json",
+    "config_sentence_transformers.json", "merges.txt", "modules.json", "sentence_*_config.json",
+    "sentencepiece.bpe.model", "special_tokens_map.json", "spiece.model", "spm.model", "tokenizer.json",
+    "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt", INDEX,
 )  # fmt: skip
 """Files of a model's folder that are small and hold no weights, as patterns of names."""
 

@@ -19,6 +19,9 @@ MODULES = "modules.json"
 _OWN = "sentence_transformers."
 _ENCODERS = ("Transformer", "MLMTransformer")
 _NOTHING = ("Dropout",)  # while a model is not trained
+_OF_TOKENS = "pylate.models.Dense."
+"""PyLate's Dense, which is sentence-transformers' own for every token's row."""
+_TOKENS, _VECTORS = "token_embeddings", "sentence_embedding"
 _LEGACY: Mapping[str, str] = MappingProxyType(
     {
         "pooling_mode_cls_token": "cls",
@@ -59,16 +62,21 @@ def read_modules(folder: Path, *, code_allowed: bool = False) -> Chain:
     encoder = _inside(folder, path, file)
     chain = _with_encoder(Chain(encoder, head=Head()), encoder)
     for kind, path in modules[1:]:
-        if not kind.startswith(_OWN):
+        if not kind.startswith((_OWN, _OF_TOKENS)):
             raise _unknown(file, kind)
         chain = _with_module(chain, _name(kind), _inside(folder, path, file), kind, file)
-    if chain.head is not None and chain.head.steps and not (chain.head.pooling or chain.head.splade):
+    head = chain.head
+    if head is not None and head.of_tokens:
+        if head.pooling or head.splade or not all(isinstance(step, Dense) for step in head.steps):
+            raise BuildError(f"{file}: lists modules for vectors of texts and of tokens; {_ADVICE}")
+        return replace(chain, head=replace(head, steps=(*head.steps, Normalize())))
+    if head is not None and head.steps and not (head.pooling or head.splade):
         raise BuildError(f"{file}: lists modules for vectors, and none that pools; {_ADVICE}")
     return replace(chain, head=None) if chain.head is not None and chain.head.is_empty else chain
 
 
 def _name(kind: str) -> str:
-    return kind.rpartition(".")[2] if kind.startswith(_OWN) else ""
+    return kind.rpartition(".")[2] if kind.startswith((_OWN, _OF_TOKENS)) else ""
 
 
 def _unknown(file: Path, kind: str) -> BuildError:
@@ -112,7 +120,8 @@ def _with_module(chain: Chain, name: str, folder: Path, kind: str, file: Path) -
     if name == "SpladePooling":
         return replace(chain, head=replace(head, splade=_splade(_settings(folder, file))))
     if name == "Dense":
-        _settings(folder, file)
+        reads = _settings(folder, file).raw.get("module_input_name")
+        head = replace(head, of_tokens=head.of_tokens or kind.startswith(_OF_TOKENS) or reads == _TOKENS)
     if name in _STEPS:
         return replace(chain, head=replace(head, steps=(*head.steps, _STEPS[name](folder))))
     raise _unknown(file, kind)
@@ -176,8 +185,8 @@ def _weights(folder: Path) -> Path:
 def _dense(folder: Path) -> Step:
     entries, file = Entries(folder / "config.json"), _weights(folder)
     for name in ("module_input_name", "module_output_name"):
-        if entries.raw.get(name) not in (None, "sentence_embedding"):
-            raise entries.wrong(name, "sentence_embedding; models with a vector a token are not read")
+        if entries.raw.get(name) not in (None, _VECTORS, _TOKENS):
+            raise entries.wrong(name, f"{_VECTORS}, {_TOKENS}")
     header = read_header(file)
     bias = read_tensor(file, "linear.bias") if entries.boolean("bias", default=True) else None
     activation = activation_of(entries.text("activation_function") or "torch.nn.modules.activation.Tanh", entries.file)

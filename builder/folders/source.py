@@ -9,21 +9,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from padfree.contract.late_interaction import LateInteraction
 from padfree.contract.names import ONNX_SUFFIX, is_onnx
 from padfree.contract.phases import Phases
 from padfree.onnx_tools.files import Model, Storage, is_rewritten, load_model, open_model, save_model, write_model
 from padfree.onnx_tools.importing import bind_inputs
+from padfree.runtime.text import TokenizerFile
 from padfree.runtime.texts import tokenizer_path
 
+from ..definitions.graph import Unseen
 from ..errors import BuildError
 from ..files import named_as
 from .definition import reason_without
 from .export import check_exportable
-from .folder import Folder, read_folder
+from .folder import TOKENIZER_CONFIG, Folder, read_folder
 from .folder_model import FolderModel, head_of, kept_of
 from .graph import add_head
 from .head import AS_THE_FOLDER_SAYS, Head, HeadOptions
+from .late_interaction import LateSettings, resolve
 from .location import locate
+from .objects import Entries
 from .second_opinion import compare_with_transformers
 from .tokenizer import folder_tokenizer, tokenizer_advice, tokenizer_notes
 
@@ -92,6 +97,7 @@ def opened(
                 and not source_model[0].exports
                 and source_model[1].onnx.choice is None
                 and not options.adapter
+                and source_model[1].late is None
             ):
                 compare_with_transformers(source_model[1], say)
             source = _of_folder(*source_model, say, lazily=lazily)
@@ -127,6 +133,8 @@ def _read(
     if adapter and (has_onnx or reason):
         why = f"the model is taken from {folder.onnx.choice}" if has_onnx else reason
         raise BuildError(f"--adapter {adapter}: is for weights that padfree reads itself, and {why}; leave it out")
+    if reason and folder.late is not None:
+        raise BuildError(f"{path}: has a vector for every token, and padfree has to know such models itself: {reason}")
     if reason:
         before_export()
         check_exportable(folder, reason)
@@ -139,9 +147,21 @@ def _read(
         say(f"{path}: has no tokenizer.json{tokenizer_advice(folder)}; texts will need --tokenizer")
     head_of(path, options, folder.head)
     file = scratch / f"{path.resolve().name or 'model'}{ONNX_SUFFIX}"
-    tokenizer_files = {} if tokenizer is None else kept_of(tokenizer)
-    unmade = FolderModel(path, file, options, mask, bindings, tokenizer_files, exports=bool(reason))
+    entries, unseen = {} if tokenizer is None else kept_of(tokenizer), None
+    if folder.late is not None:
+        entries["late"], unseen = _late(folder, folder.late, tokenizer)
+    unmade = FolderModel(path, file, options, mask, bindings, entries, exports=bool(reason), unseen=unseen)
     return unmade, folder, None if tokenizer is None else tokenizer.content
+
+
+def _late(folder: Folder, late: LateSettings, tokenizer: TokenizerFile | None) -> tuple[LateInteraction, Unseen | None]:
+    """How queries and documents are read, in ids of the folder's tokenizer."""
+    if tokenizer is None:
+        raise BuildError(
+            f"{folder.path}: has a vector for every token, and no tokenizer.json to tell the ids of markers; download "
+            "the whole folder"
+        )
+    return resolve(late, tokenizer, folder.config, Entries(folder.encoder / TOKENIZER_CONFIG))
 
 
 def _of_file(

@@ -216,9 +216,12 @@ def _check_packed(path: Path, metadata: Metadata, backend: str, options: Serving
 
 
 def _with_kept_tokenizer(path: Path, metadata: Metadata, options: ServingOptions) -> ServingOptions:
-    """The options with the tokenizer that the model keeps, and the length that goes with it, where none is named."""
+    """The options with the tokenizer that the model keeps, and the length that goes with it, where none is named.
+
+    Not of models that read queries and documents in different ways: a repository's tokenizer has one.
+    """
     file, text = tokenizer_path(path), metadata.text
-    if options.tokenizer is not None or text is None or not file.is_file():
+    if options.tokenizer is not None or text is None or text.late is not None or not file.is_file():
         return options
     limits = [limit for limit in (text.max_length, metadata.longest) if limit is not None]
     return replace(options, tokenizer=file, max_length=options.max_length or min(limits, default=None))

@@ -66,6 +66,11 @@ def choose_tokenizer(served_model: ServedModel, tokenizer: Path) -> TokenizerCho
         BuildError: no tokenizer there, an input that texts do not give, or a length that the model does not take.
     """
     source = _source(served_model, tokenizer / TOKENIZER_FILE if tokenizer.is_dir() else tokenizer)
+    if source.late is not None:
+        raise BuildError(
+            "the model reads queries and documents, each in its own way, and a repository's tokenizer reads texts in "
+            "one; leave --tokenizer out, and the repository takes token ids"
+        )
     max_length = _max_length(served_model, source)
     text_inputs(served_model)
     if served_model.backend != NATIVE:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from padfree.runtime import Array, SessionError, read_values
 from padfree.runtime.request import ZERO_WHEN_MISSING
-from padfree.runtime.text import EncodedTexts, Text, TextError, TextInputs, add_prompt
+from padfree.runtime.text import EncodedTexts, Text, TextError, TextInputs, add_prompt, in_role
 
 from ..errors import BulkError, IncompleteError
 from ..manifest import Manifest
@@ -64,7 +64,7 @@ class TextTokens:
         self._manifest, self._inputs = manifest, inputs
         file = read_checked_tokenizer(manifest.model, tokenizer, rows)
         side, types = options.truncation_side, options.token_types
-        file = replace(file, truncation_side=side, token_types=types, template=inputs.template)
+        file = replace(file, truncation_side=side, token_types=types, template=inputs.template, late=inputs.late)
         self._encoder = file.encoder(options.max_length)
         zeros = self._encoder.types_are_zeros(pairs=len(options.columns) > 1)
         self._left_out = inputs.types_name if zeros and inputs.types_name in ZERO_WHEN_MISSING else None
@@ -102,8 +102,11 @@ class TextTokens:
 
     def _encode(self, good: list[tuple[int, Text]]) -> tuple[list[tuple[int, Text]], EncodedTexts, dict[int, str]]:
         """The rows whose texts can be encoded, with these; their tokens; and why the others cannot, by row."""
-        prompt = self._manifest.options.prompt
-        texts = [add_prompt(text, prompt) if prompt else text for _, text in good]
+        prompt, texts = self._manifest.options.prompt, [text for _, text in good]
+        if self._inputs.late is not None:
+            texts = in_role(texts, prompt)
+        elif prompt:
+            texts = [add_prompt(text, prompt) for text in texts]
         try:
             return good, self._encoder.encode(texts), {}
         except TextError:

@@ -20,8 +20,10 @@ from ..request import in_order, read_packed
 from ..rows import Array
 from ..session import Session
 from ..text.apart import Text
+from ..text.late import Query, kept_tokens
 from ..texts import PackedTexts, TextReader
 from .keywords import advise
+from .max_sim import max_sims
 from .scores import Classification, Floats, classify, normalize_vectors
 from .tags import TaggedSpan, join, words_of
 
@@ -31,6 +33,7 @@ OnTokens = Callable[[TextReader, PackedTexts], object]
 
 VECTORS, SCORES, LOGITS = contract.OUTPUTS[contract.SENTENCES], contract.OUTPUTS[contract.PAIRS], "logits"
 ENCODE, SCORE, CLASSIFY, TAG, TOKENS = "encode", "rerank", "classify", "tag", "tokens"
+LATE = "encode_document"
 """What a model is for: the method that answers."""
 NOTHING: Values = MappingProxyType({})
 
@@ -41,6 +44,7 @@ _DOES: Mapping[str, str] = MappingProxyType(
         SCORE: "compares two texts",
         CLASSIFY: "has labels for texts",
         TAG: "has labels for words",
+        LATE: "makes a vector for every token",
     }
 )
 
@@ -107,6 +111,8 @@ class TextModel:
     def kind(self) -> str:
         """What the model is for: the name of the method that answers."""
         scores, logits = self._scores(), self._outputs.get(LOGITS)
+        if self.info.late is not None:
+            return LATE
         if VECTORS in self._outputs:
             return ENCODE
         if scores is not None:
@@ -155,6 +161,36 @@ class TextModel:
         vectors = normalize_vectors(vectors) if normalize else vectors
         return vectors[0] if isinstance(texts, str) else vectors
 
+    @overload
+    def encode_query(self, texts: str, *, inputs: Values = NOTHING) -> Floats: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def encode_query(self, texts: Sequence[str], *, inputs: Values = NOTHING) -> list[Floats]: ...
+
+    def encode_query(self, texts: str | Sequence[str], *, inputs: Values = NOTHING) -> Floats | list[Floats]:
+        """A vector for every token of a query, float32 [tokens, N], for models such as ColBERT.
+
+        Args:
+            texts: any number of queries; a list of arrays comes back, and of a single text one array.
+            inputs: other inputs of the model with a row per text, by name.
+
+        Raises:
+            SessionError: the model has no vectors of tokens, or does not take a text.
+        """
+        vectors = self._token_vectors([Query(text) for text in _as_list(texts)], inputs)
+        return vectors[0] if isinstance(texts, str) else vectors
+
+    @overload
+    def encode_document(self, texts: str, *, inputs: Values = NOTHING) -> Floats: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def encode_document(self, texts: Sequence[str], *, inputs: Values = NOTHING) -> list[Floats]: ...
+
+    def encode_document(self, texts: str | Sequence[str], *, inputs: Values = NOTHING) -> Floats | list[Floats]:
+        """As `encode_query`, for documents, whose punctuation has no vectors in most models."""
+        vectors = self._token_vectors(_as_list(texts), inputs)
+        return vectors[0] if isinstance(texts, str) else vectors
+
     @advise
     def rerank(
         self, query: str, documents: Sequence[str], *, top: int | None = None, inputs: Values = NOTHING
@@ -177,9 +213,14 @@ class TextModel:
     def scores(self, texts: Sequence[Text], *, inputs: Values = NOTHING) -> Floats:
         """The scores of pairs of texts, float32 [B], as the model gives them.
 
+        With a vector for every token, the score is the sum over the query's tokens of the largest product with a token
+        of the document.
+
         Raises:
             SessionError: the model does not compare texts.
         """
+        if self.info.late is not None:
+            return self._max_sims(_as_list(texts), inputs)
         output = self._scores()
         if output is None or not output.shape or output.shape[-1] not in (1, None):
             raise SessionError(f"{self._shown_path}: gives no score of a pair of texts, {self._what_it_gives()}")
@@ -259,6 +300,8 @@ class TextModel:
             texts: any number of them, without a prompt.
             inputs: other inputs of the model with a row per text, by name.
         """
+        if self.info.late is not None:
+            raise SessionError(f"{self._shown_path}: reads queries and documents: call encode_query, or {LATE}")
         many = _as_list(texts)
         output = next((item for item in self._outputs.values() if item.has_token_rows), None)
         tokens = self._reader.read_packed(many, prompt="")
@@ -268,6 +311,37 @@ class TextModel:
             for item, row in zip(self._reader.encodings(many), rows, strict=True)
         ]
         return results[0] if isinstance(texts, str) else results
+
+    def _token_vectors(self, texts: Sequence[str], inputs: Values) -> list[Floats]:
+        """The vectors of every text's tokens that count, [tokens, N] each; a `Query` is read as one."""
+        late, output = self.info.late, self._outputs.get(contract.OUTPUTS[contract.LATE])
+        if late is None or output is None:
+            raise SessionError(f"{self._shown_path}: has no vectors of tokens, {self._what_it_gives()}")
+        tokens = self._reader.read_packed(texts, prompt="")
+        rows, ends = self._rows(output, tokens, inputs), np.cumsum(tokens.seq_lens)
+        are_queries = np.asarray([isinstance(text, Query) for text in texts], np.bool_)
+        ids = next(iter(tokens.columns.values()))
+        masks = np.split(kept_tokens(late, ids, tokens.seq_lens, are_queries), ends[:-1])
+        vectors = [np.asarray(row, np.float32)[mask] for row, mask in zip(rows, masks, strict=False)]
+        self._check_finite(vectors)
+        return vectors
+
+    def _max_sims(self, pairs: Sequence[Text], inputs: Values) -> Floats:
+        """The scores of pairs of a query and a document; each query is computed once."""
+        split = [pair for pair in pairs if not isinstance(pair, str) and len(pair) == 2]
+        if len(split) < len(pairs):
+            raise SessionError("a text by itself, and scores are of pairs; give ('query', 'document')")
+        if inputs:
+            raise SessionError("scores by vectors of tokens take no other inputs; leave them out")
+        documents_by_query: dict[str, list[int]] = {}
+        for at, (query, _) in enumerate(split):
+            documents_by_query.setdefault(query, []).append(at)
+        queries = [Query(query) for query in documents_by_query]
+        vectors = self._token_vectors([*queries, *(document for _, document in split)], NOTHING)
+        documents, scores = vectors[len(queries) :], np.zeros(len(split), np.float32)
+        for vectors_of_query, numbers in zip(vectors, documents_by_query.values(), strict=False):
+            scores[numbers] = max_sims(vectors_of_query, [documents[at] for at in numbers])
+        return scores
 
     def _scores(self) -> OutputInfo | None:
         """The output of scores of texts."""
@@ -303,11 +377,14 @@ class TextModel:
         """Rows of texts as one float32 array. Raises SessionError for numbers that are not finite."""
         width = [size or 0 for size in (output.shape or ())[1:]]
         values = np.stack(rows).astype(np.float32) if rows else np.zeros((0, *width), np.float32)
-        if not np.isfinite(values).all():
+        self._check_finite([values])
+        return values
+
+    def _check_finite(self, arrays: Sequence[Floats]) -> None:
+        if not all(np.isfinite(values).all() for values in arrays):
             raise SessionError(
                 f"{self._shown_path}: gave values that are not finite; look at its precision with padfree compare"
             )
-        return values
 
 
 def _as_list(texts: Any) -> list[Any]:

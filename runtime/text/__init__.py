@@ -9,6 +9,7 @@ from .apart import Text, TextError, count_characters
 from .checks import largest_id
 from .encoder import EncodedTexts, TextEncoder
 from .inputs import TextInputs, as_columns, column_count, of_columns
+from .late import Query, in_role, kept_tokens
 from .pairs import SPELLINGS_TEXT, add_prompt, pair_names, prompt_advice
 from .source import text_source, tokenizer_path
 from .tasks import ANSWERS, CLASSIFY, EMBED, RERANK, SPARSE, TAG, TOKENS, Choices, ServedModel, describe
@@ -26,6 +27,7 @@ __all__ = [
     "TYPES",
     "Choices",
     "EncodedTexts",
+    "Query",
     "ServedModel",
     "Text",
     "TextEncoder",
@@ -37,6 +39,8 @@ __all__ = [
     "column_count",
     "count_characters",
     "describe",
+    "in_role",
+    "kept_tokens",
     "largest_id",
     "of_columns",
     "pair_names",

@@ -29,6 +29,7 @@ class TextInputs:
     Attributes:
         others: inputs with a row per sequence that texts do not give; callers do.
         template: what the model wants around pairs; None: what the tokenizer puts there.
+        late: how queries and documents are read, if the model has a vector for every token.
 
     Raises:
         SessionError: the model reads something of tokens that texts do not give.
@@ -36,6 +37,7 @@ class TextInputs:
 
     def __init__(self, metadata: Metadata, shown_path: str) -> None:
         self.template = None if metadata.text is None else metadata.text.template
+        self.late = None if metadata.text is None else metadata.text.late
         self._ids, self._types = metadata.ids_input(), metadata.types_input()
         self._positions = metadata.positions_input()
         if self._ids.holds_embeddings or self._ids.width is not None:

@@ -41,7 +41,8 @@ def text_source(
         file, content = tokenizer_path(model), kept_content(model, metadata)
         assert info is not None  # kept_content refuses models without it
         plain(parse(content, file))
-        return TokenizerFile(file, content, info.truncation_side, info.token_types, template=info.template)
+        own = TokenizerFile(file, content, info.truncation_side, info.token_types, template=info.template)
+        return replace(own, late=info.late)
     tokenizer_file = read_tokenizer_file(tokenizer, rows=metadata.ids_input().limit)
     if tokenizer_file.token_types is None:  # nothing lies beside it, and what the model's folder said holds
         side = tokenizer_file.truncation_side if info is None else info.truncation_side
@@ -56,7 +57,7 @@ def text_source(
         pad_id=None if padding is None else padding["pad_id"],
         token_types=bool(tokenizer_file.token_types),
     )
-    return replace(tokenizer_file, template=None if info is None else info.template)
+    return tokenizer_file if info is None else replace(tokenizer_file, template=info.template, late=info.late)
 
 
 def kept_content(model: Path, metadata: Metadata) -> bytes:

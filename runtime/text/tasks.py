@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from padfree.contract import texts as contract
+from padfree.contract.late_interaction import LateInteraction
 from padfree.contract.metadata import Metadata, OutputInfo
 
 from ..errors import SessionError
@@ -77,6 +78,7 @@ class ServedModel:
         default_prompt: the name of the prompt for callers who name none.
         labels: names of the classes.
         problem: whether a text has one label, several, or a number; one of TextInfo's PROBLEMS, or "".
+        late: how queries and documents are read, if `output` has a vector for every token. RERANK then compares these.
     """
 
     name: str
@@ -93,11 +95,12 @@ class ServedModel:
     default_prompt: str | None
     labels: tuple[str, ...]
     problem: str = ""
+    late: LateInteraction | None = None
 
     @property
     def has_token_rows(self) -> bool:
         """Whether the output has a row per token, not one per text."""
-        return self.task in (TOKENS, TAG)
+        return self.task in (TOKENS, TAG) or self.late is not None
 
     def encoder(self) -> TextEncoder:
         """Makes tokens of texts, at most `max_length` per text, with the very tokenizer that was checked."""
@@ -132,14 +135,18 @@ def describe(model: Path, metadata: Metadata, choices: Choices) -> ServedModel:
     if default is not None and default not in prompts:
         raise SessionError(f"--default-prompt {default}: {prompt_advice(prompts)}")
     inputs = TextInputs(metadata, str(model))
-    task = _task_of_tokens(choices) if output.layout != "per_sequence" else _task(model, output, info, choices.task)
+    late = info.late if output.name == contract.OUTPUTS[contract.LATE] else None
+    if output.layout == "per_sequence":
+        task = _task(model, output, info, choices.task)
+    else:
+        task = _task_of_tokens(choices) if late is None else _task_of_late(model, choices)
     source = text_source(model, metadata, choices.tokenizer, pairs=task == RERANK or info.takes_pairs)
     return ServedModel(
         name=choices.name or model.stem,
         task=task,
         output=output.name,
         pooling="_".join(info.pooling),
-        activated=info.is_activated,
+        activated=info.is_activated or late is not None,
         precision=metadata.precision,
         tokenizer=source,
         inputs=inputs,
@@ -149,6 +156,7 @@ def describe(model: Path, metadata: Metadata, choices: Choices) -> ServedModel:
         default_prompt=default,
         labels=info.labels,
         problem=info.problem,
+        late=late,
     )
 
 
@@ -156,7 +164,8 @@ def _output(metadata: Metadata, choices: Choices) -> OutputInfo:
     """The output that answers, which has to have a row per text."""
     outputs = {item.name: item for item in metadata.outputs}
     output_names = ", ".join(outputs)
-    answer_names = [name for name in ANSWERS if name in outputs]
+    is_late = metadata.text is not None and metadata.text.late is not None
+    answer_names = [name for name in (*ANSWERS, *[contract.OUTPUTS[contract.LATE]] * is_late) if name in outputs]
     if choices.output is not None and choices.output not in outputs:
         raise SessionError(
             f"{choices.output_option} {choices.output}: the model's outputs are {output_names}; choose one of them"
@@ -186,7 +195,22 @@ def _output(metadata: Metadata, choices: Choices) -> OutputInfo:
 def _takes_token_rows(output: OutputInfo, metadata: Metadata, choices: Choices) -> bool:
     """Whether rows of tokens may answer: rows of all tokens, or labels of words if the folder or the user says so."""
     is_named = metadata.text is not None and metadata.text.task == contract.TOKENS and output.name in ANSWERS
-    return choices.token_rows or (choices.tags and (is_named or choices.task == TAG))
+    is_late = metadata.text is not None and metadata.text.late is not None
+    is_late = is_late and output.name == contract.OUTPUTS[contract.LATE]
+    return choices.token_rows or is_late or (choices.tags and (is_named or choices.task == TAG))
+
+
+def _task_of_late(model: Path, choices: Choices) -> str:
+    """The task of an output with a vector for every token: these, or the scores that they give.
+
+    Raises:
+        SessionError: the user asks for another one.
+    """
+    if choices.task not in (None, RERANK):
+        raise SessionError(
+            f"--task {choices.task}: {model} has a vector for every token, which is for {RERANK}; leave --task out"
+        )
+    return TOKENS if choices.token_rows else RERANK
 
 
 def _task_of_tokens(choices: Choices) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from padfree.contract.late_interaction import LateInteraction
 from padfree.contract.templates import Template
 from padfree.contract.texts import RIGHT
 
@@ -14,6 +15,7 @@ from ..errors import SessionError
 from .encoder import TextEncoder
 from .hazards import MOST_GROWTH, growth
 from .json_files import WHAT_TO_GIVE, read_bytes, read_object, saved_object
+from .late import LateEncoder
 from .templates import TemplateEncoder
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class TokenizerFile:
         notes: what to tell the user: where versions of transformers differ, which one is followed.
         types_notes: what to tell where pairs come, and the model reads token types.
         template: what the model wants around pairs.
+        late: how queries and documents are read, if the model has a vector for every token.
     """
 
     path: Path
@@ -44,6 +47,7 @@ class TokenizerFile:
     notes: tuple[str, ...] = ()
     types_notes: tuple[str, ...] = ()
     template: Template | None = None
+    late: LateInteraction | None = None
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, which pads nothing and cuts nothing."""
@@ -53,13 +57,16 @@ class TokenizerFile:
         """What makes tokens of texts with it, at most so many of each."""
         types = self.token_types is not False
         side, template = self.truncation_side, self.template
+        if self.late is not None:
+            return LateEncoder((self.tokenizer(), self.tokenizer()), self.late, most, side=side, token_types=types)
         return TextEncoder(self.tokenizer(), most, side=side, token_types=types, template=template)
 
     def least_tokens(self) -> int:
         """How many tokens stand around an empty text, or around an empty pair in a template."""
         if self.template is not None:
             return TemplateEncoder(self.tokenizer(), self.template).least
-        return int(self.tokenizer().num_special_tokens_to_add(False))
+        specials = int(self.tokenizer().num_special_tokens_to_add(False))
+        return specials if self.late is None else specials + 1  # with a marker
 
 
 def read_tokenizer_file(path: Path, settings: Path | None = None, rows: int | None = None) -> TokenizerFile:

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from ..errors import BUSY, TOO_SLOW, VALIDATION, WRONG_KEY, ApiError, backend_error, busy_error
 from ..metrics import ProcessCounters
 from ..options import ServeOptions
-from ..summary import TASK_ROUTES
+from ..summary import routes_of
 from .body import Body
 from .connection import Connection
 from .cuts import CutLog
@@ -31,6 +31,8 @@ from .reading import read_body
 from .requests import Note, note_of
 from .texts import Answer, Ids, Texts
 from .values import values_of_texts
+
+T = TypeVar("T")
 
 JSON = "application/json"
 TRUNCATED_HEADER = "x-truncated-texts"
@@ -202,8 +204,9 @@ class Calls:
         """Raises ApiError where the model has none of these tasks; the message begins as TEI's for the first."""
         task = self.served_model.task
         if task not in tasks:
+            routes_text = ", ".join(routes_of(self.served_model))
             raise backend_error(
-                f"model is not {MODELS[tasks[0]]}, it is {MODELS[task]} and answers {', '.join(TASK_ROUTES[task])}",
+                f"model is not {MODELS[tasks[0]]}, it is {MODELS[task]} and answers {routes_text}",
                 "model_type",
             )
 
@@ -220,6 +223,10 @@ class Calls:
         )
         self._cuts.add(int(call.answer.cut.sum()))
         return call.answer.values
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        """As `Texts.aside`."""
+        return await self._texts.aside(work)
 
     def _count(self, call: Call, what: str) -> None:
         if call.kind:

@@ -80,7 +80,10 @@ def operations(served_model: ServedModel, options: ServeOptions) -> dict[str, Op
         )
     elif served_model.task == RERANK:
         operations_by_name.update(_rerank(options, truncate))
-        operations_by_name["/predict"] = _predict(served_model, truncate)
+        if served_model.late is None:
+            operations_by_name["/predict"] = _predict(served_model, truncate)
+        else:
+            operations_by_name["/embed_all"] = _embed_all(options, {**truncate, **prompts})
     elif served_model.task == CLASSIFY:
         operations_by_name["/predict"] = _predict(served_model, truncate)
     else:
@@ -176,6 +179,17 @@ def _rerank(options: ServeOptions, truncate: Mapping[str, Schema]) -> dict[str, 
         ERROR,
     )
     return {"/v1/rerank": cohere, "/v2/rerank": cohere, "/rerank": tei}
+
+
+def _embed_all(options: ServeOptions, parameters: Mapping[str, Schema]) -> Operation:
+    return Operation(
+        "Vectors of the tokens of documents, or of queries, as text-embeddings-inference gives them",
+        {"inputs": texts_or_one(options.limits.texts, ids=False), **parameters},
+        ("inputs",),
+        {"type": "array", "items": {"type": "array", "items": VECTOR}},
+        {"inputs": [TEXT], "prompt_name": "document"},
+        ERROR,
+    )
 
 
 def _predict(served_model: ServedModel, truncate: Mapping[str, Schema]) -> Operation:

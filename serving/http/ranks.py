@@ -8,6 +8,7 @@ from padfree.runtime.answers import Floats, sigmoid
 from padfree.runtime.text import RERANK, add_prompt
 
 from .calls import Call, Calls
+from .late import late_scores
 from .vectors import floats
 
 
@@ -20,10 +21,14 @@ async def rank(
         ApiError: the model does not compare texts.
     """
     calls.check_task(RERANK)
-    prompt = calls.served_model.prompt(None)
-    pairs = [add_prompt((query, text), prompt) for text in texts]
-    rows = floats(await calls.rows(call, pairs, kind="predict", truncate=truncate))
-    scores = score(calls, rows.reshape(len(texts), -1), raw)[:, 0]
+    late = calls.served_model.late
+    if late is not None:
+        scores = await late_scores(calls, call, late, query, texts, truncate=truncate)
+    else:
+        prompt = calls.served_model.prompt(None)
+        pairs = [add_prompt((query, text), prompt) for text in texts]
+        rows = floats(await calls.rows(call, pairs, kind="predict", truncate=truncate))
+        scores = score(calls, rows.reshape(len(texts), -1), raw)[:, 0]
     return [(int(at), float(scores[at])) for at in np.argsort(-scores, kind="stable")]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TEI's /embed, /similarity, /embed_sparse, /rerank, /predict and /tokenize; and why there is no /embed_all."""
+"""TEI's /embed, /embed_all, /similarity, /embed_sparse, /rerank, /predict and /tokenize."""
 
 from __future__ import annotations
 
@@ -17,14 +17,21 @@ from tokenizers import Tokenizer
 from ..errors import ApiError, backend_error, validation_error
 from .body import Body, check_count, check_texts, read_pairs, read_texts
 from .calls import Call, Calls
+from .late import late_vectors
 from .openai import prompt_text, read_texts_or_ids
 from .ranks import rank
 from .texts import Texts, in_parts
 from .vectors import floats, shorten
 
 NO_TOKEN_VECTORS = (
-    "/embed_all: a served model answers with one row for each text, or with labels of words, and never with vectors of "
-    "all tokens; make these with padfree embed, which writes files, or in Python with padfree.Model(...).tokens(texts)"
+    "/embed_all: this model answers with one row for each text, or with labels of words, and not with vectors of all "
+    "tokens; make these with padfree embed, which writes files, or in Python with padfree.Model(...).tokens(texts)"
+)
+
+
+NO_PAIRS = (
+    "/predict: a model with a vector for every token reads queries and documents by themselves, and no pairs; send a "
+    "query with its texts to /rerank"
 )
 
 
@@ -100,8 +107,14 @@ class Tei:
         return await (self._similarity if is_object else self._embed)(call)
 
     async def _embed_all(self, call: Call) -> Any:
-        read_texts_or_ids(self._calls, call, "inputs")
-        raise backend_error(NO_TOKEN_VECTORS, "model_type")
+        late = self._calls.served_model.late
+        if late is None:
+            read_texts_or_ids(self._calls, call, "inputs")
+            raise backend_error(NO_TOKEN_VECTORS, "model_type")
+        texts, ids, _ = read_texts_or_ids(self._calls, call, "inputs")
+        if ids:
+            raise validation_error("'inputs' has token ids, allowed for /embed_all: a text, or a list of texts")
+        return await late_vectors(self._calls, call, late, texts, truncate=truncates(self._calls, call.body))
 
     async def _embed_sparse(self, call: Call) -> Any:
         answer = []
@@ -129,6 +142,8 @@ class Tei:
         call.method = "single" if single else "batch"
         raw = body.truth("raw_scores", False)
         self._calls.check_task(CLASSIFY, RERANK)
+        if served_model.late is not None:
+            raise backend_error(NO_PAIRS, "model_type")
         if (
             served_model.takes_pairs
             and served_model.problem != REGRESSION

@@ -46,6 +46,7 @@ class Answer:
         tokenize_s: seconds until there were tokens.
         queue_s: seconds that the request waited for the model.
         run_s: seconds of the last run that had texts of it.
+        ids: of all tokens, one text after the other.
     """
 
     values: Array
@@ -54,6 +55,7 @@ class Answer:
     tokenize_s: float
     queue_s: float
     run_s: float
+    ids: Array
 
     @property
     def tokens(self) -> int:
@@ -151,7 +153,7 @@ class Texts:
         self._counters.observe("te_request_queue_duration", [result.queue_s])
         self._counters.observe("te_request_inference_duration", [result.run_s])
         self._counters.observe("te_request_tokenization_duration", [tokenize_s])
-        return Answer(result.values, tokens.seq_lens, tokens.cut, tokenize_s, result.queue_s, result.run_s)
+        return Answer(result.values, tokens.seq_lens, tokens.cut, tokenize_s, result.queue_s, result.run_s, tokens.ids)
 
     def check_backlog(self, characters: int) -> None:
         """Raises ApiError where so many more characters would be too much to tokenise."""

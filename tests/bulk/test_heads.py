@@ -20,6 +20,8 @@ from pyarrow import parquet
 
 from tests.support.bulk_jobs import DIGEST, run_here, texts, write_lines
 from tests.support.folders import WIDTH, write_folder
+from tests.support.late_models import DOCUMENTS, QUERIES, write_late_model
+from tests.support.late_models import read as read_late_answers
 from tests.support.served_models import expected_rows, write_model
 
 
@@ -146,3 +148,16 @@ def test_scores_of_classes(tmp_path: Path) -> None:
     run_here(Request([str(tmp_path / "in.jsonl")], str(tmp_path / "out"), model, ("a", "b")))
     (actual,) = parquet.read_table(tmp_path / "out").column("scores").to_pylist()
     np.testing.assert_allclose(actual, expected_rows([("a cat", "my dog")], 3)[0], rtol=1e-4, atol=1e-4)
+
+
+def test_documents_lose_the_vectors_that_their_model_leaves_out(tmp_path: Path) -> None:
+    model = tmp_path / "colbert.onnx"
+    assert main(["optimize", str(write_late_model("colbert", tmp_path / "colbert")), "-o", str(model)]) == 0
+    for role, some in (("query", QUERIES), ("document", DOCUMENTS)):
+        source, output = tmp_path / f"{role}.jsonl", tmp_path / role
+        write_lines(source, [{"text": text} for text in some])
+        run_here(Request([str(source)], str(output), model, prompt=role))
+        rows = parquet.read_table(output).column("embeddings").to_pylist()
+        wanted = read_late_answers("colbert")
+        for vectors, right in zip(rows, wanted.queries if role == "query" else wanted.documents, strict=True):
+            np.testing.assert_allclose(vectors, right, atol=1e-5)

@@ -34,7 +34,7 @@ _LARGEST_HEAD = 128
 def write_entry(entry: Mapping[str, Any], path: Path) -> Path:
     """Writes the folder, under its name, with sentence-transformers' modules if it has any.
 
-    It has a tokenizer if the model's scores are those of answers.
+    It has a tokenizer if the model's scores are those of answers, or if every token has a vector.
     """
     path = path / entry["folder"]
     if entry["config"] is not None:
@@ -54,7 +54,25 @@ def write_entry(entry: Mapping[str, Any], path: Path) -> Path:
         write_json(path / "1_Pooling" / "config.json", {"pooling_mode": pooling})
     elif "dense" in entry:
         _write_modules(path, ("", f"{_KIND}.Transformer"), ("1_Dense", entry["dense"]))
+        _write_projection(path / "1_Dense", entry["config"]["hidden_size"])
+    if "late" in entry:
+        _write_markers(path, entry["late"], is_pylate="dense" in entry)
     return path
+
+
+def _write_projection(path: Path, width: int) -> None:
+    """PyLate's Dense after rows of this width."""
+    write_json(path / "config.json", {"bias": False, "activation_function": "torch.nn.modules.linear.Identity"})
+    write_tensors(path / "model.safetensors", {"linear.weight": tiny_folders.draw("linear.weight", (128, width))})
+
+
+def _write_markers(path: Path, settings: Mapping[str, Any], *, is_pylate: bool) -> None:
+    """How queries and documents are read, and a tokenizer with the tokens that this needs."""
+    write_json(path / ("config_sentence_transformers.json" if is_pylate else "artifact.metadata"), settings)
+    marks = ("[Q] ", "[D] ") if is_pylate else ("[unused0]", "[unused1]")
+    words = {word: number for number, word in enumerate(("[UNK]", "[MASK]", *marks))}
+    write_json(path / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]"})
+    Tokenizer(models.WordLevel(words, unk_token="[UNK]")).save(str(path / "tokenizer.json"))
 
 
 def _write_modules(path: Path, *listed: tuple[str, str]) -> None:

@@ -59,4 +59,4 @@ def _matches(keys: Keys, _names: frozenset[str]) -> bool:
 
 
 _MASK_HEAD = word_head("cls.predictions.", "transform.dense", "transform.LayerNorm", active_key="hidden_act")
-BERT = Definition("BERT", _matches, encode, token_types, heads(pooled_classes(), _MASK_HEAD))
+BERT = Definition("BERT", _matches, encode, token_types, heads(pooled_classes(), _MASK_HEAD), hides_tokens=True)

@@ -58,6 +58,12 @@ def _scorings(writing: Writing, kinds: tuple[str, ...], sizes: LayerSizes) -> di
     keys, graph = writing.keys, writing.graph
     side, frequencies = keys.size("local_attention", default=128) // 2, _frequencies(keys, sizes.heads.size)
     sides = {FULL: None, SLIDING: side}
+    # A query has three tokens of its own or more. A row that sees none of them would depend on padding.
+    if graph.unseen is not None and graph.unseen.longest > side + 3:
+        raise NotDefinedError(
+            f"queries are expanded to {graph.unseen.longest} tokens, of which the last may see none through a window "
+            f"of {side}: up to {side + 3} are known"
+        )
     return {
         kind: Rotary.of(graph, frequencies[kind]).scoring(graph, mask(graph, before=sides[kind], after=sides[kind]))
         for kind in sorted(set(kinds))
@@ -117,4 +123,6 @@ def _mask_head(writing: Writing, encoded: EncoderRows) -> Outputs:
 
 
 _HEADS = {PAIRS: _classes, CLASSES: _classes, TOKENS: _token_classes, MASKED: _mask_head, SPARSE: _mask_head}
-MODERNBERT = Definition("ModernBERT", of_type("modernbert"), _encode, lambda _: 0, {**ROWS_ALONE, **_HEADS})
+MODERNBERT = Definition(
+    "ModernBERT", of_type("modernbert"), _encode, lambda _: 0, {**ROWS_ALONE, **_HEADS}, hides_tokens=True
+)
