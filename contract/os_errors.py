@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
 ADVICE: Mapping[int, str] = {
     errno.EACCES: "check its permissions, and those of its folders",
@@ -24,6 +27,10 @@ ADVICE: Mapping[int, str] = {
     errno.ESTALE: "check the disk, or the network that it is reached by",
 }
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_OWN = "padfree-"
+"""What the names of padfree's folders for temporary files begin with."""
+
 
 def not_readable(error: Exception, otherwise: str) -> str:
     """Says that something cannot be read, why, and what helps: `otherwise`, unless the system's reason has its own."""
@@ -32,10 +39,30 @@ def not_readable(error: Exception, otherwise: str) -> str:
     return f"cannot be read ({error.strerror or error}); {ADVICE.get(error.errno or 0, otherwise)}"
 
 
+def room_advice(file: str | Path) -> str:
+    """What helps where a file cannot be written: the user chose its folder, unless it is one for temporary files."""
+    path, temporary = Path(file), tempfile.tempdir  # known once a temporary folder has been made
+    if temporary and any(each.parent == Path(temporary) and each.name.startswith(_OWN) for each in path.parents):
+        return f"free space in '{temporary}', where temporary files go, or set TMPDIR to another folder"
+    return f"free space in '{path.parent}' or choose another folder"
+
+
+@contextmanager
+def errors_of(file: Path) -> Iterator[None]:
+    """The system's errors inside name this file if they name none, as those of writing to an open one do."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(file)
+        raise
+
+
 def describe_os_error(error: OSError) -> str:
     """An error of the system's as one line: the file, what is wrong, and what helps; "" where it has no advice."""
     advice = ADVICE.get(error.errno or 0)
     if advice is None:
         return ""
+    if error.errno in _FULL and isinstance(error.filename, str):
+        advice = room_advice(error.filename)
     name = f"{error.filename}: " if isinstance(error.filename, str) else ""
     return f"{name}{error.strerror}; {advice}"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from padfree.contract.late_interaction import LateInteraction
 from padfree.contract.names import ONNX_SUFFIX, is_onnx
+from padfree.contract.os_errors import errors_of
 from padfree.contract.phases import Phases
 from padfree.onnx_tools.files import Model, Storage, is_rewritten, load_model, open_model, save_model, write_model
 from padfree.onnx_tools.importing import bind_inputs
@@ -110,7 +111,8 @@ def opened(
 
 def _of_folder(unmade: FolderModel, folder: Folder, content: bytes | None, say: Say, *, lazily: bool) -> Source:
     if content is not None:
-        tokenizer_path(unmade.path).write_bytes(content)
+        with errors_of(file := tokenizer_path(unmade.path)):
+            file.write_bytes(content)
     if lazily:
         return Source(unmade.path, folder, unmade)
     write_model(unmade.make(Storage.MAP, Phases(), say), unmade.path)

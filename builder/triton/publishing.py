@@ -15,6 +15,7 @@ from pathlib import Path
 from padfree.builder.errors import BuildError
 from padfree.contract.staging import staged_for
 
+from ..files import named_as
 from .config import CONFIG_FILE
 from .folder import (
     CACHES,
@@ -148,7 +149,8 @@ def publish(
             moves.folder(index.folder)
             _remove_leftovers(index.folder)
             stages.append(moves.aside(index.folder / NEW))
-            write_version(stages[-1], index.model.version)
+            with named_as({stages[-1]: index.folder}):
+                write_version(stages[-1], index.model.version)
         digests = [digests_in(folder) for folder in stages]
         number, there = _choose([index.folder for index in indices], digests, version, overwrite=overwrite)
         files = [moves.file(repository / name, shared_files[name]) for name in new_names]

@@ -15,6 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import FunctionProto, GraphProto, ModelProto, TensorProto
 from padfree.contract.file_kinds import other_kind
+from padfree.contract.os_errors import room_advice
 from padfree.contract.staging import kind_of, stage, write_atomically
 
 from ..errors import ModelFileError
@@ -162,8 +163,7 @@ def save_model(
         if not isinstance(error, OSError):
             raise
         raise ModelFileError(
-            f"'{file}' cannot be written: {error.strerror}; nothing was changed; free space in '{file.parent}' or "
-            f"choose another folder"
+            f"'{file}' cannot be written: {error.strerror}; nothing was changed; {room_advice(file)}"
         ) from error
     for old in stale:
         if old != data_file:

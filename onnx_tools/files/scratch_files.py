@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from onnx import StringStringEntryProto, TensorProto
+from padfree.contract.os_errors import errors_of
 
 from .data_sizes import raw_bytes
 from .external_data import model_tensors
@@ -22,8 +23,13 @@ def write_model(model: Model, file: Path, *, external_data_bytes: int = EXTERNAL
     """Writes a model; weights of more than `external_data_bytes` in all go to `<name>.data` next to it.
 
     Raises:
-        OSError: no space, or no permission.
+        OSError: no space, or no permission; it names the file.
     """
+    with errors_of(file):
+        _write(model, file, external_data_bytes)
+
+
+def _write(model: Model, file: Path, external_data_bytes: int) -> None:
     outside = sum(model.weights.size_of(tensor) or 0 for tensor in model.proto.graph.initializer)
     inside = sum(raw_bytes(tensor) for tensor in model_tensors(model.proto.graph))
     if outside + inside <= external_data_bytes:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +18,7 @@ from padfree.builder import BuildError
 from padfree.builder.triton import Repository, ServingOptions, moves, publishing, write_repository
 from padfree.builder.triton.config import read_text
 from padfree.builder.triton.moves import Moves
-from padfree.contract.staging import partial_path
+from padfree.contract.staging import SUFFIX, partial_path
 
 pytest.importorskip("tritonclient.grpc")
 
@@ -244,6 +245,18 @@ def test_a_full_disk(write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     with pytest.raises(BuildError, match=r"cannot be written \(No space left on device\); nothing was changed"):
         write()
     assert not (tmp_path / "models").exists()
+
+
+def test_a_file_that_cannot_be_written_is_named_by_its_model(
+    write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(folder: Path, _files: object) -> None:
+        assert folder.name.endswith(SUFFIX)
+        raise BuildError(f"'{folder / 'model.onnx'}' cannot be written")
+
+    monkeypatch.setattr(publishing, "write_version", full)
+    with pytest.raises(BuildError, match=re.escape(f"'{tmp_path / 'models' / 'bert' / 'model.onnx'}' cannot be")):
+        write()
 
 
 def test_the_order_that_a_server_sees(write: Write, monkeypatch: pytest.MonkeyPatch, tokenizer: Path) -> None:
