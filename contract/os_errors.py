@@ -41,10 +41,16 @@ def not_readable(error: Exception, otherwise: str) -> str:
 
 def room_advice(file: str | Path) -> str:
     """What helps where a file cannot be written: the user chose its folder, unless it is one for temporary files."""
-    path, temporary = Path(file), tempfile.tempdir  # known once a temporary folder has been made
-    if temporary and any(each.parent == Path(temporary) and each.name.startswith(_OWN) for each in path.parents):
+    return _temporary_room(file) or f"free space in '{Path(file).parent}' or choose another folder"
+
+
+def _temporary_room(file: str | Path) -> str:
+    """What helps where one of padfree's own temporary files cannot be written; "" for other files."""
+    temporary = tempfile.tempdir  # known once a temporary folder has been made
+    folders = Path(file).parents
+    if temporary and any(each.parent == Path(temporary) and each.name.startswith(_OWN) for each in folders):
         return f"free space in '{temporary}', where temporary files go, or set TMPDIR to another folder"
-    return f"free space in '{path.parent}' or choose another folder"
+    return ""
 
 
 @contextmanager
@@ -63,6 +69,6 @@ def describe_os_error(error: OSError) -> str:
     if advice is None:
         return ""
     if error.errno in _FULL and isinstance(error.filename, str):
-        advice = room_advice(error.filename)
+        advice = _temporary_room(error.filename) or advice
     name = f"{error.filename}: " if isinstance(error.filename, str) else ""
     return f"{name}{error.strerror}; {advice}"

@@ -20,7 +20,9 @@ def test_the_folder_of_temporary_files_is_another_than_the_users(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert room_advice(tmp_path / "model.onnx") == f"free space in '{tmp_path}' or choose another folder"
     with tempfile.TemporaryDirectory(prefix="padfree-packed-") as folder:
-        advice = room_advice(Path(folder) / "onnx" / "model.onnx")
+        file = Path(folder) / "onnx" / "model.onnx"
+        advice = room_advice(file)
+        assert describe_os_error(OSError(*FULL, str(file))) == f"{file}: {FULL[1]}; {advice}"
     assert advice == f"free space in '{tmp_path}', where temporary files go, or set TMPDIR to another folder"
 
 
@@ -28,7 +30,6 @@ def test_a_file_that_is_open_is_named(tmp_path: Path) -> None:
     """The system's error of writing to an open file has no name."""
     with pytest.raises(OSError, match=FULL[1]) as raised, errors_of(tmp_path / "outer"), errors_of(tmp_path / "inner"):
         raise OSError(*FULL)
-    assert describe_os_error(raised.value) == (
-        f"{tmp_path / 'inner'}: {FULL[1]}; free space in '{tmp_path}' or choose another folder"
-    )
-    assert describe_os_error(OSError(*FULL)) == f"{FULL[1]}; free space there, or choose another folder"
+    advice = f"{FULL[1]}; free space there, or choose another folder"
+    assert describe_os_error(raised.value) == f"{tmp_path / 'inner'}: {advice}"
+    assert describe_os_error(OSError(*FULL)) == advice
