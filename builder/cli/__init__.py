@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
 
@@ -150,10 +151,16 @@ def _signals_sent_again() -> Iterator[None]:
 
 
 def _open_streams() -> None:
-    """Opens os.devnull for outputs that were closed when the process started (`>&-`, some service managers)."""
+    """Has outputs take everything that is printed.
+
+    Those that were closed when the process started (`>&-`, some service managers) are os.devnull; letters that the
+    encoding of stdout does not have are escaped, as Python does on stderr.
+    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 (until the process ends)
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def describe(error: Exception) -> str:

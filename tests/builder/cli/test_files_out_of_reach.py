@@ -99,6 +99,13 @@ def test_closed_outputs_change_nothing(place: Path, closing: str) -> None:
     assert (place / "out.npz").stat().st_size
 
 
+def test_letters_that_the_output_does_not_have_are_escaped(place: Path) -> None:
+    (place / "packed.onnx").rename(place / "größe 大.onnx")
+    code, error = padfree(place, "inspect", "größe 大.onnx", prefix=["env", "PYTHONIOENCODING=latin-1"], shell="> out")
+    assert (code, error) == (0, "")
+    assert "größe \\u5927.onnx" in (place / "out").read_text("latin-1")
+
+
 @pytest.mark.slow
 def test_names_that_are_not_utf_8(place: Path) -> None:
     strange = os.fsdecode(b"str\xffange.onnx")
