@@ -12,7 +12,7 @@ from padfree.contract.late_interaction import QUERY, LateInteraction
 from padfree.contract.metadata import Metadata
 from padfree.contract.texts import CLASSES, SEVERAL_LABELS, TextInfo
 from padfree.runtime import Array, split_outputs
-from padfree.runtime.answers import class_scores, classify
+from padfree.runtime.answers import class_scores, classify, max_sims
 from padfree.runtime.request import RaggedBatch
 from padfree.runtime.text import CLASSIFY, RERANK, SPARSE, TOKENS, kept_tokens
 
@@ -47,6 +47,8 @@ def make_head(options: Options, metadata: Metadata, seq_lens: Array) -> Head:
     dtype = np.dtype(options.dtype)
     if options.task == SPARSE:
         return SparseHead(options.head, dtype, len(seq_lens))
+    if options.task == RERANK and metadata.text is not None and metadata.text.late is not None:
+        return MaxSimHead(options.head, dtype, metadata, seq_lens, metadata.text.late)
     if options.task == TOKENS:
         late = None if metadata.text is None else metadata.text.late
         if late is not None and options.prompt != QUERY:
@@ -177,8 +179,7 @@ class DocumentHead(TokenHead):
     def add(self, at: Array, outputs: Mapping[str, Array], ragged: RaggedBatch) -> None:
         """As Head."""
         super().add(at, outputs, ragged)
-        are_queries = np.zeros(ragged.seq_lens.size, np.bool_)
-        mask = kept_tokens(self._late, ragged.tokens[self._ids], ragged.seq_lens, are_queries)
+        mask = kept_tokens(self._late, ragged.tokens[self._ids], ragged.seq_lens, self._are_queries(at))
         self._mask[self._tokens_of(at)] = mask
 
     def columns(self, rows: Array) -> Columns:
@@ -187,6 +188,38 @@ class DocumentHead(TokenHead):
         mask = self._mask[tokens]
         lens = np.bincount(number[mask], minlength=len(rows))
         return {VECTORS: _lists(lens, self._read_values()[tokens[mask]])}
+
+    def _are_queries(self, at: Array) -> Array:
+        """Which of the sequences with these numbers are queries, bool."""
+        return np.zeros(at.size, np.bool_)
+
+
+class MaxSimHead(DocumentHead):
+    """Scores of pairs by the vectors of their tokens: each row is two sequences, a query and then a document."""
+
+    def __init__(
+        self, name: str, dtype: np.dtype[Any], metadata: Metadata, seq_lens: Array, late: LateInteraction
+    ) -> None:
+        super().__init__(name, np.dtype(np.float32), metadata, seq_lens, late)
+        self._score_dtype = dtype
+
+    def finite(self) -> Array:
+        """As Head."""
+        return np.asarray(super().finite().reshape(-1, 2).all(1))
+
+    def columns(self, rows: Array) -> Columns:
+        """As Head."""
+        values = self._read_values()
+        parts = [[values[self._tokens_that_count(2 * row + at)] for at in (0, 1)] for row in rows.tolist()]
+        scores = [max_sims(query, [document])[0] for query, document in parts]
+        return {SCORE: pa.array(np.asarray(scores, self._score_dtype))}
+
+    def _tokens_that_count(self, sequence: int) -> Array:
+        tokens = self._tokens_of(np.asarray([sequence]))
+        return np.asarray(tokens[self._mask[tokens]])
+
+    def _are_queries(self, at: Array) -> Array:
+        return np.asarray(at % 2 == 0)
 
 
 class SparseHead:

@@ -223,11 +223,10 @@ def _read_request(request: Request) -> tuple[ServedModel, Options, Model]:
         task_option=None,
     )
     served_model = describe(request.model, metadata, choices)
-    if pairs and served_model.late is not None:
+    if pairs and served_model.late is not None and served_model.inputs.others:
         raise BulkError(
-            f"{request.model}: has a vector for every token, and padfree rerank scores pairs by cross-encoders; make "
-            "vectors with padfree embed, --prompt query and --prompt document, or rank texts with padfree serve or "
-            "padfree.Model(...).rerank"
+            f"{request.model}: compares vectors of tokens, and reads {', '.join(served_model.inputs.unfilled)} beside "
+            "texts, which a query and its document would both need; export the model without that"
         )
     fitting = (
         (RERANK, CLASSIFY) if pairs else (EMBED, SPARSE, TOKENS, *([] if served_model.takes_pairs else [CLASSIFY]))
@@ -271,7 +270,7 @@ def _check_batches(request: Request, budget: Budget) -> None:
 
 def _options(request: Request, served_model: ServedModel, budget: Budget) -> Options:
     of_vectors = CPU_SHARD_ROWS if is_onnx(request.model) else SHARD_ROWS
-    rows = TOKEN_SHARD_ROWS if served_model.task == TOKENS else of_vectors
+    rows = TOKEN_SHARD_ROWS if served_model.has_token_rows else of_vectors
     return Options(
         task=served_model.task,
         head=served_model.output,

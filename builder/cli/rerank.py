@@ -10,9 +10,9 @@ from .option_kinds import word
 
 HELP = "score pairs of texts of whole data sets, on every GPU"
 DESCRIPTION = (
-    "Scores the pairs of texts of parquet, JSON lines or CSV files with a cross-encoder: one score for "
-    "each pair, or one for each class. The result is a folder of parquet files. After an interruption, the same "
-    "command resumes, and no row appears twice."
+    "Scores the pairs of texts of parquet, JSON lines or CSV files with a cross-encoder, or with a model that has a "
+    "vector for every token: one score for each pair, or one for each class. The result is a folder of parquet files. "
+    "After an interruption, the same command resumes, and no row appears twice."
 )
 
 

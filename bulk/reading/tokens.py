@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from padfree.runtime import Array, SessionError, read_values
 from padfree.runtime.request import ZERO_WHEN_MISSING
-from padfree.runtime.text import EncodedTexts, Text, TextError, TextInputs, add_prompt, in_role
+from padfree.runtime.text import EncodedTexts, Query, Text, TextError, TextInputs, add_prompt, in_role
 
 from ..errors import BulkError, IncompleteError
 from ..manifest import Manifest
@@ -35,7 +35,7 @@ class Tokens:
 
     Attributes:
         ids: of the good rows, an arrow array of int64 or string.
-        seq_lens: tokens of each, int32 [B].
+        seq_lens: tokens of each, int32 [B]; of queries and documents apart, [2 * B].
         columns: the model's inputs by the original's names, int32 [T], or [B] of those with a number per sequence;
             token types that are zeros are left out.
         bad: the rows without tokens, and why.
@@ -66,7 +66,8 @@ class TextTokens:
         side, types = options.truncation_side, options.token_types
         file = replace(file, truncation_side=side, token_types=types, template=inputs.template, late=inputs.late)
         self._encoder = file.encoder(options.max_length)
-        zeros = self._encoder.types_are_zeros(pairs=len(options.columns) > 1)
+        self._are_apart = inputs.late is not None and len(options.columns) > 1
+        zeros = self._encoder.types_are_zeros(pairs=len(options.columns) > 1 and not self._are_apart)
         self._left_out = inputs.types_name if zeros and inputs.types_name in ZERO_WHEN_MISSING else None
         self._prompt_tokens = self._encoder.prompt_tokens(options.prompt) if inputs.leaves_out_prompts else 0
 
@@ -76,7 +77,8 @@ class TextTokens:
         good = [(row, text) for row, text in enumerate(parsed.texts) if text is not None]
         values, unfit = self._values(parsed, [row for row, _ in good])
         good, encoded, failures = self._encode([(row, text) for row, text in good if row not in unfit])
-        counts = {row: count for (row, _), count in zip(good, encoded.seq_lens.tolist(), strict=True)}
+        lens = encoded.seq_lens.reshape(-1, 2).sum(1) if self._are_apart else encoded.seq_lens
+        counts = {row: count for (row, _), count in zip(good, lens.tolist(), strict=True)}
         failures |= {row: "no tokens" for row, count in counts.items() if not count}
         bad = [
             BadRow(chunk.file, chunk.first + row, kind, reason, parsed.ids[row])
@@ -102,23 +104,28 @@ class TextTokens:
 
     def _encode(self, good: list[tuple[int, Text]]) -> tuple[list[tuple[int, Text]], EncodedTexts, dict[int, str]]:
         """The rows whose texts can be encoded, with these; their tokens; and why the others cannot, by row."""
-        prompt, texts = self._manifest.options.prompt, [text for _, text in good]
-        if self._inputs.late is not None:
-            texts = in_role(texts, prompt)
-        elif prompt:
-            texts = [add_prompt(text, prompt) for text in texts]
+        rows = [self._texts_of(text) for _, text in good]
         try:
-            return good, self._encoder.encode(texts), {}
+            return good, self._encoder.encode([text for texts in rows for text in texts]), {}
         except TextError:
-            parts = [self._alone(text) for text in texts]
+            parts = [self._alone(texts) for texts in rows]
         failures = {row: part for (row, _), part in zip(good, parts, strict=True) if isinstance(part, str)}
         good_parts = [part for part in parts if isinstance(part, EncodedTexts)]
         encoded = EncodedTexts.join(good_parts) if good_parts else self._encoder.encode([])
         return [item for item in good if item[0] not in failures], encoded, failures
 
-    def _alone(self, text: Text) -> EncodedTexts | str:
+    def _texts_of(self, text: Text) -> list[Text]:
+        """What is encoded of a row: a text or a pair, or a query and a document by themselves."""
+        prompt = self._manifest.options.prompt
+        if self._are_apart and not isinstance(text, str):
+            return [Query(text[0]), text[1]]
+        if self._inputs.late is not None:
+            return in_role([text], prompt)
+        return [add_prompt(text, prompt) if prompt else text]
+
+    def _alone(self, texts: Sequence[Text]) -> EncodedTexts | str:
         try:
-            return self._encoder.encode([text])
+            return self._encoder.encode(texts)
         except TextError as error:
             return error.reason
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from padfree.runtime import Array, Budget, Session, cut, groups_of_shared, order_of_runs
 from padfree.runtime.request import RaggedBatch, read_packed
-from padfree.runtime.text import TextInputs
+from padfree.runtime.text import RERANK, TextInputs
 from pyarrow.fs import FileType
 
 from ..errors import BulkError
@@ -131,6 +131,7 @@ class Worker:
         inputs, rows = TextInputs(metadata, str(spec.model)), metadata.ids_input().limit
         read_checked_tokenizer(spec.manifest.model, spec.tokenizer, rows)
         options = spec.manifest.options
+        self._sequences_a_row = 2 if options.task == RERANK and inputs.late is not None else 1
         self._budget = Budget(options.max_tokens, options.max_sequences, self._session.budget.counts_padding)
         self._pool = TokenizerPool(spec.tokenizers, spec.manifest, spec.tokenizer, inputs, rows)
         self._clock = Clock()
@@ -218,8 +219,10 @@ class Worker:
             part = ragged.take(group)
             with self._clock:
                 outputs = self._session.run_fitting(part)
-            shard.head.add(shard.order[run][group], outputs, part)
-            self._on_batch(shard.shard, part.seq_lens.size, int(part.seq_lens.sum(dtype=np.int64)))
+            sequences = shard.order[run][group]
+            shard.head.add(sequences, outputs, part)
+            rows = int((sequences % self._sequences_a_row == 0).sum())
+            self._on_batch(shard.shard, rows, int(part.seq_lens.sum(dtype=np.int64)))
 
     def _write(self, shard: _PreparedShard, future: Future[FinishedShard]) -> None:
         """A writer's work; rows whose results are no numbers join the bad ones."""
@@ -227,7 +230,7 @@ class Worker:
             good, bad = self._divide(shard)
             lens = np.empty_like(shard.sequences.seq_lens)
             lens[shard.order] = shard.sequences.seq_lens
-            tokens = int(lens[good].sum(dtype=np.int64))
+            tokens = int(lens.reshape(-1, self._sequences_a_row)[good].sum(dtype=np.int64))
             part = part_of(self._manifest, self._digest, shard.shard, tokens, shard.cut, bad)
             ids, columns = shard.ids.take(pa.array(good)), shard.head.columns(good)
             write_part(self._output, part, ids, columns, bad, self._manifest)

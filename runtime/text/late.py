@@ -83,6 +83,8 @@ class LateEncoder(TextEncoder):
         """
         encoded = self._read(texts, super().encode, self._queries.encode)
         assert encoded is not None
+        if not encoded.seq_lens.all():
+            raise TextError(int(encoded.seq_lens.argmin()), "has no tokens; send one that has some")
         return encoded
 
     def _read(self, texts: Sequence[Text], of_documents: Encode, of_queries: Encode) -> EncodedTexts | None:

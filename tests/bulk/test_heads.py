@@ -161,3 +161,17 @@ def test_documents_lose_the_vectors_that_their_model_leaves_out(tmp_path: Path) 
         wanted = read_late_answers("colbert")
         for vectors, right in zip(rows, wanted.queries if role == "query" else wanted.documents, strict=True):
             np.testing.assert_allclose(vectors, right, atol=1e-5)
+
+
+def test_pairs_are_scored_by_the_vectors_of_their_tokens(tmp_path: Path) -> None:
+    model = tmp_path / "colbert.onnx"
+    assert main(["optimize", str(write_late_model("colbert", tmp_path / "colbert")), "-o", str(model)]) == 0
+    pairs = [(query, document) for query in QUERIES for document in DOCUMENTS]
+    write_lines(tmp_path / "in.jsonl", [{"query": query, "text": document} for query, document in pairs])
+    columns = ("query", "text")
+    run_here(Request([str(tmp_path / "in.jsonl")], str(tmp_path / "out"), model, columns, shard_rows=7))
+    answers = read_late_answers("colbert")
+    wanted = [(query @ document.T).max(1).sum() for query in answers.queries for document in answers.documents]
+    table = parquet.read_table(tmp_path / "out")
+    assert table.column("id").to_pylist() == list(range(len(pairs)))
+    np.testing.assert_allclose(table.column("score").to_pylist(), wanted, atol=1e-4)

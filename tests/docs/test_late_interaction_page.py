@@ -22,12 +22,13 @@ def test_the_page_does_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyP
     write_late_model("colbert", tmp_path / "colbert-ir" / "colbertv2.0")
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("it rained\n", encoding="utf-8")
+    (tmp_path / "pairs.jsonl").write_text('{"query": "rain", "text": "it rained"}\n', encoding="utf-8")
     ran = []
     for words in commands("\n".join(blocks(PAGE, "sh"))):
         if words[0] == "padfree" and not any(word.endswith(".plan") for word in words):
             assert cli.main(words[1:]) == 0
             ran.append(words[1])
-    assert ran == ["optimize", "run", "run", "embed"]
+    assert ran == ["optimize", "rerank", "run", "run", "embed"]
     scope: dict[str, Any] = {}
     for source in blocks(PAGE, "python"):
         exec(compile(source, PAGE.name, "exec"), scope)

@@ -83,17 +83,27 @@ def read(name: str) -> LateAnswers:
     return LateAnswers(raw["query_ids"], raw["document_ids"], queries, documents)
 
 
-def write_late_model(name: str, folder: Path, entries: Mapping[str, Any] | None = None) -> Path:
-    """Writes the folder of one of MODELS, perhaps with other entries about texts."""
+def write_late_model(
+    name: str, folder: Path, entries: Mapping[str, Any] | None = None, *, scale: int = 1, heads: int = 2
+) -> Path:
+    """Writes the folder of one of MODELS.
+
+    Args:
+        name: which.
+        folder: where to.
+        entries: about texts, in place of the model's.
+        scale: factor of all widths, which are 16 and 24.
+        heads: how many attention heads.
+    """
     library, family, settings = MODELS[name]
     settings = {**settings, **(entries or {})}
     size = _write_tokenizer(folder, library)
     reference = read_reference(family)
-    config = {**reference.config, "vocab_size": size}
+    widths = {key: scale * reference.config[key] for key in ("hidden_size", "intermediate_size")}
+    config = {**reference.config, **widths, "vocab_size": size, "num_attention_heads": heads}
     if family == "modernbert":
         config["local_attention"] = 16
-    tables = ("word_embeddings.weight", "tok_embeddings.weight")
-    shapes = {key: (size, *shape[1:]) if key.endswith(tables) else shape for key, shape in reference.tensors.items()}
+    shapes = {key: _shape(key, shape, size, scale) for key, shape in reference.tensors.items()}
     tensors = {key: draw(key, shape) for key, shape in shapes.items()}
     projection = {"linear.weight": draw(f"{family}.linear.weight", (WIDTH, config["hidden_size"]))}
     if library == "colbert":
@@ -106,6 +116,14 @@ def write_late_model(name: str, folder: Path, entries: Mapping[str, Any] | None 
     write_json(folder / "config.json", config)
     write_tensors(folder / "model.safetensors", tensors)
     return folder
+
+
+def _shape(name: str, shape: tuple[int, ...], vocabulary: int, scale: int) -> tuple[int, ...]:
+    """A tensor's shape with other widths, and with the rows of this vocabulary."""
+    if "embeddings.weight" not in name:
+        return tuple(scale * size for size in shape)
+    rows = vocabulary if name.endswith(("word_embeddings.weight", "tok_embeddings.weight")) else shape[0]
+    return rows, scale * shape[1]
 
 
 def _write_tokenizer(folder: Path, library: str) -> int:

@@ -32,6 +32,7 @@ from tests.support.late_models import (
 )
 
 TOLERANCE = 2e-6  # of vectors of length 1, in float32
+LEAST_COSINE = 0.999  # fp16, with random weights
 ATTENDING = "colbert_attends"
 
 Packed = tuple[str, Path]
@@ -184,6 +185,16 @@ def test_files_that_are_missing_are_named(tmp_path: Path) -> None:
         (folder / name).unlink()
         with pytest.raises(BuildError, match=message), opened(folder):
             pass
+
+
+@pytest.mark.parametrize("name", ["colbert", "modernbert"])
+def test_half_precision_leaves_unseen_tokens_unseen(name: str, tmp_path: Path) -> None:
+    folder, file = write_late_model(name, tmp_path / "model", scale=8), tmp_path / "half.onnx"
+    assert cli.main(["optimize", str(folder), "-o", str(file), "--precision", "fp16"]) == 0
+    with padfree.Model(file) as half, padfree.Model(folder, backend="onnxruntime") as model:
+        pairs = zip(half.encode_query(QUERIES), model.encode_query(QUERIES), strict=True)
+        cosines = np.concatenate([(rows * others).sum(axis=1) for rows, others in pairs])
+    assert cosines.min() > LEAST_COSINE
 
 
 def test_nothing_of_it_is_padded(tmp_path: Path) -> None:
