@@ -140,7 +140,8 @@ def read_texts(value: Any, name: str, options: ServeOptions) -> list[str]:
         ApiError: something else, or too many or too large texts.
     """
     if not isinstance(value, list) or not value:
-        raise validation_error(f"'{name}' is {'empty' if value == [] else _kind(value)}, allowed: one text or more")
+        kind = "empty" if value == [] else _kind(value)
+        raise validation_error(f"'{name}' is {kind}, allowed: a list of one text or more")
     check_texts(value, name, options)
     return value
 
