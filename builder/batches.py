@@ -323,14 +323,23 @@ def _encode(texts: Sequence[Text], path: Path | str, metadata: Metadata, options
         model = options.model or Path("the model")
         reader = TextReader(model, metadata, options.tokenizer, truncate=options.truncate, on_texts=on_texts)
         tokens = reader.read(texts, prompt_name=options.prompt)
-    check_lengths(path, tokens.seq_lens, tokens.cut, reader, metadata.longest)
+    check_lengths(path, tokens.seq_lens, tokens.cut, reader, metadata.longest, options.prompt)
     return dict(tokens.request)
 
 
 def check_lengths(
-    source: Path | str, seq_lens: Sequence[int], cut: int, reader: TextReader, longest: int | None
+    source: Path | str,
+    seq_lens: Sequence[int],
+    cut: int,
+    reader: TextReader,
+    longest: int | None,
+    prompt_name: str | None = None,
 ) -> None:
-    """Says how many texts of `source` were cut. Raises BuildError for one that is longer than the model takes."""
+    """Says how many texts of `source`, with this prompt, were cut.
+
+    Raises:
+        BuildError: one is longer than the model takes.
+    """
     for at, length in enumerate(seq_lens, 1):
         if longest is not None and length > longest:
             raise BuildError(
@@ -342,7 +351,7 @@ def check_lengths(
             "%s: %s of more than %d tokens that lost their %s: %d of %d",
             source,
             "pairs" if reader.info.refuses_single_texts else "texts",
-            reader.max_length,
+            reader.most_of(prompt_name),
             "ends" if reader.truncation_side == RIGHT else "beginnings",
             cut,
             len(seq_lens),

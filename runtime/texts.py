@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from padfree.contract.late_interaction import DOCUMENT
 from padfree.contract.metadata import Metadata
 from padfree.contract.texts import FEATURES, TextInfo
 
@@ -161,6 +162,12 @@ class TextReader:
         """What the tokenizers library makes of single texts without a prompt, with words and offsets."""
         return self._encoder.encodings(texts)
 
+    def most_of(self, prompt_name: str | None) -> int | None:
+        """Most tokens of texts with this prompt, special tokens included; None: any number."""
+        if self.info.late is None:
+            return self.max_length
+        return self._encoder.most_of(in_role([""], prompt_name or DOCUMENT)[0])
+
     def _encode(
         self, texts: Sequence[Text], prompt_name: str | None, prompt: str | None, cut: bool
     ) -> tuple[EncodedTexts, int]:
@@ -177,9 +184,10 @@ class TextReader:
             texts = in_role(texts, prompt_name or self.info.default_prompt or "")
         encoded = self._tokenise(texts)
         if encoded.cut.any() and not cut:
+            at = int(encoded.cut.argmax())
             raise SessionError(
-                f"text {int(encoded.cut.argmax())} has more than {self.max_length} tokens, the most that the model "
-                "takes; send a shorter text, or let long ones be cut"
+                f"text {at} has more than {self._encoder.most_of(texts[at])} tokens, the most that the model takes; "
+                "send a shorter text, or let long ones be cut"
             )
         return encoded, self._encoder.prompt_tokens(front) if self._inputs.leaves_out_prompts else 0
 

@@ -145,7 +145,7 @@ def _write_answers(arguments: argparse.Namespace, session: Session, model: Path,
         def start(reader: TextReader, tokens: PackedTexts) -> None:
             tokenising.close()  # one bar at a time
             lengths = tokens.seq_lens.tolist()
-            check_lengths(source, lengths, int(tokens.cut.sum()), reader, metadata.longest)
+            check_lengths(source, lengths, int(tokens.cut.sum()), reader, metadata.longest, arguments.prompt)
             bars.append(stack.enter_context(show_batches(lengths, quiet=arguments.quiet)))
 
         answering = TextModel(

@@ -116,6 +116,10 @@ class TextEncoder:
         else:
             self._tokenizer.enable_truncation(most, direction=self._side)
 
+    def most_of(self, _text: Text) -> int | None:
+        """Most tokens of this text; None: any number."""
+        return self.most
+
     def types_are_zeros(self, *, pairs: bool) -> bool:
         """Whether all token types are 0: of single texts, or of pairs."""
         return not self._token_types or (not pairs and not any(self._tokenizer.encode("a").type_ids))

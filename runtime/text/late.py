@@ -64,12 +64,15 @@ class LateEncoder(TextEncoder):
                 f"engine for {late.query_length} or more, or leave --max-length out"
             )
         markers = (late.document_marker, late.query_marker)
-        rooms = [
-            min(length, most or length) - (marker is not None) for length, marker in zip(lengths, markers, strict=True)
-        ]
+        self._most = tuple(min(length, most or length) for length in lengths)
+        rooms = [length - (marker is not None) for length, marker in zip(self._most, markers, strict=True)]
         super().__init__(tokenizers[0], rooms[0], side=side, token_types=token_types)
         self._queries = TextEncoder(tokenizers[1], rooms[1], side=side, token_types=token_types)
         self._late = late
+
+    def most_of(self, text: Text) -> int:
+        """As `TextEncoder.most_of`, with the marker."""
+        return self._most[isinstance(text, Query)]
 
     def look_up(self, texts: Sequence[Text]) -> EncodedTexts | None:
         """As `TextEncoder.look_up`."""

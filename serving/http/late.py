@@ -24,14 +24,14 @@ async def late_scores(
     calls: Calls, call: Call, late: LateInteraction, query: str, texts: Sequence[str], *, truncate: bool
 ) -> Floats:
     """Scores [texts] for a query, which is computed once."""
-    await calls.rows(call, [Query(query), *texts], kind="predict", truncate=truncate)
+    await calls.rows(call, [*texts, Query(query)], kind="predict", truncate=truncate)
     answer = call.answer
     assert answer is not None
-    call.answer = replace(answer, cut=answer.cut[1:] | answer.cut[0])  # a query that was cut concerns all texts
+    call.answer = replace(answer, cut=answer.cut[:-1] | answer.cut[-1])  # a query that was cut concerns all texts
 
     def score() -> Floats:
-        vectors = _vectors(late, answer, np.arange(1 + len(texts)) == 0)
-        return max_sims(vectors[0], vectors[1:])
+        vectors = _vectors(late, answer, np.arange(1 + len(texts)) == len(texts))
+        return max_sims(vectors[-1], vectors[:-1])
 
     return await calls.aside(score)
 

@@ -245,18 +245,13 @@ class Texts:
         encoded = EncodedTexts.of_ids(job.ids) if job.ids else encoded
         seq_lens = encoded.seq_lens
         if encoded.cut.any() and not job.truncate:
-            raise self._too_long(int(encoded.cut.argmax()))
+            at = int(encoded.cut.argmax())
+            raise _too_long(at, self._encoder.most_of(job.texts[at]))
         if seq_lens.max() > self._served_model.max_length:
-            raise self._too_long(int(seq_lens.argmax()))
+            raise _too_long(int(seq_lens.argmax()), self._served_model.max_length)
         if not seq_lens.all():
             raise tokenizer_error(f"text {int(np.flatnonzero(seq_lens == 0)[0])} has no tokens; send one that has some")
         return encoded
-
-    def _too_long(self, at: int) -> ApiError:
-        return too_large_error(
-            f"text {at} has more than {self._served_model.max_length} tokens, the most that the model takes; send a "
-            "shorter text, or ask for truncation"
-        )
 
 
 async def in_parts(
@@ -276,6 +271,13 @@ async def in_parts(
         mark = b","
     if brackets:
         yield b"]"
+
+
+def _too_long(at: int, most: int | None) -> ApiError:
+    return too_large_error(
+        f"text {at} has more than {most} tokens, the most that the model takes; send a shorter text, or ask for "
+        "truncation"
+    )
 
 
 def _attempt(make: Callable[[], T]) -> T | ApiError:

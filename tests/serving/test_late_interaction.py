@@ -11,7 +11,7 @@ import pytest
 from padfree.builder import cli
 
 from tests.support.http_requests import get, post
-from tests.support.late_models import DOCUMENTS, QUERIES, read, write_late_model
+from tests.support.late_models import DOCUMENT_LENGTH, DOCUMENTS, QUERIES, QUERY_LENGTH, read, write_late_model
 from tests.support.served_models import Server
 
 TOLERANCE = 1e-4  # of scores of about 10, in float32
@@ -41,6 +41,14 @@ def test_texts_are_ranked_by_their_vectors(late_server: Server) -> None:
     cohere = post(late_server, "/v2/rerank", query=QUERIES[0], documents=list(DOCUMENTS), top_n=2)[1]
     assert [item["index"] for item in cohere["results"]] == order[:2]
     assert cohere["truncated"] == [4]  # the longest document, by its number among the documents
+
+
+def test_a_long_text_is_named_with_what_it_may_have(late_server: Server) -> None:
+    documents = post(late_server, "/rerank", query=QUERIES[0], texts=["a", DOCUMENTS[4]], truncate=False)
+    assert documents[0] == 413
+    assert f"text 1 has more than {DOCUMENT_LENGTH} tokens" in documents[1]["error"]
+    queries = post(late_server, "/embed_all", inputs=QUERIES[3], prompt_name="query", truncate=False)[1]
+    assert f"text 0 has more than {QUERY_LENGTH} tokens" in queries["error"]
 
 
 @pytest.mark.parametrize("said", [{"prompt_name": "query"}, {"input_type": "search_query"}])

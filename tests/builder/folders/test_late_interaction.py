@@ -92,6 +92,8 @@ def test_ids_are_those_of_pylate(packed: Packed) -> None:
     assert [[masks if token == expansion else token for token in row] for row in queries] == wanted.query_ids
     assert reader.read(DOCUMENTS).request["input_ids"] == wanted.document_ids
     assert reader.read(DOCUMENTS).cut == 1
+    with pytest.raises(SessionError, match=f"text 3 has more than {QUERY_LENGTH} tokens"):
+        reader.read(QUERIES, prompt_name=QUERY, cut=False)
     hides = expansion not in (None, masks)
     assert not hides or expansion == (ids.limit or 0) - 1  # a row of its own, which texts cannot name
     assert hides == ("attends" not in name and "plain" not in name)
