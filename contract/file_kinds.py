@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,9 +19,13 @@ class FileKind(NamedTuple):
     advice: str
 
 
+_LINK_MARK = b"version https://git-lfs"
+LINK_BYTES = len(_LINK_MARK)
+"""How much of a file tells whether it is a link of git lfs."""
+_LINK = FileKind("is a link of git lfs, not the file itself", "fetch it: git lfs pull")
 EMPTY = FileKind("is empty", "export, build or copy it again")
 _KINDS = {
-    b"version https://git-lfs": FileKind("is a link of git lfs, not the model", "fetch it: git lfs pull"),
+    _LINK_MARK: _LINK,
     b"GGUF": FileKind(
         "is a GGUF file, which has weights without the model's graph",
         "give the Hugging Face folder that it was made from",
@@ -28,6 +33,12 @@ _KINDS = {
     b"<": FileKind("is a web page or XML, not a model", "download it again"),
 }
 """By what such files begin with. ONNX models and plans begin with none of these."""
+
+
+def refuse_link(beginning: bytes, path: Path, error: Callable[[str], Exception]) -> None:
+    """Raises an error that `error` makes, if a file begins as a link of git lfs does."""
+    if beginning.startswith(_LINK_MARK):
+        raise error(f"{path}: {_LINK.what}; {_LINK.advice}")
 
 
 def other_kind(path: Path) -> FileKind | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .fields import decode
+from .file_kinds import refuse_link
 from .os_errors import not_readable
 
 
@@ -45,4 +46,5 @@ def read_json(path: Path, error: Callable[[str], Exception], advice: str, *, mis
     try:
         return decode(text)
     except ValueError as reason:
+        refuse_link(text.encode(), path, error)
         raise error(f"{path}: not JSON ({reason}); {advice}") from reason

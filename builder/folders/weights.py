@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from padfree.contract.file_kinds import LINK_BYTES, refuse_link
 from padfree.onnx_tools.files import Floats
 
 from ..errors import BuildError
@@ -21,7 +22,6 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _TYPES: Mapping[str, str] = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 _MOST_HEADER_BYTES = 100_000_000  # as the library allows
 _HEAD = struct.Struct("<Q")
-_LINK = b"version https://git-lfs"
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,7 @@ def read_header(file: Path) -> dict[str, Entry]:
     try:
         with file.open("rb") as stream:
             size = file.stat().st_size
-            if stream.read(len(_LINK)) == _LINK:
-                raise BuildError(f"{file}: is a link of git lfs, not the weights; fetch them: git lfs pull")
+            refuse_link(stream.read(LINK_BYTES), file, BuildError)
             stream.seek(0)
             (length,) = _HEAD.unpack(stream.read(_HEAD.size))
             if length > min(_MOST_HEADER_BYTES, size):

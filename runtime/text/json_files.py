@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from padfree.contract.file_kinds import refuse_link
 from padfree.contract.os_errors import not_readable
 from padfree.contract.text_files import read_json
 
@@ -19,14 +20,16 @@ def read_bytes(path: Path) -> bytes:
     """The bytes of a tokenizer.json.
 
     Raises:
-        SessionError: there is no such file, or it cannot be read.
+        SessionError: there is no such file, it cannot be read, or is a link of git lfs.
     """
     if not path.is_file():
         raise SessionError(f"{path}: no such tokenizer; {WHAT_TO_GIVE}: pass it (--tokenizer)")
     try:
-        return path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise SessionError(f"{path}: {not_readable(error, WHAT_TO_GIVE)}") from error
+    refuse_link(content, path, SessionError)
+    return content
 
 
 def saved_object(content: bytes, path: Path) -> dict[str, Any]:

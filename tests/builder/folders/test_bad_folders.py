@@ -29,6 +29,7 @@ from tests.support.folders import (
     write_small_tokenizer,
 )
 
+LINK = "version https://git-lfs.github.com/spec/v1\noid sha256:53aa\nsize 90868376\n"
 MEAN = ("Pooling", {"pooling_mode": "mean"})
 
 
@@ -43,8 +44,17 @@ def nothing(folder: Path) -> None:
 
 def links_of_git_lfs(folder: Path) -> None:
     write_folder(folder, model=None)
-    text = "version https://git-lfs.github.com/spec/v1\noid sha256:53aa\nsize 90868376\n"
-    (folder / "model.safetensors").write_text(text)
+    (folder / "model.safetensors").write_text(LINK)
+
+
+def tokenizer_that_is_a_link(folder: Path) -> None:
+    write_folder(folder)
+    (folder / "tokenizer.json").write_text(LINK)
+
+
+def config_that_is_a_link(folder: Path) -> None:
+    write_folder(folder)
+    (folder / "config.json").write_text(LINK)
 
 
 def pickles_alone(folder: Path) -> None:
@@ -182,7 +192,9 @@ def damaged_tokenizer(folder: Path) -> None:
     ("write", "wanted"),
     [
         (nothing, "has neither weights (model.safetensors) nor an ONNX file"),
-        (links_of_git_lfs, "model.safetensors: is a link of git lfs, not the weights; fetch them: git lfs pull"),
+        (links_of_git_lfs, "model.safetensors: is a link of git lfs, not the file itself; fetch it: git lfs pull"),
+        (tokenizer_that_is_a_link, "tokenizer.json: is a link of git lfs, not the file itself; fetch it: git lfs pull"),
+        (config_that_is_a_link, "config.json: is a link of git lfs, not the file itself; fetch it: git lfs pull"),
         (pickles_alone, "has pickled weights alone (pytorch_model.bin), and loading a pickle may run code"),
         (quantized_names, "has quantised ONNX files alone (onnx/model_qint8_avx512.onnx, onnx/model_quantized.onnx)"),
         (quantized_content, "model.onnx: is quantised (DequantizeLinear)"),
