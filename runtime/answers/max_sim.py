@@ -1,13 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The score of a query and a document with a vector for every token (MaxSim, arXiv 2004.12832)."""
+"""Scores of queries and documents with a vector for every token (MaxSim, arXiv 2004.12832)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from padfree.contract.late_interaction import LateInteraction
 
+from ..rows import Array
+from ..text.late import Query, kept_tokens
 from .scores import Floats
+
+
+def token_vectors(
+    late: LateInteraction, rows: Sequence[Array], ids: Array, are_queries: Sequence[bool]
+) -> list[Floats]:
+    """The vectors of each text that count, float32 [tokens, N].
+
+    Args:
+        late: how texts are read.
+        rows: the model's for each text, [tokens, N].
+        ids: int32 [T], of all texts one after the other.
+        are_queries: which texts are queries, for each.
+    """
+    seq_lens = np.fromiter(map(len, rows), np.int64, len(rows))
+    mask = kept_tokens(late, ids, seq_lens, np.asarray(are_queries, np.bool_))
+    parts = np.split(mask, np.cumsum(seq_lens)[:-1])
+    return [np.asarray(row, np.float32)[part] for row, part in zip(rows, parts, strict=False)]
 
 
 def max_sims(query: Floats, documents: Sequence[Floats]) -> Floats:
@@ -26,4 +46,22 @@ def max_sims(query: Floats, documents: Sequence[Floats]) -> Floats:
         token_scores = np.concatenate([item for item in documents if len(item)]) @ query.T
         starts = np.cumsum(lens[has_tokens]) - lens[has_tokens]
         scores[has_tokens] = np.maximum.reduceat(token_scores, starts, axis=0).sum(axis=1, dtype=np.float32)
+    return scores
+
+
+def pair_scores(pairs: Sequence[tuple[str, str]], encode: Callable[[list[str]], list[Floats]]) -> Floats:
+    """The scores of pairs of a query and a document, float32 [B].
+
+    Args:
+        pairs: any number of them.
+        encode: gives the vectors of queries (`Query`) and documents; it is called once, with each query once.
+    """
+    documents_by_query: dict[str, list[int]] = {}
+    for at, (query, _) in enumerate(pairs):
+        documents_by_query.setdefault(query, []).append(at)
+    queries = [Query(query) for query in documents_by_query]
+    vectors = encode([*queries, *(document for _, document in pairs)])
+    documents, scores = vectors[len(queries) :], np.zeros(len(pairs), np.float32)
+    for vectors_of_query, numbers in zip(vectors, documents_by_query.values(), strict=False):
+        scores[numbers] = max_sims(vectors_of_query, [documents[at] for at in numbers])
     return scores

@@ -20,10 +20,10 @@ from ..request import in_order, read_packed
 from ..rows import Array
 from ..session import Session
 from ..text.apart import Text
-from ..text.late import Query, kept_tokens
+from ..text.late import Query
 from ..texts import PackedTexts, TextReader
 from .keywords import advise
-from .max_sim import max_sims
+from .max_sim import pair_scores, token_vectors
 from .scores import Classification, Floats, classify, normalize_vectors
 from .tags import TaggedSpan, join, words_of
 
@@ -318,30 +318,19 @@ class TextModel:
         if late is None or output is None:
             raise SessionError(f"{self._shown_path}: has no vectors of tokens, {self._what_it_gives()}")
         tokens = self._reader.read_packed(texts, prompt="")
-        rows, ends = self._rows(output, tokens, inputs), np.cumsum(tokens.seq_lens)
-        are_queries = np.asarray([isinstance(text, Query) for text in texts], np.bool_)
-        ids = next(iter(tokens.columns.values()))
-        masks = np.split(kept_tokens(late, ids, tokens.seq_lens, are_queries), ends[:-1])
-        vectors = [np.asarray(row, np.float32)[mask] for row, mask in zip(rows, masks, strict=False)]
+        ids, are_queries = next(iter(tokens.columns.values())), [isinstance(text, Query) for text in texts]
+        vectors = token_vectors(late, self._rows(output, tokens, inputs), ids, are_queries)
         self._check_finite(vectors)
         return vectors
 
     def _max_sims(self, pairs: Sequence[Text], inputs: Values) -> Floats:
         """The scores of pairs of a query and a document; each query is computed once."""
-        split = [pair for pair in pairs if not isinstance(pair, str) and len(pair) == 2]
+        split = [(pair[0], pair[1]) for pair in pairs if not isinstance(pair, str) and len(pair) == 2]
         if len(split) < len(pairs):
             raise SessionError("a text by itself, and scores are of pairs; give ('query', 'document')")
         if inputs:
             raise SessionError("scores by vectors of tokens take no other inputs; leave them out")
-        documents_by_query: dict[str, list[int]] = {}
-        for at, (query, _) in enumerate(split):
-            documents_by_query.setdefault(query, []).append(at)
-        queries = [Query(query) for query in documents_by_query]
-        vectors = self._token_vectors([*queries, *(document for _, document in split)], NOTHING)
-        documents, scores = vectors[len(queries) :], np.zeros(len(split), np.float32)
-        for vectors_of_query, numbers in zip(vectors, documents_by_query.values(), strict=False):
-            scores[numbers] = max_sims(vectors_of_query, [documents[at] for at in numbers])
-        return scores
+        return pair_scores(split, lambda texts: self._token_vectors(texts, NOTHING))
 
     def _scores(self) -> OutputInfo | None:
         """The output of scores of texts."""

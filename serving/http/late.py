@@ -10,8 +10,8 @@ from functools import partial
 import numpy as np
 import orjson
 from padfree.contract.late_interaction import DOCUMENT, QUERY, ROLES, LateInteraction
-from padfree.runtime.answers import Floats, max_sims
-from padfree.runtime.text import Query, in_role, kept_tokens
+from padfree.runtime.answers import Floats, max_sims, token_vectors
+from padfree.runtime.text import Query, in_role
 
 from .body import Body
 from .calls import Call, Calls
@@ -30,7 +30,7 @@ async def late_scores(
     call.answer = replace(answer, cut=answer.cut[:-1] | answer.cut[-1])  # a query that was cut concerns all texts
 
     def score() -> Floats:
-        vectors = _vectors(late, answer, np.arange(1 + len(texts)) == len(texts))
+        vectors = _vectors(late, answer, [False] * len(texts) + [True])
         return max_sims(vectors[-1], vectors[:-1])
 
     return await calls.aside(score)
@@ -44,7 +44,7 @@ async def late_vectors(
     await calls.rows(call, in_role(texts, role), kind="embed", truncate=truncate)
     answer = call.answer
     assert answer is not None
-    vectors = _vectors(late, answer, np.full(len(texts), role == QUERY))
+    vectors = _vectors(late, answer, [role == QUERY] * len(texts))
     return _parts(calls, texts, vectors)
 
 
@@ -72,8 +72,7 @@ def _role(body: Body) -> str:
     return QUERY if QUERY in body.choice("input_type", KINDS) else DOCUMENT
 
 
-def _vectors(late: LateInteraction, answer: Answer, are_queries: np.ndarray) -> list[Floats]:
+def _vectors(late: LateInteraction, answer: Answer, are_queries: Sequence[bool]) -> list[Floats]:
     """The vectors of each text's tokens that count, [tokens, N]."""
-    ends = np.cumsum(answer.seq_lens)[:-1]
-    masks = np.split(kept_tokens(late, answer.ids, answer.seq_lens, are_queries), ends)
-    return [rows[mask] for rows, mask in zip(np.split(floats(answer.values), ends), masks, strict=True)]
+    rows = np.split(floats(answer.values), np.cumsum(answer.seq_lens)[:-1])
+    return token_vectors(late, rows, answer.ids, are_queries)
