@@ -22,10 +22,10 @@ class FileKind(NamedTuple):
 _LINK_MARK = b"version https://git-lfs"
 LINK_BYTES = len(_LINK_MARK)
 """How much of a file tells whether it is a link of git lfs."""
-_LINK = FileKind("is a link of git lfs, not the file itself", "fetch it: git lfs pull")
+LINK = FileKind("is a link of git lfs, not the file itself", "fetch it: git lfs pull")
 EMPTY = FileKind("is empty", "export, build or copy it again")
 _KINDS = {
-    _LINK_MARK: _LINK,
+    _LINK_MARK: LINK,
     b"GGUF": FileKind(
         "is a GGUF file, which has weights without the model's graph",
         "give the Hugging Face folder that it was made from",
@@ -38,7 +38,7 @@ _KINDS = {
 def refuse_link(beginning: bytes, path: Path, error: Callable[[str], Exception]) -> None:
     """Raises an error that `error` makes, if a file begins as a link of git lfs does."""
     if beginning.startswith(_LINK_MARK):
-        raise error(f"{path}: {_LINK.what}; {_LINK.advice}")
+        raise error(f"{path}: {LINK.what}; {LINK.advice}")
 
 
 def other_kind(path: Path) -> FileKind | None:

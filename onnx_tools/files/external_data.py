@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from onnx import GraphProto, NodeProto, TensorProto
+from padfree.contract.file_kinds import LINK, other_kind
 
 from ..errors import ModelFileError
 from .data_sizes import bytes_of
@@ -32,6 +33,8 @@ def read_external_data(tensors: Iterable[TensorProto], file: Path, weights: Weig
             continue
         entries = {entry.key: entry.value for entry in tensor.external_data}
         data = _data_file(file, tensor.name, entries.get("location", ""))
+        if data not in sizes and other_kind(data) == LINK:
+            raise ModelFileError(f"data file '{data}' {LINK.what}; {LINK.advice}")
         sizes[data] = data.stat().st_size
         offset, length = _extent(tensor, entries, sizes[data], file)
         total += length

@@ -253,6 +253,14 @@ def test_a_cache_of_links_is_read(tmp_path: Path) -> None:
     assert np.array_equal(numpy_helper.to_array(loaded).reshape(-1), values)
 
 
+@pytest.mark.parametrize("entries", [{}, {"length": 10_000}])
+def test_data_that_is_a_link_of_git_lfs_is_called_that(tmp_path: Path, entries: dict[str, int]) -> None:
+    (tmp_path / "m.onnx").write_bytes(external_model("m.onnx_data", **entries).SerializeToString())
+    (tmp_path / "m.onnx_data").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    with pytest.raises(ModelFileError, match=r"m\.onnx_data' is a link of git lfs, .*; fetch it: git lfs pull"):
+        load_model(tmp_path / "m.onnx")
+
+
 def test_several_data_files(tmp_path: Path) -> None:
     model = small_model()
     for tensor, name in zip(model_tensors(model.graph), ("a.bin", "b.bin"), strict=True):
