@@ -57,4 +57,5 @@ DISTILBERT = Definition(
     _encode,
     lambda _: 0,
     heads(dense_classes("pre_classifier", "classifier", activation_of("relu")), _MASK_HEAD),
+    hides_tokens=True,
 )

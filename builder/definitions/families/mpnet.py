@@ -43,4 +43,5 @@ MPNET = Definition(
     _encode,
     lambda _: 0,
     heads(CLASSES, mask_head(_VOCABULARY)),
+    hides_tokens=True,
 )

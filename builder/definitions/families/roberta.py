@@ -53,4 +53,5 @@ ROBERTA = Definition(
     encode,
     token_types,
     heads(CLASSES, lambda writing, encoded: mask_head(_VOCABULARY[writing.keys.raw["model_type"]])(writing, encoded)),
+    hides_tokens=True,
 )

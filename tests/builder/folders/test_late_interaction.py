@@ -14,6 +14,7 @@ import padfree
 import pytest
 from padfree.builder import cli
 from padfree.builder.errors import BuildError
+from padfree.builder.folders.hub_files import settings_of
 from padfree.builder.folders.source import opened
 from padfree.contract.late_interaction import DOCUMENT, QUERY
 from padfree.onnx_tools.rewrite import rewrite
@@ -197,6 +198,11 @@ def test_half_precision_leaves_unseen_tokens_unseen(name: str, tmp_path: Path) -
         pairs = zip(half.encode_query(QUERIES), model.encode_query(QUERIES), strict=True)
         cosines = np.concatenate([(rows * others).sum(axis=1) for rows, others in pairs])
     assert cosines.min() > LEAST_COSINE
+
+
+def test_the_hub_gives_what_says_how_texts_are_read() -> None:
+    names = ["README.md", "artifact.metadata", "colbert.py", "config.json", "model.safetensors"]
+    assert settings_of(names) == ["artifact.metadata", "config.json"]
 
 
 def test_nothing_of_it_is_padded(tmp_path: Path) -> None:
