@@ -160,9 +160,10 @@ class Calls:
         self._counters.add("te_request_success", method=call.method)
         self._count(call, "success")
         self._counters.observe("te_request_duration", [time.perf_counter() - start])
+        headers = _headers(call, start)
         if streamed:
-            return StreamingResponse(content, media_type=JSON)
-        return Response(raw, headers=_headers(call, start), media_type=JSON)
+            return StreamingResponse(content, headers=headers, media_type=JSON)
+        return Response(raw, headers=headers, media_type=JSON)
 
     def with_key(self, work: Page, style: Style) -> Page:
         """An endpoint that answers only callers with a key."""

@@ -16,7 +16,7 @@ import numpy as np
 from padfree.runtime import Array, Budget, cut
 from padfree.runtime.batching.pace import room
 from padfree.runtime.batching.queue import LARGE
-from padfree.runtime.text import EncodedTexts, ServedModel, Text, TextError, as_columns, count_characters
+from padfree.runtime.text import EncodedTexts, Query, ServedModel, Text, TextError, as_columns, count_characters
 
 from ..errors import ApiError, backend_error, busy_error, tokenizer_error, too_large_error
 from ..metrics import ProcessCounters
@@ -246,9 +246,9 @@ class Texts:
         seq_lens = encoded.seq_lens
         if encoded.cut.any() and not job.truncate:
             at = int(encoded.cut.argmax())
-            raise _too_long(at, self._encoder.most_of(job.texts[at]))
+            raise _too_long(_name_of(job.texts, at), self._encoder.most_of(job.texts[at]))
         if seq_lens.max() > self._served_model.max_length:
-            raise _too_long(int(seq_lens.argmax()), self._served_model.max_length)
+            raise _too_long(f"text {int(seq_lens.argmax())}", self._served_model.max_length)
         if not seq_lens.all():
             raise tokenizer_error(f"text {int(np.flatnonzero(seq_lens == 0)[0])} has no tokens; send one that has some")
         return encoded
@@ -273,10 +273,15 @@ async def in_parts(
         yield b"]"
 
 
-def _too_long(at: int, most: int | None) -> ApiError:
+def _name_of(texts: Sequence[Text], at: int) -> str:
+    """What a text is called in messages: by its number, unless it is the query of documents."""
+    is_query = isinstance(texts[at], Query) and not isinstance(texts[0], Query)
+    return "the query" if is_query else f"text {at}"
+
+
+def _too_long(name: str, most: int | None) -> ApiError:
     return too_large_error(
-        f"text {at} has more than {most} tokens, the most that the model takes; send a shorter text, or ask for "
-        "truncation"
+        f"{name} has more than {most} tokens, the most that the model takes; send a shorter text, or ask for truncation"
     )
 
 

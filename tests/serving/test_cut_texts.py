@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator
-from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,24 +16,13 @@ from padfree.serving.http.cuts import CutLog
 from tokenizers import Tokenizer
 
 from tests.support.folders import TOKENIZER
-from tests.support.http_requests import PATIENCE_S, post
+from tests.support.http_requests import post, whole
 from tests.support.served_models import Server, expected_rows, unit, write_model
 
 DIGEST = hashlib.sha256(TOKENIZER.read_bytes()).hexdigest()
 MOST = 8
 LONG = "a cat and a mat and rain and the cat again"
 TOLERANCE = 1e-5
-
-
-def whole(server: Server, path: str, **fields: Any) -> tuple[dict[str, str], Any]:
-    """The headers and the body of an answer."""
-    connection = HTTPConnection(*server.address, timeout=PATIENCE_S)
-    try:
-        connection.request("POST", path, json.dumps(fields).encode())
-        answer = connection.getresponse()
-        return dict(answer.headers), json.loads(answer.read())
-    finally:
-        connection.close()
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from padfree.builder import cli
 
-from tests.support.http_requests import get, post
+from tests.support.http_requests import get, post, whole
 from tests.support.late_models import DOCUMENT_LENGTH, DOCUMENTS, QUERIES, QUERY_LENGTH, read, write_late_model
 from tests.support.served_models import Server
 
@@ -47,8 +47,16 @@ def test_a_long_text_is_named_with_what_it_may_have(late_server: Server) -> None
     documents = post(late_server, "/rerank", query=QUERIES[0], texts=["a", DOCUMENTS[4]], truncate=False)
     assert documents[0] == 413
     assert f"text 1 has more than {DOCUMENT_LENGTH} tokens" in documents[1]["error"]
+    query = post(late_server, "/rerank", query=QUERIES[3], texts=["a"], truncate=False)[1]
+    assert query["error"].startswith(f"the query has more than {QUERY_LENGTH} tokens, the most that the model takes")
     queries = post(late_server, "/embed_all", inputs=QUERIES[3], prompt_name="query", truncate=False)[1]
     assert f"text 0 has more than {QUERY_LENGTH} tokens" in queries["error"]
+
+
+def test_vectors_of_cut_texts_say_so_in_their_headers(late_server: Server) -> None:
+    headers, vectors = whole(late_server, "/embed_all", inputs=["a", DOCUMENTS[4], "b"])
+    assert len(vectors) == 3
+    assert headers["x-truncated-texts"] == "1"
 
 
 @pytest.mark.parametrize("said", [{"prompt_name": "query"}, {"input_type": "search_query"}])

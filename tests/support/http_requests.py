@@ -19,6 +19,17 @@ def post(
     return _request(server, "POST", path, json.dumps(fields).encode() if raw is None else raw, key)
 
 
+def whole(server: Server, path: str, **fields: Any) -> tuple[dict[str, str], Any]:
+    """The headers and the body of an answer."""
+    connection = HTTPConnection(*server.address, timeout=PATIENCE_S)
+    try:
+        connection.request("POST", path, json.dumps(fields).encode())
+        answer = connection.getresponse()
+        return dict(answer.headers), json.loads(answer.read())
+    finally:
+        connection.close()
+
+
 def get(server: Server, path: str, key: str | None = None) -> tuple[int, Any]:
     """Returns status and body, parsed if it is JSON."""
     return _request(server, "GET", path, None, key)
