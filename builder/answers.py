@@ -66,6 +66,13 @@ def answers_of(
     ]
 
 
+def method_of(model: TextModel, prompt_name: str | None, *, pairs: bool) -> str:
+    """The method of padfree.Model that gives such answers; arguments as of `answers_of`."""
+    if model.kind != LATE:
+        return model.kind
+    return "scores" if pairs else "encode_query" if prompt_name == QUERY else LATE
+
+
 def _late_answers(
     model: TextModel, texts: Sequence[Text], inputs: Mapping[str, Any], prompt_name: str | None
 ) -> list[Answer]:

@@ -23,6 +23,7 @@ from padfree.contract.data_files import (
     suffixes_of,
 )
 from padfree.contract.fields import decode
+from padfree.contract.late_interaction import QUERY
 from padfree.contract.os_errors import not_readable
 from padfree.contract.text_files import read_text
 from padfree.contract.text_inputs import PROMPT_LENGTH
@@ -347,11 +348,13 @@ def check_lengths(
                 "split it"
             )
     if cut:
+        both = reader.info.late is not None and prompt_name is None  # pairs are a query and a document each
         _log.warning(
-            "%s: %s of more than %d tokens that lost their %s: %d of %d",
+            "%s: %s of more than %s tokens%s that lost their %s: %d of %d",
             source,
             "pairs" if reader.info.refuses_single_texts else "texts",
             reader.most_of(prompt_name),
+            f" (queries: {reader.most_of(QUERY)})" if both else "",
             "ends" if reader.truncation_side == RIGHT else "beginnings",
             cut,
             len(seq_lens),

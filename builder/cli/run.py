@@ -128,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write_answers(arguments: argparse.Namespace, session: Session, model: Path, texts_of_user: Sequence[Text]) -> int:
     """Writes what the model says about texts: labels, words, scores or vectors."""
-    from padfree.builder.answers import answers_of, write_answers
+    from padfree.builder.answers import answers_of, method_of, write_answers
     from padfree.builder.batches import check_lengths, read_text_batch
     from padfree.builder.tokenization import load_tokenizer
     from padfree.runtime.answers import TextModel
@@ -161,7 +161,8 @@ def _write_answers(arguments: argparse.Namespace, session: Session, model: Path,
         answers = answers_of(answering, texts, inputs, arguments.prompt)
     write_answers(arguments.output, texts, answers)
     pairs = not all(isinstance(text, str) for text in texts)
-    print_line(f"{count_text(len(texts), 'pair' if pairs else 'text')} ({answering.kind}); wrote {arguments.output}")
+    method = method_of(answering, arguments.prompt, pairs=pairs)
+    print_line(f"{count_text(len(texts), 'pair' if pairs else 'text')} ({method}); wrote {arguments.output}")
     return 0
 
 

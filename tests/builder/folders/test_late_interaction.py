@@ -22,6 +22,7 @@ from padfree.runtime import Session, SessionError
 from padfree.runtime.texts import TextReader
 
 from tests.support.late_models import (
+    DOCUMENT_LENGTH,
     DOCUMENTS,
     MODELS,
     QUERIES,
@@ -114,7 +115,7 @@ def test_a_query_that_sees_its_masks_is_another() -> None:
     assert np.abs(wanted.queries[1] - read("colbert").queries[1]).max() > 100 * TOLERANCE
 
 
-def test_answers_of_the_command(tmp_path: Path) -> None:
+def test_answers_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, out = write_late_model("colbert", tmp_path / "model"), tmp_path / "out.jsonl"
     wanted = read("colbert")
     command = ["run", str(folder), "-o", str(out)]
@@ -131,6 +132,27 @@ def test_answers_of_the_command(tmp_path: Path) -> None:
     np.testing.assert_allclose(document, wanted.documents[0], atol=TOLERANCE)
     score = answer("--text", QUERIES[0], "--text-pair", DOCUMENTS[0])["score"]
     assert abs(score - max_sim(wanted.queries[0], wanted.documents[0])) < QUERY_LENGTH * TOLERANCE
+    shown = capsys.readouterr().out
+    assert [line.partition(";")[0] for line in shown.splitlines() if "wrote" in line] == [
+        "1 text (encode_query)",
+        "1 text (encode_document)",
+        "1 pair (scores)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "limits"),
+    [
+        (["--text-pair", "a"], f"{DOCUMENT_LENGTH} tokens (queries: {QUERY_LENGTH}) that lost their ends: 1 of 2"),
+        (["--prompt", "query"], f"{QUERY_LENGTH} tokens that lost their ends: 1 of 1"),
+    ],
+)
+def test_cut_texts_are_counted_with_what_they_may_have(
+    options: list[str], limits: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = write_late_model("colbert", tmp_path / "model"), tmp_path / "out.jsonl"
+    assert cli.main(["run", str(folder), "-o", str(out), "--text", QUERIES[3], *options]) == 0
+    assert f"--text: texts of more than {limits}" in " ".join(capsys.readouterr().err.split())
 
 
 def test_other_questions_say_what_the_model_is_for(tmp_path: Path) -> None:
