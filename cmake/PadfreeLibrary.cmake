@@ -26,7 +26,7 @@ set(PADFREE_COMPILED_TOGETHER
   "(index/kernel|layer_norm/(fp32_)?kernel)"
   "(embedding/kernel|pool/normed_kernel|qk_norm_rotary/kernel)"
   "(layer_norm|embedding)/e4m3_kernel"
-  "((pack|unpack|pool|post_norm|schedule)/kernel|linear/measure)")
+  "((pack|unpack|pool|post_norm|schedule|token_rows)/kernel|linear/measure)")
 
 # The same for one architecture on few cores, which long files keep as busy as short ones: fp16 and bf16 together, and
 # kinds of GEMMs. These groups come before those above, and files of both are in these.

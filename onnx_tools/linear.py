@@ -17,8 +17,7 @@ from .passes.linear.gates import gates
 from .passes.linear.head_norms import head_norms
 from .passes.linear.linear import linear
 from .passes.linear.rotations import rotations
-from .passes.norms.norm_folding import norm_folding
-from .passes.norms.post_norms import post_norms
+from .passes.norms import norm_folding, post_norms, token_rows
 from .precision import check_element_types
 
 _NAMED_ALWAYS = ("linear", "norm folding")
@@ -71,6 +70,7 @@ def _steps(precision: str, *, fold_norms: bool, streams: bool, norm_heads: bool)
     if norm_heads:
         yield lambda graph, _: head_norms(graph, precision)
     if fold_norms and streams:
+        yield token_rows
         yield lambda graph, _: post_norms(graph)
     if fold_norms:
         yield lambda graph, _: norm_folding(graph, precision, streams=streams)

@@ -30,7 +30,7 @@ RUNS = 20
 KINDS = (
     ("attention", r"PadfreeAttention"),
     ("layer norm", r"Padfree(LayerNorm|PostNorm)"),
-    ("embedding", r"PadfreeEmbedding"),
+    ("embedding", r"Padfree(Embedding|TokenRows)"),
     ("schedule", r"PadfreeSchedule"),
     ("index", r"PadfreeIndex"),
     ("pack", r"PadfreePack"),

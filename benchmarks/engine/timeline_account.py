@@ -13,7 +13,7 @@ from pathlib import Path
 FAMILIES = (
     ("attention", r"[Aa]ttention"),
     ("schedule", r"cumulate|[Ss]chedule|[Tt]ask"),
-    ("embedding", r"[Ee]mbed|TableSource"),
+    ("embedding", r"[Ee]mbed|TableSource|tokenRows"),
     ("layer norm", r"[Nn]orm"),
     ("product", r"[Ll]inear|resident|gemm|xmma|cutlass|nvjet"),
 )

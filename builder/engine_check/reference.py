@@ -26,7 +26,7 @@ MOST_LONG = 4
 MOST_NUMBERS = 1 << 24
 """In an output of a batch: a vocabulary of 150,000 leaves 110 tokens."""
 LEAST_TOKENS = 16
-TABLES = ("Gather", "PadfreeEmbedding")
+TABLES = ("Gather", "PadfreeEmbedding", "PadfreeTokenRows")
 """Operators that read rows of their weights, and multiply by none."""
 
 

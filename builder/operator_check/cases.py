@@ -42,6 +42,10 @@ _SEPARATE: Attributes = {"head_size": 128, "num_heads": 8, "num_kv_heads": 2, "q
 _VARIANTS: Mapping[str, Mapping[str, Attributes]] = {
     "PadfreeSchedule": {"offsets, slots, positions": {"has_extent": 1, "has_positions": 1}},
     "PadfreeEmbedding": {"three tables": {"has_token_types": 1, "has_position_table": 1, "has_beta": 1}},
+    "PadfreeTokenRows": {
+        "moments": {"scale": 27.75, "has_moments": 1},
+        "schedule": {"scale": 1.0, "has_moments": 1, "schedules": 1, "has_positions": 1},
+    },
     "PadfreeLayerNorm": {
         "bias, residual": {"has_bias": 1, "has_residual": 1, "has_beta": 1},
         "RMS, sum": {"rms": 1, "has_residual": 1, "has_sum": 1},

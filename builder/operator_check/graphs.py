@@ -56,6 +56,7 @@ _OTHER_SIZES = {
     "PadfreeEmbedding": {"N": 2},
     "PadfreeLayerNorm": {"N": WIDTH},
     "PadfreePostNorm": {"N": WIDTH},
+    "PadfreeTokenRows": {"N": WIDTH},
     "PadfreePack": {"...": WIDTH},
 }
 """What the letters of shapes stand for, and where they stand for something else."""

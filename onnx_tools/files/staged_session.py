@@ -29,7 +29,7 @@ LEAST_PART_BYTES = 1 << 25
 """The limit of a part's weights is not made lower than this to have PARTS of them: every part takes time of its own."""
 KEPT_BYTES = 1 << 25
 """Weights of at most so many bytes, tables not counted, are read once for all runs; larger ones anew for every run."""
-_IDS: Mapping[str, int] = MappingProxyType({"Gather": 1, "PadfreeEmbedding": 0})
+_IDS: Mapping[str, int] = MappingProxyType({"Gather": 1, "PadfreeEmbedding": 0, "PadfreeTokenRows": 0})
 """Operators whose first deferred input is a table, and the position of the ids that choose from it."""
 _INT64 = np.int64
 

@@ -111,6 +111,21 @@ def _embedding(b: BodyBuilder) -> None:
         _no_tasks(b)
 
 
+def _token_rows(b: BodyBuilder) -> None:
+    y = b.op("Mul", _table_rows(b, "table", b.load_index("ids")), b.attribute("scale"))
+    b.output("y", y)
+    output_moments(b, y)
+    if b.attributes["schedules"]:
+        tokens = b.op("Shape", "ids")
+        cu = _offsets(b, tokens)
+        b.output_index("cu_seqlens", cu)
+        if b.attributes["has_positions"]:
+            position = token_slot(b, ragged_from_cu_seqlens(b, cu))[1]
+            b.output_index("positions", pad_index(b, position, tokens, 0))
+    if b.attributes["has_tasks"]:
+        _no_tasks(b)
+
+
 def _rotary(b: BodyBuilder) -> None:
     heads, size = b.attribute_vector("num_heads"), b.attribute_vector("head_size")
     width, end = b.op("Mul", heads, size), b.integers(np.iinfo(np.int64).max)
@@ -208,6 +223,7 @@ BODIES: Mapping[str, Callable[[BodyBuilder], None]] = MappingProxyType(
         "PadfreeUnpack": _unpack,
         "PadfreeSchedule": _schedule,
         "PadfreeEmbedding": _embedding,
+        "PadfreeTokenRows": _token_rows,
         "PadfreeAttention": attention,
         "PadfreeQkNormRotary": _qk_norm_rotary,
         "PadfreeRotary": _rotary,

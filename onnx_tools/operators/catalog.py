@@ -171,6 +171,37 @@ _EMBEDDING = OperatorSpec(
     in_half=(WRITES_E4M3,),
 )
 
+_TOKEN_ROWS = OperatorSpec(
+    "PadfreeTokenRows",
+    "Takes the row of a table that each token's id names, times scale; an id out of the table's range gives zeros. N "
+    "is a multiple of 64. moments are those of y, as PadfreeLinear gives them. With schedules it also gives what "
+    "PadfreeSchedule does.",
+    inputs=(
+        TensorSpec("ids", "int32", "[T]"),
+        TensorSpec("table", "act", "[V,N]"),
+        TensorSpec("seq_lens", "int32", "[B]", when("schedules")),
+    ),
+    outputs=(
+        TensorSpec("y", "act", "[T,N]"),
+        TensorSpec("moments", "float32", "[N/64,T,2]", when("has_moments")),
+        TensorSpec("cu_seqlens", "int32", "[B+1]", when("schedules")),
+        TensorSpec("positions", "int32", "[T]", when("has_positions")),
+        TensorSpec("tasks", "int32", "[L,4]", when("has_tasks")),
+    ),
+    attributes=(
+        AttributeSpec("scale", "float", "factor of all rows"),
+        flag("has_moments", "whether moments exist"),
+        in_engines(flag("schedules", "1: computes cu_seqlens from seq_lens, as PadfreeSchedule does")),
+        in_engines(flag("has_positions", "whether positions exist, as those of PadfreeSchedule")),
+        in_engines(flag("has_tasks", "whether tasks exist, as those of PadfreeSchedule")),
+        in_engines(_NUM_HEADS, 1),
+        _CAUSAL_TASKS,
+    ),
+    requires=((when("has_positions"), when("schedules")), (when("has_tasks"), when("schedules"))),
+    plugin_precisions=("fp16", "bf16"),
+    in_half=(Condition("has_moments", (0, 1)),),
+)
+
 _DISENTANGLED = Condition("bias", ("disentangled",))
 
 _ATTENTION = OperatorSpec(
@@ -412,7 +443,8 @@ OPERATORS: Mapping[str, OperatorSpec] = MappingProxyType(
     {
         spec.name: spec
         for spec in (
-            *(_INDEX, _PACK, _UNPACK, _SCHEDULE, _EMBEDDING, _ATTENTION, _ROTARY, _QK_NORM_ROTARY, _LAYER_NORM),
+            *(_INDEX, _PACK, _UNPACK, _SCHEDULE, _EMBEDDING, _TOKEN_ROWS, _ATTENTION, _ROTARY, _QK_NORM_ROTARY),
+            _LAYER_NORM,
             *(POST_NORM, LINEAR, LINEAR_FP8, LINEAR_INT8),
             _POOL,
         )

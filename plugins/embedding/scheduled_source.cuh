@@ -5,6 +5,7 @@
 
 #include "embedding/table_source.cuh"
 #include "schedule/block.cuh"
+#include "schedule/token_position.cuh"
 
 namespace padfree {
 
@@ -34,40 +35,9 @@ struct ScheduledSource : TableSource<T> {
     prefetchToL2(schedule.seq_lens, this->p.B * sizeof(int));
   }
 
-  // The position of a token, from the lengths of up to kWarpSize sequences, divided among the lanes of an aligned
-  // group.
   template <int kLanes>
-  __device__ typename TableSource<T>::TokenPosition positionOf(int token) const {
-    constexpr int kEach = kWarpSize / kLanes;
-    const int lane = threadIdx.x % kLanes;
-    const unsigned group = (kFullMask >> (kWarpSize - kLanes)) << (threadIdx.x % kWarpSize - lane), limit = this->p.T;
-    unsigned ends[kEach], sum = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int b = lane * kEach + i;
-      const unsigned length = b < this->p.B ? max(schedule.seq_lens[b], 0) : 0;
-      ends[i] = sum = min(sum + min(length, limit), limit);
-    }
-#pragma unroll
-    for (int offset = 1; offset < kLanes; offset *= 2) {
-      const unsigned below = __shfl_up_sync(group, sum, offset, kLanes);
-      if (lane >= offset) sum = min(sum + below, limit);
-    }
-    const unsigned before = __shfl_up_sync(group, sum, 1, kLanes);
-    int ended_sequences = 0;  // sequences that end at or before the token
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (lane > 0) ends[i] = min(before + ends[i], limit);
-      ended_sequences += __popc(__ballot_sync(group, ends[i] <= static_cast<unsigned>(token)));
-    }
-    const int last = max(ended_sequences - 1, 0);
-    unsigned start = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const unsigned end = __shfl_sync(group, ends[i], last / kEach, kLanes);
-      if (last % kEach == i) start = end;
-    }
-    return {ended_sequences > 0 ? token - static_cast<int>(start) : token, ended_sequences == kWarpSize};
+  __device__ TokenPosition positionOf(int token) const {
+    return positionAmong<kLanes>(schedule.seq_lens, this->p.B, this->p.T, token);
   }
 
   template <int kLanes>

@@ -4,6 +4,7 @@
 
 #include "common/row_norm.cuh"
 #include "embedding/launch.h"
+#include "schedule/token_position.cuh"
 
 namespace padfree {
 
@@ -49,11 +50,6 @@ struct TableSource {
   __device__ void prefetchWord(int id, int lane, int lanes) const {
     prefetchToL2(tableRow(p.word_table, p.V, id), p.E * sizeof(T), lane, lanes);
   }
-
-  struct TokenPosition {
-    int in_sequence;
-    bool filler;
-  };
 
   template <int kLanes>
   __device__ TokenPosition positionOf(int token) const {

@@ -17,6 +17,7 @@
 #include "qk_norm_rotary/launch.h"
 #include "rotary/launch.h"
 #include "schedule/launch.h"
+#include "token_rows/launch.h"
 #include "unpack/launch.h"
 
 namespace padfree {
@@ -60,6 +61,9 @@ cudaError_t launchRotary(const RotaryParams&, cudaStream_t) {
   return kRefusal;
 }
 cudaError_t launchSchedule(const ScheduleParams&, cudaStream_t) {
+  return kRefusal;
+}
+cudaError_t launchTokenRows(const TokenRowsParams&, cudaStream_t) {
   return kRefusal;
 }
 cudaError_t launchUnpack(const UnpackParams&, cudaStream_t) {

@@ -4,26 +4,15 @@
 #include "common/dependent_launch.cuh"
 #include "common/device.cuh"
 #include "common/launch.h"
+#include "common/moments.cuh"
 #include "common/row_norm.cuh"
-#include "linear/launch.h"
 #include "post_norm/launch.h"
 
 namespace padfree {
 namespace {
 
-constexpr int kWidth = kVectorBytes / 2;               // numbers in a vector
-constexpr int kGroupLanes = kMomentFeatures / kWidth;  // threads whose vectors are a group of moments
+constexpr int kWidth = kMomentWidth;
 constexpr int kMaxWidth = kMomentFeatures * kMaxMomentGroups;
-
-// Mean and sum of squared deviations from it, of the numbers of kGroupLanes neighbouring threads.
-__device__ inline float2 momentsOf(const float (&x)[kWidth]) {
-  float sum = 0.f, squares = 0.f;
-  addTo(sum, x);
-  const float mean = rowSum<kGroupLanes>(sum) / kMomentFeatures;
-#pragma unroll
-  for (int k = 0; k < kWidth; ++k) squares = fmaf(x[k] - mean, x[k] - mean, squares);
-  return {mean, rowSum<kGroupLanes>(squares)};
-}
 
 // kLanes threads for a row, with kVectors vectors each. All loads of a row are in flight before the first is used.
 template <typename T, int kLanes, int kVectors>

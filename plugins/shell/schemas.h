@@ -530,6 +530,43 @@ inline OperatorSchema scheduleSchema() {
   };
 }
 
+inline OperatorSchema tokenRowsSchema() {
+  return {
+      "PadfreeTokenRows",
+      {
+          realField("scale"),
+          flagField("has_moments"),
+          flagField("schedules"),
+          flagField("has_positions"),
+          flagField("has_tasks"),
+          integerField("num_heads", 1, 4096),
+          laterFlagField("causal_tasks"),
+      },
+      {
+          int32Tensor("ids", "[T]"),
+          activationTensor("table", "[V,N]"),
+          int32Tensor("seq_lens", "[B]", {isSet("schedules")}),
+      },
+      {
+          activationTensor("y", "[T,N]"),
+          floatTensor("moments", "[N/64,T,2]", {isSet("has_moments")}),
+          int32Tensor("cu_seqlens", "[B+1]", {isSet("schedules")}),
+          int32Tensor("positions", "[T]", {isSet("has_positions")}),
+          int32Tensor("tasks", "[L,4]", {isSet("has_tasks")}),
+      },
+      {
+          {isSet("has_positions"), isSet("schedules")},
+          {isSet("has_tasks"), isSet("schedules")},
+      },
+      {
+          {"has_moments", {"0", "1"}},
+      },
+      {
+          {"H", "num_heads"},
+      },
+  };
+}
+
 inline OperatorSchema unpackSchema() {
   return {
       "PadfreeUnpack",
@@ -563,6 +600,7 @@ OperatorInfo postNormOperator();
 OperatorInfo qkNormRotaryOperator();
 OperatorInfo rotaryOperator();
 OperatorInfo scheduleOperator();
+OperatorInfo tokenRowsOperator();
 OperatorInfo unpackOperator();
 
 inline constexpr std::array kOperators = {
@@ -579,6 +617,7 @@ inline constexpr std::array kOperators = {
     qkNormRotaryOperator,
     rotaryOperator,
     scheduleOperator,
+    tokenRowsOperator,
     unpackOperator,
 };
 

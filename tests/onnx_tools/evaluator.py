@@ -115,6 +115,11 @@ def _post_norm(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     return (y, ref.moments(y)) if attributes["has_moments"] else (y,)
 
 
+def _token_rows(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    y = ref.token_rows(next(inputs), next(inputs), attributes["scale"])
+    return (y, ref.moments(y)) if attributes["has_moments"] else (y,)
+
+
 def _pool(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     x, cu_seqlens = next(inputs), next(inputs)
     return (ref.pool(x, cu_seqlens, attributes["mode"], bool(attributes["normalize"])),)
@@ -132,6 +137,7 @@ _OPERATORS: Mapping[str, Callable[[Inputs, Attributes], tuple[Array, ...]]] = Ma
         "PadfreeQkNormRotary": _qk_norm_rotary,
         "PadfreeRotary": _rotary,
         "PadfreeSchedule": _schedule,
+        "PadfreeTokenRows": _token_rows,
         "PadfreeUnpack": _unpack,
     }
 )

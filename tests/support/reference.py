@@ -252,6 +252,12 @@ def post_norm(x: Array, residual: Array, gamma: Array, *, epsilon: float) -> Flo
     return f64(residual) + normalise(f64(x), gamma, None, epsilon, True)
 
 
+def token_rows(ids: Array, table: Array, scale: float) -> Floats:
+    """Rows of a table times a number, zeros for ids outside of it; [T,N]."""
+    inside = (ids >= 0) & (ids < len(table))
+    return np.where(inside[:, None], f64(table)[np.where(inside, ids, 0)] * scale, 0.0)
+
+
 def moments(y: Array, group: int = 64) -> Floats:
     """Mean and sum of squared deviations of every 64 columns of y [T,N], as [N/64,T,2]."""
     split = f64(y).reshape(len(y), y.shape[1] // group, group)

@@ -15,7 +15,7 @@ import onnx_graphsurgeon as gs
 from padfree.onnx_tools.analysis import is_padfree, padfree_attributes, padfree_inputs, producer
 
 _KERNELS = (
-    *("PadfreeSchedule", "PadfreeEmbedding", "PadfreeLayerNorm", "PadfreePostNorm"),
+    *("PadfreeSchedule", "PadfreeEmbedding", "PadfreeTokenRows", "PadfreeLayerNorm", "PadfreePostNorm"),
     *("PadfreeLinear", "PadfreeLinearFp8", "PadfreeLinearInt8", "PadfreeRotary", "PadfreeQkNormRotary"),
 )
 """Operators that are a kernel in every engine, one that keeps that rule."""

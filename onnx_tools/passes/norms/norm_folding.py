@@ -28,13 +28,15 @@ from ..base import PassResult
 from .folded_weights import FoldedWeights
 
 NAME = "norm folding"
-_MAKERS = ("PadfreeLinear", "PadfreePostNorm")  # whose kernels give moments
+_OF_SUMS = ("PadfreeLinear", "PadfreePostNorm")  # whose results a norm may add to something
+_ROWS = ("PadfreePostNorm", "PadfreeTokenRows")  # no GEMMs, which add no more
+_MAKERS = ("PadfreeLinear", *_ROWS)  # whose kernels give moments
 _Match = TypeVar("_Match")
 
 
 @dataclass(frozen=True)
 class _Norm:
-    """A norm of `z`, which `gemm` makes once it adds what the norm adds now; or a PadfreePostNorm, which adds no more.
+    """A norm of `z`, which `gemm` makes once it adds what the norm adds now; or one of _ROWS, which adds no more.
 
     In `inputs`, "x" is what the GEMM makes now, whichever of the two summands the norm calls so. `has_sum`: the norm
     gives z, too, as norms before layers do.
@@ -67,7 +69,7 @@ class _Norm:
 
 
 def norm_folding(graph: gs.Graph, precision: str, *, streams: bool = True) -> PassResult:
-    """Removes layer norms that only PadfreeLinear reads, of rows that a PadfreeLinear or PadfreePostNorm makes.
+    """Removes layer norms that only PadfreeLinear reads, of rows that one of _MAKERS makes.
 
     With z the rows before the norm, W' = diag(gamma) W less the mean of each of its columns, and b' = b + beta W,
     LN(z) W + b is z W' / deviation(z) + b': a row's mean adds to z W' only what rounding leaves of 0. A GEMM
@@ -166,12 +168,12 @@ class _NormFolding:
             raise NoMatch(f"'{norm.name}' is {width} wide, which is no multiple of {MOMENTS_GROUP}")
         if width > MAX_NORMED_WIDTH:
             raise NoMatch(f"'{norm.name}' is {width} wide; at most {MAX_NORMED_WIDTH} are folded")
-        is_sum = is_padfree(gemm, "PadfreePostNorm")
-        if not is_sum and (gemm.attrs["gated"] or gemm.attrs["rotary_features"]):
+        is_whole = is_padfree(gemm, *_ROWS)
+        if not is_whole and (gemm.attrs["gated"] or gemm.attrs["rotary_features"]):
             raise NoMatch(f"'{norm.name}' norms what '{node_name(gemm)}' makes by a gate or a rotation")
-        if not is_sum and gemm.attrs["activation"] != "none":
+        if not is_whole and gemm.attrs["activation"] != "none":
             raise NoMatch(f"'{norm.name}' norms what '{node_name(gemm)}' makes by an activation")
-        if (norm.adds and is_sum) or ("residual" in norm.inputs and gemm.attrs["has_residual"]):
+        if (norm.adds and is_whole) or ("residual" in norm.inputs and gemm.attrs["has_residual"]):
             raise NoMatch(f"'{norm.name}' adds to what '{node_name(gemm)}' has added a residual to")
         normed = norm.inputs["x"]
         if not self._streams and (norm.has_sum or not used_once(self._graph, normed)):
@@ -211,7 +213,7 @@ class _NormFolding:
     def _inputs(self, gemm: gs.Node) -> tuple[dict[str, gs.Tensor], dict[str, AttributeValue]]:
         """The inputs that a GEMM gets, and attributes for its norms. Raises NoMatch where a constant does not fit."""
         inputs, inherited_inputs = padfree_inputs(gemm), self._taken_over(gemm)
-        if is_padfree(gemm, "PadfreePostNorm"):
+        if is_padfree(gemm, *_ROWS):
             return inputs, {}
         terms = [source["bias"] for source in (inputs, inherited_inputs) if "bias" in source]
         inputs |= inherited_inputs
@@ -277,9 +279,10 @@ def _takes_rows(node: gs.Node) -> bool:
 
 
 def _gemms_ahead(node: gs.Node) -> list[gs.Node]:
-    """The GEMMs and the PadfreePostNorm that make what a norm adds up; none for other nodes."""
+    """What makes what a norm adds up, of _MAKERS; no PadfreeTokenRows where that is a sum."""
     if not is_padfree(node, "PadfreeLayerNorm"):
         return []
     inputs = padfree_inputs(node)
+    kinds = _MAKERS if "residual" not in inputs else _OF_SUMS
     makers = [producer(inputs[name]) for name in ("x", "residual") if name in inputs]
-    return [maker for maker in makers if maker is not None and is_padfree(maker, *_MAKERS)]
+    return [maker for maker in makers if maker is not None and is_padfree(maker, *kinds)]

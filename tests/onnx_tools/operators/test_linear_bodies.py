@@ -201,6 +201,34 @@ def test_post_norm(opset: int, dtype: type, has_moments: int) -> None:
             check(actual, ref.moments(expected), rtol=1e-4, atol=1e-4)
 
 
+@opsets
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("has_moments", [0, 1])
+def test_token_rows(opset: int, dtype: type, has_moments: int) -> None:
+    """Ids may name no row."""
+    table = rng().standard_normal((7, 128)).astype(dtype)
+    for ids in ([3, -1, 6, 7, 0, 3], []):
+        feeds = {"ids": np.array(ids, np.int32), "table": table}
+        y, *moments = run("PadfreeTokenRows", feeds, opset, scale=1.5, has_moments=has_moments)
+        expected = ref.token_rows(**feeds, scale=1.5)
+        check(y, expected, dtype, **(TOLERANCE if dtype == np.float32 else {"rtol": 1e-3, "atol": 0}))
+        assert len(moments) == has_moments
+        for actual in moments:
+            check(actual, ref.moments(expected), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("filler", [0, 2])
+def test_token_rows_make_the_schedule(filler: int) -> None:
+    lengths, tokens = np.array([3, 0, 4], np.int32), 7 + filler
+    table, ids = np.ones((2, 64), np.float32), np.zeros(tokens, np.int32)
+    flags = {"has_moments": 0, "schedules": 1, "has_positions": 1}
+    results = run("PadfreeTokenRows", {"ids": ids, "table": table, "seq_lens": lengths}, 17, scale=2.0, **flags)
+    schedule = {"has_extent": 0, "has_positions": 1, "has_tasks": 0, "num_heads": 1}
+    expected = run("PadfreeSchedule", {"seq_lens": lengths, "tokens": ids}, 17, **schedule)
+    for actual, wanted in zip(results, (2 * np.ones((tokens, 64), np.float32), *expected), strict=True):
+        np.testing.assert_array_equal(actual, wanted)
+
+
 def test_a_norm_between_two_gemms_is_what_the_moments_make_it() -> None:
     """LN(x) W + b, and x + LN(r), computed only from x and r."""
     r = rng()
