@@ -22,9 +22,10 @@ WORDS = 1000
 LENGTHS = ([512] * 4 + [1, 300, 77], [32], [3, 0, 5], [64, 65, 33, 2, 100])
 SMALLEST_COSINE = 0.999
 """The least cosine of a token's results to the other engine's; both round to 8 bits in every layer."""
+FIRST = {"PadfreeTokenRows": 1, "PadfreeSchedule": 0}
 KERNELS = {
-    "qwen3-0.6b": {"PadfreeQkNormRotary": 0, "PadfreePostNorm": 0, "PadfreeLayerNorm": 2},
-    "embedding-gemma": {"PadfreeQkNormRotary": 0, "PadfreePostNorm": 2 * LAYERS, "PadfreeLayerNorm": 2},
+    "qwen3-0.6b": {**FIRST, "PadfreeQkNormRotary": 0, "PadfreePostNorm": 0, "PadfreeLayerNorm": 1},
+    "embedding-gemma": {**FIRST, "PadfreeQkNormRotary": 0, "PadfreePostNorm": 2 * LAYERS, "PadfreeLayerNorm": 1},
 }
 
 
