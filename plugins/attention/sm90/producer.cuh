@@ -111,48 +111,42 @@ __device__ void distributeWorkItems(const AttentionParams& p, const AttentionMap
   barrierArrive(queryBarrier());
 }
 
-// Fills the stages with K (operand 1) or V (operand 2), step by step, and head by head in each. The first fill is
-// issued by a lane a stage, all at once; after it lane 0 goes on alone, because one lane's wait would hold up the
-// others.
+// Fills the stages with K (operand 1) or V (operand 2), step by step, and head by head in each. One lane.
+//
+// All blocks begin at once, and memory is busy for microseconds with what they ask for. So the first fill goes stage by
+// stage: the keys that warpgroups begin with are asked for beside Q, and all else when keys before it have arrived.
 template <typename S>
 __device__ void loadStages(const AttentionParams& p, const AttentionMaps& maps, Sm90Shared<S>& shared,
                            const Sm90Memory<S>& memory, int operand) {
-  const unsigned lane = threadIdx.x % kWarpSize;
-  if (lane >= S::kStages) return;
-  int stage_index = 0;
-  const auto load = [&](const AttentionTask& task, const TaskKeys& keys, int step, int head) {
-    const int stage = stage_index % S::kStages, key = keys.begin + keyBlockOfStep<S>(keys.diagonal, step) * S::kKeys;
-    barrierWait(&shared.empty[stage], stage_index / S::kStages & 1 ^ 1);
-    loadRows<S, S::kKeys>(maps, operand, operand == 1 ? memory.key(stage) : memory.value(stage),
-                          min(keys.end - key, S::kKeys), keyHead(p, head), task.begin + key,
-                          operand == 1 ? &shared.keys[stage_index % S::kKeyBarriers] : &shared.values[stage]);
-    if (operand == 1 && stage_index >= S::kStages) storeShared(&shared.issued_stages, stage_index + 1);
-  };
-  TaskCursor cursor(p, shared.upcoming[operand][lane]);
+  if (threadIdx.x % kWarpSize > 0) return;
+  TaskCursor cursor(p, shared.upcoming[operand][0]);
   AttentionTask task;
   const bool has_task = cursor.advance(task);
   waitForPriorGrids();
   if (!has_task) return;
   releaseNextGrid();
-  TaskParts parts = unpackParts(task.parts);
-  TaskKeys keys = keysOf<S>(p, task, parts);
-  const unsigned heads = parts.heads, filled_stages = min(keys.steps * heads, static_cast<unsigned>(S::kStages));
-  if (lane < filled_stages) {
-    stage_index = lane;
-    load(task, keys, lane / heads, parts.head + lane % heads);
-  }
-  if (lane > 0) return;
-  stage_index = filled_stages;
-  int step = filled_stages / heads, head = filled_stages % heads;
-  while (true) {
-    for (; step < keys.steps; ++step, head = 0) {
-      for (; head < parts.heads; ++head, ++stage_index) load(task, keys, step, parts.head + head);
+  int stage_index = 0;
+  do {
+    const TaskParts parts = unpackParts(task.parts);
+    const TaskKeys keys = keysOf<S>(p, task, parts);
+    const int first_stages = parts.heads * parts.splits;
+    for (int step = 0; step < keys.steps; ++step) {
+      const int key = keys.begin + keyBlockOfStep<S>(keys.diagonal, step) * S::kKeys;
+      for (int head = 0; head < parts.heads; ++head, ++stage_index) {
+        const int stage = stage_index % S::kStages;
+        if (stage_index < S::kStages) {
+          const int before = operand == 1 ? stage_index - first_stages : stage_index;
+          if (before >= 0) barrierWait(&shared.keys[before], 0);
+        } else {
+          barrierWait(&shared.empty[stage], stage_index / S::kStages & 1 ^ 1);
+        }
+        loadRows<S, S::kKeys>(maps, operand, operand == 1 ? memory.key(stage) : memory.value(stage),
+                              min(keys.end - key, S::kKeys), keyHead(p, parts.head + head), task.begin + key,
+                              operand == 1 ? &shared.keys[stage_index % S::kKeyBarriers] : &shared.values[stage]);
+        if (operand == 1 && stage_index >= S::kStages) storeShared(&shared.issued_stages, stage_index + 1);
+      }
     }
-    if (!cursor.advance(task)) return;
-    parts = unpackParts(task.parts);
-    keys = keysOf<S>(p, task, parts);
-    step = 0;
-  }
+  } while (cursor.advance(task));
 }
 
 }  // namespace padfree

@@ -153,7 +153,7 @@ struct Sm90Shared {
   int issued_stages;  // the keys of stages with smaller numbers have arrived or are in flight; kStages or more
   static_assert(kTaskWidth <= S::kStages);
   AttentionWorkItem items[kItemSlots][kTaskWidth];
-  AttentionTask upcoming[kLoadingWarps][S::kStages][2];  // of every lane that loads
+  AttentionTask upcoming[kLoadingWarps][kTaskWidth][2];  // of every lane that loads
 };
 
 // The parts of dynamic shared memory, as shared-space addresses; base is a multiple of 1024.
