@@ -55,6 +55,7 @@ struct AttentionParams {
   const int* prefix = nullptr;
   // The kernels on mma.sync, which set it themselves: query tiles of longer sequences come first (query_tiles.cuh).
   bool longest_first = false;
+  int turned_tile = 0x7fffffff, turned_sum = 0;  // theirs as well (turnTile in mma_tiles.cuh): of no tile
 };
 
 constexpr int kMaxHeadSize = 256, kMaxDisentangledHeadSize = 128;

@@ -234,9 +234,10 @@ cudaError_t chooseShape(const AttentionParams& params, bool tall, cudaStream_t s
 
 // The instances for heads of more than 128: pairs of warps where a block may have as much shared memory as they take.
 template <typename T>
-cudaError_t chooseLargeShape(const AttentionParams& params, cudaStream_t stream) {
-  int available = 0, multiprocessors = 0;
+cudaError_t chooseLargeShape(AttentionParams params, cudaStream_t stream) {
+  int available = 0, together = 0, multiprocessors = 0;
   cudaError_t status = deviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, available);
+  if (status == cudaSuccess) status = deviceAttribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, together);
   if (status == cudaSuccess) status = countMultiprocessors(multiprocessors);
   if (status != cudaSuccess) return status;
   using Pairs = PairShape<256, 2, 2, 64, 2, WindowScores>;
@@ -247,6 +248,8 @@ cudaError_t chooseLargeShape(const AttentionParams& params, cudaStream_t stream)
   if (params.window_left < 0 && tiles <= multiprocessors) {
     return launchPair<T, PairShape<256, 1, 2, 64, 2, WindowScores>>(params, stream);
   }
+  constexpr int kReserved = 1024;  // bytes per block
+  if (together >= 2 * (Pairs::kBytes + kReserved)) turnSecondBlocks(params, Pairs::kRows, multiprocessors);
   return launchPair<T, Pairs>(params, stream);
 }
 

@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) attentionPairKernel(A
   if (!p.early_lengths) waitForPriorGrids();
   const BlockWork work = blockWork(p);
   const int head = work.head;
-  const QueryTile tile = findTile<S::kRows>(p, work.tile);
+  const QueryTile tile = findTile<S::kRows>(p, turnTile(p, work.tile));
   waitForPriorGrids();
   releaseNextGrid();
   if (tile.rows <= 0) return;

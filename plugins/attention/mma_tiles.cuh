@@ -46,4 +46,19 @@ __device__ inline QueryTile findTile(const AttentionParams& p, int tile) {
   return {end, p.T - end, first, min(kRows, p.T - end - first), true, 1};
 }
 
+// The number that a tile has instead: from turned_tile on, tiles come in the opposite order, the unused numbers first,
+// so that a multiprocessor with two blocks has a long tile and a short one. turned_sum: of a tile's two numbers.
+__device__ inline int turnTile(const AttentionParams& p, int tile) {
+  return tile < p.turned_tile ? tile : p.turned_sum - tile;
+}
+
+// Makes turnTile turn the second half of the blocks of a call where multiprocessors hold two each and, as about half a
+// number per sequence stays unused, all at once.
+inline void turnSecondBlocks(AttentionParams& params, int rows, int multiprocessors) {
+  const int tiles = static_cast<int>(countQueryTiles(params.T, params.B, rows)), first = multiprocessors / params.H;
+  if (!params.longest_first || params.B == 1 || tiles - params.B / 2 > 2 * first) return;
+  params.turned_tile = first;
+  params.turned_sum = first + tiles - 1;
+}
+
 }  // namespace padfree

@@ -57,3 +57,11 @@ def test_more_tiles_than_a_dimension_of_the_grid_holds(dtype: torch.dtype, head_
     assert_guards(buffer)
     assert torch.equal(y[:tokens], operands[2][:tokens].flatten(1))
     assert bool((y[tokens:] == 0).all()), "filler rows must become zeros"
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (100, 60)], ids=str)
+@pytest.mark.parametrize("heads", [1, 2, 3, 4])
+def test_long_tiles_beside_short_ones(heads: int, window: tuple[int, int]) -> None:
+    """On GPUs with 132 multiprocessors, all but those of one and of four heads are ordered so."""
+    lengths = [111, 149, 172, 189, 190, 219, 274, 294, 297, 313, 344, 353, 379, 394, 425, 461]
+    check(lengths, Positions(window), heads=heads, head_size=256, kernel="mma")
