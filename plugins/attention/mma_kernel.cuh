@@ -72,18 +72,6 @@ __device__ void copyNext(const Copier& copier, T* shared, const AttentionOperand
 template <typename T, class S>
 using MmaRows = WarpRows<T, S::kHeadSize, S::kFragments, S::kKeys, S::kStride, typename S::Adjust, false, S::kBranches>;
 
-template <class S>
-__device__ BlockWork workOf(const AttentionParams& p) {
-  if constexpr (S::kBrief) return blockWork(p);
-  return {static_cast<int>(blockIdx.x % p.H), static_cast<int>(blockIdx.x / p.H)};
-}
-
-template <class S>
-__device__ QueryTile tileOf(const AttentionParams& p, int tile) {
-  if constexpr (S::kBrief) return findTile<S::kRows>(p, tile);
-  return findQueryTile<S::kRows>(p.cu_seqlens, p.B, p.T, tile, p.longest_first, p.window_right == 0);
-}
-
 template <typename T, class S, typename Result>
 __global__ void __launch_bounds__(kThreads, S::kBlocks) attentionMmaKernel(AttentionParams p) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];

@@ -71,12 +71,32 @@ class WarpRows {
     consumeScores<kMasked>(scores, v, keys, adjust.factor());
   }
 
-  // The part of a step that needs no values; it leaves the scores for the other part.
+  // The part of a step that needs no values, without the moves of references; it leaves the scores for the other parts.
   template <bool kMasked>
-  __device__ void stepKeys(Scores& scores, const T* k, int keys, const Adjust& adjust, int first_row, int first_key) {
+  __device__ void scoreKeys(Scores& scores, const T* k, int keys, const Adjust& adjust, int first_row, int first_key) {
     multiplyQueries<kMasked>(scores, k, keys);
     adjust.adjust(scores, first_row, first_key);
-    moveShifts(scores, adjust.factor());
+  }
+
+  // Moves the reference of each row that needs it. What a row gets depends on no other row, so that a sequence has the
+  // same result, bit by bit, wherever it stands in a batch.
+  __device__ void moveShifts(const Scores& scores, float factor) {
+    RowValues peaks;
+    bool moves = false;
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        peaks[f][part] = peakOf(scores[f], part);
+        moves = moves || exceeds(peaks[f][part], f, part, factor);
+      }
+    }
+    if (!__any_sync(kFullMask, moves)) return;
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+      for (int part = 0; part < 2; ++part) moveShift(largestOfLanes(peaks[f][part]), f, part, factor);
+    }
   }
 
   // The part of a step that follows the scores; their exponents are scores * factor.
@@ -276,27 +296,6 @@ class WarpRows {
           multiplyAdd<T>(scores[f][n + 1], a, b[2], b[3]);
         }
       }
-    }
-  }
-
-  // Moves the reference of each row that needs it. What a row gets depends on no other row, so that a sequence has the
-  // same result, bit by bit, wherever it stands in a batch.
-  __device__ void moveShifts(const Scores& scores, float factor) {
-    RowValues peaks;
-    bool moves = false;
-#pragma unroll
-    for (int f = 0; f < kFragments; ++f) {
-#pragma unroll
-      for (int part = 0; part < 2; ++part) {
-        peaks[f][part] = peakOf(scores[f], part);
-        moves = moves || exceeds(peaks[f][part], f, part, factor);
-      }
-    }
-    if (!__any_sync(kFullMask, moves)) return;
-#pragma unroll
-    for (int f = 0; f < kFragments; ++f) {
-#pragma unroll
-      for (int part = 0; part < 2; ++part) moveShift(largestOfLanes(peaks[f][part]), f, part, factor);
     }
   }
 

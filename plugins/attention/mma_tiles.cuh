@@ -46,6 +46,19 @@ __device__ inline QueryTile findTile(const AttentionParams& p, int tile) {
   return {end, p.T - end, first, min(kRows, p.T - end - first), true, 1};
 }
 
+// The same as the shape wants it (S::kBrief: in few instructions).
+template <class S>
+__device__ inline BlockWork workOf(const AttentionParams& p) {
+  if constexpr (S::kBrief) return blockWork(p);
+  return {static_cast<int>(blockIdx.x % p.H), static_cast<int>(blockIdx.x / p.H)};
+}
+
+template <class S>
+__device__ inline QueryTile tileOf(const AttentionParams& p, int tile) {
+  if constexpr (S::kBrief) return findTile<S::kRows>(p, tile);
+  return findQueryTile<S::kRows>(p.cu_seqlens, p.B, p.T, tile, p.longest_first, p.window_right == 0);
+}
+
 // The number that a tile has instead: from turned_tile on, tiles come in the opposite order, the unused numbers first,
 // so that a multiprocessor with two blocks has a long tile and a short one. turned_sum: of a tile's two numbers.
 __device__ inline int turnTile(const AttentionParams& p, int tile) {
