@@ -10,7 +10,9 @@
 #include <type_traits>
 
 #include "attention/kernels.h"
+#include "attention/mma_choice.h"
 #include "attention/mma_pair_kernel.cuh"
+#include "attention/mma_ring_kernel.cuh"
 #include "attention/mma_rows.cuh"
 #include "attention/mma_store.cuh"
 #include "attention/mma_tiles.cuh"
@@ -60,13 +62,6 @@ __device__ void copyRows(const Copier& copier, T* shared, const AttentionOperand
   } else {
     copier.template copyWhole<kRows>(shared, operand, token, valid);
   }
-}
-
-// Copies kKeys rows from `next` on, which moves to those of the next step.
-template <int kKeys, class Copier, typename T>
-__device__ void copyNext(const Copier& copier, T* shared, const AttentionOperand& operand, const T*& next, int valid) {
-  copier.template copyFrom<kKeys>(shared, next, operand.token_stride, valid);
-  next += kKeys * operand.token_stride;
 }
 
 template <typename T, class S>
@@ -160,21 +155,6 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   return launchWithSharedMemory(kernel, grid, kThreads, kBytes, stream, params);
 }
 
-// The length that the build expects, or else the mean.
-int expectedLength(const AttentionParams& params) {
-  return params.max_seq_len > 0 ? params.max_seq_len : params.T / (params.B > 0 ? params.B : 1);
-}
-
-// Tiles of 128 query rows read K and V half as often, but leave more of themselves empty at the end of each sequence,
-// and leave multiprocessors idle if they are few. Rows that see few keys gain less.
-bool wantsTallTiles(const AttentionParams& params) {
-  constexpr int kTallRows = 128, kTilesToFillTheChip = 256;
-  const bool plain = !hasPositions(params);
-  const int long_sequence = plain && params.D > 64 && params.D <= 128 ? 256 : 512;
-  return expectedLength(params) > long_sequence &&
-         static_cast<int64_t>(params.T / kTallRows) * params.H >= kTilesToFillTheChip;
-}
-
 // Whether tiles of longer sequences come first. It balances the load, but finding a tile takes longer, and tiles
 // that run at the same time are less often neighbours in memory. Measured on an H200.
 bool wantsLongestFirst(const AttentionParams& params, bool tall) {
@@ -216,8 +196,9 @@ cudaError_t chooseShape(const AttentionParams& params, bool tall, cudaStream_t s
                                                                                                                 stream);
     }
   }
-  return (tall ? launchWide<T, WideShape<128, 2, 32, 2, Scores>>
-               : launch<T, Shape<128, 1, 32, 3, Scores, false, kPlain>>)(params, stream);
+  if (!tall) return launch<T, Shape<128, 1, 32, 3, Scores, false, kPlain>>(params, stream);
+  return (wantsRing(params) ? launchRing<T, RingShape<128, 2, 32, 2, Scores>>
+                            : launchWide<T, WideShape<128, 2, 32, 2, Scores>>)(params, stream);
 }
 
 // The instances for heads of more than 128: pairs of warps where a block may have as much shared memory as they take.

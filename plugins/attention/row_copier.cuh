@@ -188,6 +188,13 @@ class RowCopier {
   const int head_, D_;
 };
 
+// Copies kKeys rows from `next` on, which moves to those of the next step.
+template <int kKeys, class Copier, typename T>
+__device__ void copyNext(const Copier& copier, T* shared, const AttentionOperand& operand, const T*& next, int valid) {
+  copier.template copyFrom<kKeys>(shared, next, operand.token_stride, valid);
+  next += kKeys * operand.token_stride;
+}
+
 // Calls function(part) for each part.
 template <int kParts, class Function>
 __device__ void callParts(const Function& function) {
