@@ -40,6 +40,7 @@ class Kind:
 KINDS = {
     "plain": Kind(),
     "tall tiles": Kind(heads=MANY_HEADS, kv_heads=MANY_HEADS, max_seq_len=4096),
+    "tall tiles, two buffers": Kind(heads=MANY_HEADS, kv_heads=MANY_HEADS, max_seq_len=1024),
     "short": Kind(max_seq_len=128),
     "window": Kind(lambda *_: Positions(window=(64, 64))),
     "causal": Kind(lambda *_: Positions(window=(-1, 0))),

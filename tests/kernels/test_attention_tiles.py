@@ -65,3 +65,36 @@ def test_long_tiles_beside_short_ones(heads: int, window: tuple[int, int]) -> No
     """On GPUs with 132 multiprocessors, all but those of one and of four heads are ordered so."""
     lengths = [111, 149, 172, 189, 190, 219, 274, 294, 297, 313, 344, 353, 379, 394, 425, 461]
     check(lengths, Positions(window), heads=heads, head_size=256, kernel="mma")
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+@pytest.mark.parametrize("head_size", [104, 112, 128])
+@pytest.mark.parametrize("dtype", TYPES[:2], ids=str)
+@pytest.mark.parametrize("kv_heads", [48, 24])
+def test_long_tiles_with_one_buffer_and_with_two(
+    kv_heads: int, dtype: torch.dtype, head_size: int, window: tuple[int, int]
+) -> None:
+    """Whatever the build expects (tests/plugins/test_attention_shapes.py has the rule), bits are the same."""
+    arguments = {"heads": 48, "kv_heads": kv_heads, "head_size": head_size, "dtype": dtype, "kernel": "mma"}
+    for name in ("one long", "mixed"):
+        for with_bias in (False, True):
+            ordinary, *tall = (
+                check(LENGTHS[name], Positions(window), max_seq_len=longest, with_bias=with_bias, **arguments)
+                for longest in (64, 1024, 1025)
+            )
+            assert all(torch.equal(ordinary, result) for result in tall)
+
+
+@pytest.mark.parametrize("head_size", [112, 128])
+def test_more_long_tiles_than_a_dimension_of_the_grid_holds(head_size: int) -> None:
+    """The same of tiles of 128 rows."""
+    tokens, heads = MOST_IN_A_DIMENSION + 1, 2
+    operands = make_operands(tokens, heads, heads, head_size, torch.float16)
+    for longest in (1024, 1025):
+        y, buffer = poisoned_output((tokens + FILLER, heads * head_size), torch.float16)
+        arguments = {"scale": head_size**-0.5, "max_seq_len": longest, "kernel": "mma"}
+        attention(operands, cumulative([1] * tokens), y, **arguments)
+        torch.cuda.synchronize()
+        assert_guards(buffer)
+        assert torch.equal(y[:tokens], operands[2][:tokens].flatten(1))
+        assert bool((y[tokens:] == 0).all()), "filler rows must become zeros"
