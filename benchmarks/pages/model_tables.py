@@ -190,7 +190,7 @@ SWEEPS: tuple[tuple[str, str, str, Key, Callable[[Record], str]], ...] = (
 
 
 def sweep(records: Sequence[Record]) -> str:
-    """The picture, and a heading and a table for every set that has records."""
+    """The picture, and a heading and a table for every set that has records; times of an earlier run in brackets."""
     parts: list[str] = []
     compared = {
         TENSORRT: "padded TensorRT / padfree",
@@ -206,7 +206,9 @@ def sweep(records: Sequence[Record]) -> str:
         rows = []
         for record, times in zip(chosen, results, strict=True):
             ours = times[PADFREE]
-            shown = [ms(ours), *(ms(times.get(title)) for title in others)]
+            cells = {title: in_earlier_run(ms(time)) for title, time in earlier_times_of(record).items()}
+            cells |= {title: ms(time) for title, time in times.items()}
+            shown = [cells.get(title, ms(None)) for title in (PADFREE, *others)]
             ratios = [ratio(times.get(title), ours) for title in compared if title in others]
             rows.append([text(record), str(record["tokens"]), *shown, *ratios, ratio(ours, times.get(LIMIT))])
         heads = [head for title, head in compared.items() if title in others]

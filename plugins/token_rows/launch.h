@@ -15,7 +15,7 @@ struct TokenRowsParams {
   float* moments;     // [N/64, T, 2] of y as it is rounded, as launchLinear gives them; or null
   int T;              // any
   int V;
-  int N;              // a multiple of 64
+  int N;  // a multiple of 64
   float scale;
   DataType type;  // fp16 or bf16, of table and y; fp32 in between
   // Where it has cu_seqlens it is made as well; without token_index and prefix.

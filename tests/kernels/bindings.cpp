@@ -158,11 +158,12 @@ PADFREE_TEST_EXPORT int padfreePostNorm(const void* x, const void* residual, con
 }
 
 // The schedule is made where cu_seqlens is there; tasks and positions may be null.
-PADFREE_TEST_EXPORT int padfreeTokenRows(const int* ids, const void* table, void* y, float* moments, int T, int V, int N,
-                                         float scale, int type, const int* seq_lens, int* cu_seqlens, int* positions,
-                                         void* tasks, int B, int H, int num_tasks, int causal, cudaStream_t stream) {
+PADFREE_TEST_EXPORT int padfreeTokenRows(const int* ids, const void* table, void* y, float* moments, int T, int V,
+                                         int N, float scale, int type, const int* seq_lens, int* cu_seqlens,
+                                         int* positions, void* tasks, int B, int H, int num_tasks, int causal,
+                                         cudaStream_t stream) {
   padfree::TokenRowsParams params{ids, table, y, moments, T, V, N, scale, static_cast<DataType>(type)};
-  params.schedule = {seq_lens, cu_seqlens, nullptr, positions, static_cast<padfree::AttentionTask*>(tasks), B, T,
+  params.schedule = {seq_lens, cu_seqlens, nullptr,   positions, static_cast<padfree::AttentionTask*>(tasks), B, T,
                      0,        H,          num_tasks, 0};
   params.schedule.causal = causal != 0;
   return padfree::launchTokenRows(params, stream);
