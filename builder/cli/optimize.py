@@ -179,12 +179,12 @@ def _optimize(
     keywords = {name: getattr(arguments, name) for name in names}
     options = RewriteOptions.of_keywords(**keywords, masks=arguments.masks or "any")
     model_file = source.open(Storage.MEMORY, phases, sayer(arguments))
-    check_not_rewritten(model_file.proto, f"'{source.path}'")
     if calibration is not None:
         begin = steps_of(progress)
         model = quantized_model(
             model_file, source.path, calibration, options, norms=arguments.norms, begin=begin, phases=phases
         )
         return with_bodies(model, metadata_of(model.proto)["precision"])
+    check_not_rewritten(model_file.proto, f"'{source.path}'")
     result = rewrite_model(model_file, options, phases=phases)
     return with_bodies(apply_linear(arguments.linear, result.model, norms=arguments.norms), result.precision)

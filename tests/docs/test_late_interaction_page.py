@@ -18,6 +18,7 @@ PAGE = page("late-interaction")
 
 
 def test_the_page_does_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
     monkeypatch.chdir(tmp_path)
     write_late_model("colbert", tmp_path / "colbert-ir" / "colbertv2.0")
     (tmp_path / "texts").mkdir()
