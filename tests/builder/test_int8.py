@@ -144,6 +144,14 @@ def test_what_does_not_go_with_kept_scales(
     assert message in capsys.readouterr().err
 
 
+def test_rewritten_files_are_quantized(model: Path, tmp_path: Path) -> None:
+    """Of a file that padfree rewrote in fp16, `optimize` makes one in int8, as of the original."""
+    half, path, data = tmp_path / "half.onnx", tmp_path / "int8.onnx", ids(tmp_path / "ids.jsonl", (60,) * 12)
+    assert main(["optimize", str(model), "-o", str(half), "--precision", "fp16", "--no-verify"]) == 0
+    assert main(["optimize", str(half), "-o", str(path), "--precision", "int8", "--calibrate", str(data)]) == 0
+    assert read_metadata(onnx.load_model(str(path)))["quantization"]["layers"]
+
+
 def test_files_without_scales_are_refused(model: Path, int8: Path, tmp_path: Path, capsys: Capture) -> None:
     command = ["-o", str(tmp_path / "x.onnx"), "--precision", "int8", "--keep-scales"]
     assert main(["optimize", str(model), *command]) != 0
