@@ -20,7 +20,7 @@ HEADS = 16
 
 
 @dataclass(frozen=True)
-class Made:
+class Schedule:
     """A schedule that is made; the tensors are outputs."""
 
     seq_lens: torch.Tensor
@@ -36,7 +36,7 @@ def token_rows(
     y: torch.Tensor,
     moments: torch.Tensor | None = None,
     scale: float = 1.0,
-    made: Made | None = None,
+    made: Schedule | None = None,
 ) -> None:
     """y [T,N] = table[ids] * scale; moments [N/64, T, 2] are those of y."""
     schedule_arguments = (None, None, None, None, 0, HEADS, 0, 0)
@@ -103,7 +103,7 @@ def test_the_schedule_is_that_of_its_own_kernels(name: str, width: int, filler: 
     table, ids = normal(VOCABULARY, width, dtype=torch.bfloat16, seed=1), draw_ids(tokens)
     y, buffer = poisoned_output((tokens, width), torch.bfloat16)
     alone = torch.empty_like(y)
-    token_rows(ids, table, y, made=Made(seq_lens, cu_seqlens, positions, tasks, causal))
+    token_rows(ids, table, y, made=Schedule(seq_lens, cu_seqlens, positions, tasks, causal))
     token_rows(ids, table, alone)
     torch.cuda.synchronize()
     for guarded in (*buffers, buffer):
@@ -117,7 +117,7 @@ def test_offsets_alone() -> None:
     seq_lens = torch.tensor([5, 0, 90], dtype=torch.int32, device=DEVICE)
     table, y = normal(VOCABULARY, 128, dtype=torch.float16, seed=1), torch.empty(100, 128, device=DEVICE).half()
     cu_seqlens, buffer = poisoned_output((4,), torch.int32)
-    token_rows(draw_ids(100), table, y, made=Made(seq_lens, cu_seqlens))
+    token_rows(draw_ids(100), table, y, made=Schedule(seq_lens, cu_seqlens))
     torch.cuda.synchronize()
     assert_guards(buffer)
     assert cu_seqlens.tolist() == [0, 5, 5, 95]
@@ -131,7 +131,7 @@ def test_a_graph_gives_the_same_bits() -> None:
         for _ in range(4):
             y = torch.empty(len(ids), table.shape[1], device=DEVICE, dtype=table.dtype)
             offsets = torch.empty(len(lengths) + 1, device=DEVICE, dtype=torch.int32)
-            made = Made(seq_lens, offsets, torch.empty_like(ids))
+            made = Schedule(seq_lens, offsets, torch.empty_like(ids))
             token_rows(ids, table, y, torch.empty(16, len(ids), 2, device=DEVICE), 0.75, made)
             if separately:
                 torch.cuda.synchronize()
