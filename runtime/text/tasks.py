@@ -135,7 +135,7 @@ def describe(model: Path, metadata: Metadata, choices: Choices) -> ServedModel:
     if default is not None and default not in prompts:
         raise SessionError(f"--default-prompt {default}: {prompt_advice(prompts)}")
     inputs = TextInputs(metadata, str(model))
-    late = info.late if output.name == contract.OUTPUTS[contract.LATE] else None
+    late = _late_of(metadata, output.name)
     if output.layout == "per_sequence":
         task = _task(model, output, info, choices.task)
     else:
@@ -164,8 +164,8 @@ def _output(metadata: Metadata, choices: Choices) -> OutputInfo:
     """The output that answers, which has to have a row per text."""
     outputs = {item.name: item for item in metadata.outputs}
     output_names = ", ".join(outputs)
-    is_late = metadata.text is not None and metadata.text.late is not None
-    answer_names = [name for name in (*ANSWERS, *[contract.OUTPUTS[contract.LATE]] * is_late) if name in outputs]
+    answer_names = [name for name in ANSWERS if name in outputs]
+    answer_names += [name for name in outputs if _late_of(metadata, name) is not None]
     if choices.output is not None and choices.output not in outputs:
         raise SessionError(
             f"{choices.output_option} {choices.output}: the model's outputs are {output_names}; choose one of them"
@@ -195,9 +195,14 @@ def _output(metadata: Metadata, choices: Choices) -> OutputInfo:
 def _takes_token_rows(output: OutputInfo, metadata: Metadata, choices: Choices) -> bool:
     """Whether rows of tokens may answer: rows of all tokens, or labels of words if the folder or the user says so."""
     is_named = metadata.text is not None and metadata.text.task == contract.TOKENS and output.name in ANSWERS
-    is_late = metadata.text is not None and metadata.text.late is not None
-    is_late = is_late and output.name == contract.OUTPUTS[contract.LATE]
+    is_late = _late_of(metadata, output.name) is not None
     return choices.token_rows or is_late or (choices.tags and (is_named or choices.task == TAG))
+
+
+def _late_of(metadata: Metadata, output_name: str) -> LateInteraction | None:
+    """How queries and documents are read, if this output has a vector for every token."""
+    info = metadata.text
+    return info.late if info is not None and output_name == contract.OUTPUTS[contract.LATE] else None
 
 
 def _task_of_late(model: Path, choices: Choices) -> str:
