@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "embedding/launch.h"
-#include "schedule/task_list.h"
+#include "schedule/outputs.h"
 #include "shell/operator.h"
 #include "shell/result_types.h"
 #include "shell/schemas.h"
@@ -12,13 +12,8 @@ class Embedding final : public Operator {
  public:
   using Operator::Operator;
 
-  void checkSizes(const Sizes& sizes) const override {
-    if (tasks_ != kAbsent) checkTaskList(sizes, num_heads_);
-  }
-
-  void deriveSizes(SizeExpressions& sizes) const override {
-    if (tasks_ != kAbsent) deriveTaskList(sizes, num_heads_);
-  }
+  void checkSizes(const Sizes& sizes) const override { schedule_.checkSizes(sizes); }
+  void deriveSizes(SizeExpressions& sizes) const override { schedule_.deriveSizes(sizes); }
 
   std::vector<int32_t> measure(const ProfiledTensors&) const override {
     if (results_.e4m3) checkCapability(kMinE4m3Version, kE4m3RowsNextStep);
@@ -49,17 +44,7 @@ class Embedding final : public Operator {
     params.epsilon = epsilon_;
     params.type = tensors.type(word_table_);
     params.early_ids = early_ids_;
-    if (new_cu_seqlens_ != kAbsent) {
-      ScheduleParams& schedule = params.schedule;
-      schedule.seq_lens = tensors.input<int>(seq_lens_);
-      schedule.cu_seqlens = tensors.output<int>(new_cu_seqlens_);
-      schedule.tasks = tensors.output<AttentionTask>(tasks_);
-      schedule.B = params.B;
-      schedule.T = params.T;
-      schedule.H = num_heads_;
-      schedule.num_tasks = taskListRoom(params.T, params.B, num_heads_);
-      schedule.causal = causal_tasks_;
-    }
+    params.schedule = schedule_.paramsOf(tensors, params.T);
     return launchEmbedding(params, stream);
   }
 
@@ -68,11 +53,10 @@ class Embedding final : public Operator {
   const int ids_ = input("ids"), token_types_ = input("token_types"), positions_ = input("positions"),
             cu_seqlens_ = input("cu_seqlens"), word_table_ = input("word_table"),
             position_table_ = input("position_table"), type_table_ = input("type_table"), gamma_ = input("gamma"),
-            beta_ = input("beta"), seq_lens_ = input("seq_lens"), y_ = output("y"), y_e4m3_ = output("y_e4m3"),
-            new_cu_seqlens_ = output("cu_seqlens"), tasks_ = output("tasks");
-  const int num_heads_ = attributes_.integer("num_heads");
+            beta_ = input("beta"), seq_lens_ = input("seq_lens"), y_ = output("y"), y_e4m3_ = output("y_e4m3");
+  const ScheduleOutputs schedule_{attributes_, seq_lens_, output("cu_seqlens"), kAbsent, output("tasks")};
   const int position_offset_ = attributes_.integer("position_offset");
-  const bool early_ids_ = attributes_.flag("early_ids"), causal_tasks_ = attributes_.flag("causal_tasks");
+  const bool early_ids_ = attributes_.flag("early_ids");
   const float epsilon_ = attributes_.real("epsilon");
 };
 

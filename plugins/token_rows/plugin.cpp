@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/text.h"
 #include "linear/launch.h"
-#include "schedule/task_list.h"
+#include "schedule/outputs.h"
 #include "shell/operator.h"
 #include "shell/schemas.h"
 #include "token_rows/launch.h"
@@ -19,12 +19,10 @@ class TokenRows final : public Operator {
       throwInvalid("N is ", N, "; allowed: multiples of ", kMomentFeatures,
                    "; rewrite the model again, or with --norms separate");
     }
-    if (tasks_ != kAbsent) checkTaskList(sizes, num_heads_);
+    schedule_.checkSizes(sizes);
   }
 
-  void deriveSizes(SizeExpressions& sizes) const override {
-    if (tasks_ != kAbsent) deriveTaskList(sizes, num_heads_);
-  }
+  void deriveSizes(SizeExpressions& sizes) const override { schedule_.deriveSizes(sizes); }
 
   cudaError_t enqueue(const Tensors& tensors, cudaStream_t stream) const override {
     TokenRowsParams params{};
@@ -37,27 +35,14 @@ class TokenRows final : public Operator {
     params.N = tensors.size(table_, 1);
     params.scale = scale_;
     params.type = tensors.type(table_);
-    if (cu_seqlens_ != kAbsent) {
-      ScheduleParams& schedule = params.schedule;
-      schedule.seq_lens = tensors.input<int>(seq_lens_);
-      schedule.cu_seqlens = tensors.output<int>(cu_seqlens_);
-      schedule.positions = tensors.output<int>(positions_);
-      schedule.tasks = tensors.output<AttentionTask>(tasks_);
-      schedule.B = tensors.size(seq_lens_, 0);
-      schedule.T = params.T;
-      schedule.H = num_heads_;
-      schedule.num_tasks = taskListRoom(schedule.T, schedule.B, num_heads_);
-      schedule.causal = causal_tasks_;
-    }
+    params.schedule = schedule_.paramsOf(tensors, params.T);
     return launchTokenRows(params, stream);
   }
 
  private:
-  const int ids_ = input("ids"), table_ = input("table"), seq_lens_ = input("seq_lens"), y_ = output("y"),
-            moments_ = output("moments"), cu_seqlens_ = output("cu_seqlens"), positions_ = output("positions"),
-            tasks_ = output("tasks");
-  const int num_heads_ = attributes_.integer("num_heads");
-  const bool causal_tasks_ = attributes_.flag("causal_tasks");
+  const int ids_ = input("ids"), table_ = input("table"), y_ = output("y"), moments_ = output("moments");
+  const ScheduleOutputs schedule_{attributes_, input("seq_lens"), output("cu_seqlens"), output("positions"),
+                                  output("tasks")};
   const float scale_ = attributes_.real("scale");
 };
 
