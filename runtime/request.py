@@ -208,15 +208,18 @@ def read_packed(inputs: Any, seq_lens: Any, metadata: Metadata, *, filler_tokens
     tokens: dict[str, TokenArray] = {}
     for item in metadata.token_inputs():
         packed = as_tokens(columns[item.name], item) if item.name in columns else no_tokens(item, total)
-        if len(packed) != total:
-            raise SessionError(
-                f"'{item.name}' has {len(packed)} tokens, '{ids.name}' has {total}; pass one value for every token"
-            )
+        check_token_count(item.name, len(packed), ids.name, total)
         tokens[item.name] = packed
     check_sequence_lengths(lens, metadata)
     for item in metadata.token_inputs():
         check_values(item, tokens[item.name], lens)
     return RaggedBatch(tokens, lens, read_sequence_values(columns, metadata, lens.size))
+
+
+def check_token_count(name: str, count: int, ids_name: str, total: int) -> None:
+    """Raises SessionError unless a packed input has as many tokens as the ids, which have `total`."""
+    if count != total:
+        raise SessionError(f"'{name}' has {count} tokens, '{ids_name}' has {total}; pass one value for every token")
 
 
 def check_lengths(seq_lens: Int32Array, tokens: int, name: str) -> None:

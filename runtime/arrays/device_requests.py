@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from padfree.contract.metadata import Metadata
+from padfree.contract.metadata import InputInfo, Metadata
 from padfree.contract.names import PREFIX
 
 from ..backend import Backend
@@ -17,93 +18,140 @@ from ..request import (
     check_lengths,
     check_one_run,
     check_sequence_lengths,
+    check_token_count,
     check_values,
     columns_of,
 )
-from ..rows import as_int32, as_tokens, no_tokens
+from ..rows import Array, as_int32, as_tokens, no_tokens
 from ..sequence_values import read_values
 from ..shared_values import check_same_rows
 from .device_arrays import CallerStream, DeviceInput, on_device
 
+Feeds = dict[str, Array | DeviceInput]
+Read = Callable[[Any, InputInfo], Array | DeviceInput]
+
 
 def device_feeds(
     inputs: Any, seq_lens: Any, metadata: Metadata, backend: Backend, *, filler_tokens: int, stream: CallerStream | None
-) -> dict[str, Any]:
+) -> Feeds:
     """The inputs of a packed engine, some of them on the GPU.
 
     Shapes and types are checked, and the values of what is on the host; values on the GPU are not.
 
+    Args:
+        inputs: input name -> [T, ...] of tokens, [B, ...] of sequences; or the ids [T] alone.
+        seq_lens: [B].
+        metadata: the engine's.
+        backend: runs it.
+        filler_tokens: tokens after the last sequence that belong to none.
+        stream: the caller's, in whose order arrays on the GPU are there; None: the legacy default one.
+
     Raises:
         SessionError: an .onnx file's session, or arrays that do not fit the engine or each other.
     """
-    reader = getattr(backend, "read_device_array", None)
-    if reader is None:
+    read = _reader(backend, stream)
+    columns = columns_of(inputs, metadata)
+    lens_input = _lens_input(seq_lens, metadata)
+    lens = read(seq_lens, lens_input)
+    count = lens.shape[0]
+    rows = _read_rows(columns, metadata, count, read)
+    tokens = _read_tokens(columns, metadata, read)
+    _check_rows(rows, metadata, count)
+    total = tokens[metadata.ids_input().name].shape[0]
+    check_one_run(total, count, metadata)
+    if not total:  # engines take at least one token: a filler
+        tokens = {item.name: no_tokens(item, 1) for item in metadata.token_inputs()}
+    longest = None
+    if not isinstance(lens, DeviceInput):
+        _check_on_host(tokens, lens, total - filler_tokens, metadata)
+        longest = int(lens.max(initial=0))
+        lens = cumulative(lens) if lens_input.role == "cu_seqlens" else lens
+    others = {item.name: np.zeros(max(1, total), np.int32) for item in metadata.inputs if item.role == "unread"}
+    others |= {item.name: np.full(1, -1, np.int32) for item in metadata.inputs if item.role == PREFIX}
+    return {**tokens, **others, lens_input.name: lens, **rows, **_longest_feed(metadata, longest)}
+
+
+def _reader(backend: Backend, stream: CallerStream | None) -> Read:
+    """What reads a value of an input of tokens, or the lengths, wherever it lies, and checks type and shape.
+
+    Raises:
+        SessionError: the session runs an .onnx file.
+    """
+    read_device_array = getattr(backend, "read_device_array", None)
+    if read_device_array is None:
         raise SessionError(
             "arrays on the GPU need a plan, this session runs an .onnx file on the CPU; pass host arrays"
         )
-    ids = metadata.ids_input()
-    columns = columns_of(inputs, metadata)
-    items = {item.name: item for item in metadata.inputs}
 
-    def read(value: Any, name: str) -> Any:
-        width, trailing = items[name].width, items[name].trailing_shape
+    def read(value: Any, item: InputInfo) -> Array | DeviceInput:
+        array: Array | DeviceInput
         if on_device(value):
-            array = reader(value, name, stream)
+            array = read_device_array(value, item.name, stream)
         else:
-            array = as_tokens(value, items[name]) if items[name].role == "tokens" else as_int32(value, name)
-        if not array.shape or array.shape[1:] != trailing:
-            sizes = "one dimension" if width is None else f"[tokens, {width}]"
-            raise SessionError(f"'{name}' has shape {list(array.shape)}, allowed: {sizes}; pass packed tokens")
+            array = as_tokens(value, item) if item.role == "tokens" else as_int32(value, item.name)
+        if not array.shape or array.shape[1:] != item.trailing_shape:
+            sizes = "one dimension" if item.width is None else f"[tokens, {item.width}]"
+            raise SessionError(f"'{item.name}' has shape {list(array.shape)}, allowed: {sizes}; pass packed tokens")
         return array
 
-    lens_input = next(item for item in metadata.inputs if item.role in ("seq_lens", "cu_seqlens"))
-    sums = lens_input.role == "cu_seqlens"
-    if sums and on_device(seq_lens):
+    return read
+
+
+def _lens_input(seq_lens: Any, metadata: Metadata) -> InputInfo:
+    """The input that the lengths go into, or their sums; raises SessionError for lengths on the GPU to be summed."""
+    item = next(item for item in metadata.inputs if item.role in ("seq_lens", "cu_seqlens"))
+    if item.role == "cu_seqlens" and on_device(seq_lens):
         raise SessionError(
-            f"seq_lens are on the GPU, and the engine takes '{lens_input.name}'; pass them on the host, or build the "
+            f"seq_lens are on the GPU, and the engine takes '{item.name}'; pass them on the host, or build the "
             "engine with --interface packed"
         )
-    lens = read(seq_lens, lens_input.name)
-    rows = {item.name: item for item in metadata.sequence_inputs()}
-    without_prompts = np.zeros(lens.shape[0], np.int32)  # check_names refuses requests without any other
-    columns = {**dict.fromkeys(rows, without_prompts), **columns}
-    of_sequences = {
-        name: read(columns[name], name) if on_device(columns[name]) else read_values(columns[name], item, lens.shape[0])
-        for name, item in rows.items()
+    return item
+
+
+def _read_rows(columns: Mapping[str, Any], metadata: Metadata, count: int, read: Read) -> Feeds:
+    """The inputs with a row for each of `count` sequences; raises SessionError for other types or shapes."""
+    without_prompts = np.zeros(count, np.int32)  # columns_of refuses requests without any other
+    values = ((item, columns.get(item.name, without_prompts)) for item in metadata.sequence_inputs())
+    return {
+        item.name: read(value, item) if on_device(value) else read_values(value, item, count) for item, value in values
     }
-    feeds = {name: read(value, name) for name, value in columns.items() if name not in rows}
-    total = feeds[ids.name].shape[0]
-    for item in metadata.token_inputs():
+
+
+def _read_tokens(columns: Mapping[str, Any], metadata: Metadata, read: Read) -> Feeds:
+    """The inputs with a value for every token; raises SessionError where one has more or fewer than the ids."""
+    ids = metadata.ids_input()
+    items = metadata.token_inputs()
+    tokens = {item.name: read(columns[item.name], item) for item in items if item.name in columns}
+    total = tokens[ids.name].shape[0]
+    for item in items:
         if item.name in ZERO_WHEN_MISSING:
-            feeds.setdefault(item.name, np.zeros(total, dtype=np.int32))
-    for name, array in feeds.items():
-        if array.shape[0] != total:
-            raise SessionError(
-                f"'{name}' has {array.shape[0]} tokens, '{ids.name}' has {total}; pass one value for every token"
-            )
+            tokens.setdefault(item.name, np.zeros(total, dtype=np.int32))
+    for name, array in tokens.items():
+        check_token_count(name, array.shape[0], ids.name, total)
+    return tokens
+
+
+def _check_rows(rows: Feeds, metadata: Metadata, count: int) -> None:
+    """Raises SessionError for another number of rows than of sequences, or other rows where a run has one for all."""
     for name in metadata.shared_inputs:
-        if not isinstance(of_sequences[name], DeviceInput) and len(of_sequences[name]):
-            check_same_rows(name, of_sequences[name])
-    for name, array in of_sequences.items():
-        if array.shape[0] != lens.shape[0]:
+        values = rows[name]
+        if not isinstance(values, DeviceInput) and len(values):
+            check_same_rows(name, values)
+    for name, array in rows.items():
+        if array.shape[0] != count:
             raise SessionError(
-                f"'{name}' has {array.shape[0]} rows, there are {lens.shape[0]} sequences; pass a row for every one"
+                f"'{name}' has {array.shape[0]} rows, there are {count} sequences; pass a row for every one"
             )
-    check_one_run(total, lens.shape[0], metadata)
-    if not total:  # engines take at least one token: a filler
-        feeds = {name: no_tokens(items[name], 1) for name in feeds}
-    longest = None
-    if not isinstance(lens, DeviceInput):
-        check_lengths(lens, total - filler_tokens, ids.name)
-        check_sequence_lengths(lens, metadata)
-        longest = int(lens.max(initial=0))
-        for item in metadata.token_inputs():
-            if not isinstance(feeds[item.name], DeviceInput):
-                check_values(item, feeds[item.name], lens)
-    feeds |= {item.name: np.zeros(max(1, total), np.int32) for item in metadata.inputs if item.role == "unread"}
-    feeds |= {item.name: np.full(1, -1, np.int32) for item in metadata.inputs if item.role == PREFIX}
-    feeds[lens_input.name] = cumulative(lens) if sums else lens
-    return {**feeds, **of_sequences, **_longest_feed(metadata, longest)}
+
+
+def _check_on_host(tokens: Feeds, lens: Array, total: int, metadata: Metadata) -> None:
+    """Raises SessionError for lengths [B] that do not add up to `total`, or wrong values of tokens on the host."""
+    check_lengths(lens, total, metadata.ids_input().name)
+    check_sequence_lengths(lens, metadata)
+    for item in metadata.token_inputs():
+        values = tokens[item.name]
+        if not isinstance(values, DeviceInput):
+            check_values(item, values, lens)
 
 
 def _longest_feed(metadata: Metadata, longest: int | None) -> dict[str, Any]:
