@@ -11,7 +11,7 @@ import pyarrow as pa
 from padfree.contract.late_interaction import QUERY, LateInteraction
 from padfree.contract.metadata import Metadata
 from padfree.contract.texts import CLASSES, SEVERAL_LABELS, TextInfo
-from padfree.runtime import Array, split_outputs
+from padfree.runtime import Array, bounds_of, ranges, split_outputs
 from padfree.runtime.answers import class_scores, classify, max_sims
 from padfree.runtime.request import RaggedBatch
 from padfree.runtime.text import CLASSIFY, RERANK, SPARSE, TOKENS, kept_tokens
@@ -136,13 +136,13 @@ class TokenHead(_Vectors):
     def __init__(self, name: str, dtype: np.dtype[Any], metadata: Metadata, seq_lens: Array) -> None:
         super().__init__(name, dtype, int(seq_lens.sum(dtype=np.int64)))
         self._metadata, self._seq_lens = metadata, seq_lens
-        self._ends = np.cumsum(seq_lens, dtype=np.int64)
+        self._bounds = bounds_of(seq_lens)
 
     def add(self, at: Array, outputs: Mapping[str, Array], ragged: RaggedBatch) -> None:
         """As Head."""
         parts: Sequence[Array] = split_outputs(outputs, ragged, self._metadata)[self._name]
         for row, part in zip(at.tolist(), parts, strict=True):
-            self._keep(slice(self._ends[row] - len(part), self._ends[row]), part.reshape(len(part), -1))
+            self._keep(slice(self._bounds[row], self._bounds[row + 1]), part.reshape(len(part), -1))
 
     def finite(self) -> Array:
         """As Head."""
@@ -161,9 +161,7 @@ class TokenHead(_Vectors):
 
     def _tokens_of(self, rows: Array) -> Array:
         """The indices of all tokens of some rows, int64."""
-        lens = self._seq_lens[rows].astype(np.int64)
-        offsets = np.cumsum(lens) - lens
-        return np.asarray(np.repeat(self._ends[rows] - lens - offsets, lens) + np.arange(lens.sum()))
+        return ranges(self._bounds[rows], self._seq_lens[rows])
 
 
 class DocumentHead(TokenHead):
@@ -248,7 +246,7 @@ class SparseHead:
     def columns(self, rows: Array) -> Columns:
         """As Head."""
         chosen_rows = rows.tolist()
-        offsets = pa.array(np.cumsum([0, *(len(self._indices[row]) for row in chosen_rows)]), pa.int32())
+        offsets = pa.array(bounds_of([len(self._indices[row]) for row in chosen_rows]), pa.int32())
 
         def lists(parts: list[Array], empty: Array) -> Any:
             return pa.ListArray.from_arrays(
@@ -263,8 +261,7 @@ class SparseHead:
 
 def _lists(lens: Array, values: Array) -> Any:
     """Vectors of tokens, as a list of so many for each row."""
-    offsets = np.concatenate([[0], np.cumsum(lens)])
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), _vectors(values))
+    return pa.ListArray.from_arrays(pa.array(bounds_of(lens), pa.int32()), _vectors(values))
 
 
 def _vectors(values: Array) -> Any:

@@ -14,7 +14,7 @@ from .masks import kept_slots, mask_values
 from .plan_files import check_no_folder, file_digest, open_plan, parse_metadata, read_sidecar, sidecar_path
 from .prefixes import order_of_runs
 from .random_batches import random_batch, random_rows, random_values
-from .rows import Array
+from .rows import Array, bounds_of, ranges
 from .runner import Runner
 from .sequence_values import read_values, sample_values
 from .session import Session, budget_of
@@ -34,6 +34,7 @@ __all__ = [
     "Runner",
     "Session",
     "SessionError",
+    "bounds_of",
     "budget_of",
     "check_no_folder",
     "cut",
@@ -51,6 +52,7 @@ __all__ = [
     "random_batch",
     "random_rows",
     "random_values",
+    "ranges",
     "read_sidecar",
     "read_values",
     "run_chunks",

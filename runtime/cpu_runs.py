@@ -15,7 +15,7 @@ import numpy as np
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import PER_SEQUENCE, PREFIX
 
-from .rows import Array, ranges
+from .rows import Array, bounds_of, ranges
 
 Feeds = Mapping[str, Any]
 Run = Callable[[Feeds], dict[str, Array]]
@@ -73,7 +73,7 @@ class CpuRuns:
         slots = longest * len(lengths)
         if slots <= min(self._most, max(FEW_SLOTS, SLOTS_A_TOKEN * tokens)):
             return run_once(feeds)
-        starts = np.cumsum(lengths) - lengths
+        starts = bounds_of(lengths)
         sizes = {"T": len(feeds[self._metadata.ids_input().name]), "B": len(lengths)}  # with tokens of filler
         results: dict[str, Array] = {}
         for group in in_groups(lengths, self._most):
@@ -113,7 +113,7 @@ class CpuRuns:
                 part[item.name] = value if len(value) == 1 else np.array([numbers.get(one, -1) for one in value[group]])
                 part[item.name] = part[item.name].astype(value.dtype)
             elif item.role == "cu_seqlens":
-                part[item.name] = np.cumsum([0, *lengths]).astype(value.dtype)
+                part[item.name] = bounds_of(lengths).astype(value.dtype)
             elif item.role == "max_seqlen":
                 part[item.name] = value[: max(1, *lengths)]
             else:  # a row of filler where no sequence has a token

@@ -14,7 +14,7 @@ from padfree.contract.names import PER_SEQUENCE, PREFIX
 from .errors import SessionError
 from .masks import mask_values
 from .request import OutputRows, RaggedBatch
-from .rows import Array, no_tokens
+from .rows import Array, bounds_of, no_tokens
 from .shared_values import check_shared
 
 
@@ -50,7 +50,7 @@ def packed_feeds(ragged: RaggedBatch, metadata: Metadata) -> dict[str, Array]:
 
 def cumulative(seq_lens: Array) -> Array:
     """int32 [B+1]: where each sequence begins, and where the last one ends."""
-    return np.concatenate([[0], np.cumsum(seq_lens)]).astype(np.int32)
+    return bounds_of(seq_lens).astype(np.int32)
 
 
 def padded_feeds(ragged: RaggedBatch, metadata: Metadata, width: int | None = None) -> dict[str, Array]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,7 +20,7 @@ from padfree.contract.names import PREFIX
 from .budget import Budget
 from .errors import SessionError
 from .request import OutputRows, RaggedBatch, in_order
-from .rows import Int32Array, TokenArray, as_int32, ranges
+from .rows import Int32Array, TokenArray, as_int32, bounds_of, ranges
 
 LEAST_PREFIX = 16
 """Tokens of the shortest prefix that is looked for."""
@@ -72,8 +72,7 @@ def shared_runs(ragged: RaggedBatch, metadata: Metadata, budget: Budget, costs: 
     if not families:
         return []
     lengths = ragged.seq_lens.tolist()
-    ends = np.cumsum(ragged.seq_lens, dtype=np.int64).tolist()
-    starts = [end - length for end, length in zip(ends, lengths, strict=True)]
+    starts = bounds_of(lengths).tolist()
     return [_run(ragged, starts, lengths, run) for run in _cut(families, lengths, budget)]
 
 
@@ -93,7 +92,7 @@ def shared_beginning(ragged: RaggedBatch, metadata: Metadata) -> int:
     if metadata.input_of_role(PREFIX) is None or count < 2:
         return 0
     most = int(ragged.seq_lens.min()) - 1
-    starts = np.cumsum(ragged.seq_lens, dtype=np.int64) - ragged.seq_lens
+    starts = bounds_of(ragged.seq_lens)[:-1]
     for looked_at in (LEAST_PREFIX, most):  # most batches differ early
         if looked_at > most:
             return 0
@@ -160,8 +159,7 @@ def _paying(ragged: RaggedBatch, budget: Budget, costs: Costs | None) -> list[Si
 
 def _families(ragged: RaggedBatch) -> list[Siblings]:
     """Families that save many tokens; of every sequence, all tokens but the last may be shared."""
-    ends = np.cumsum(ragged.seq_lens, dtype=np.int64).tolist()
-    bounds = [(start, max(start, end - 1)) for start, end in zip([0, *ends], ends, strict=False)]
+    bounds = [(start, max(start, end - 1)) for start, end in pairwise(bounds_of(ragged.seq_lens).tolist())]
     first, *others = ragged.tokens.values()
     begins: dict[bytes, list[int]] = {}
     for at, (start, end) in enumerate(bounds):

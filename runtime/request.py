@@ -20,6 +20,7 @@ from .rows import (
     TokenArray,
     as_int32,
     as_tokens,
+    bounds_of,
     check_same_lengths,
     no_tokens,
     pack_lists,
@@ -59,7 +60,7 @@ class RaggedBatch(NamedTuple):
         """The sequences of each slice."""
         if len(runs) == 1 and (runs[0].start, runs[0].stop) == (0, self.seq_lens.size):
             return [self]
-        bounds = [0, *np.cumsum(self.seq_lens, dtype=np.int64).tolist()]
+        bounds = bounds_of(self.seq_lens).tolist()
         return [
             RaggedBatch(
                 {name: row[bounds[run.start] : bounds[run.stop]] for name, row in self.tokens.items()},
@@ -71,8 +72,8 @@ class RaggedBatch(NamedTuple):
 
     def rows(self) -> dict[str, list[TokenArray]]:
         """Input name -> one array per sequence, as `Session.run` takes them."""
-        cuts = [0, *np.cumsum(self.seq_lens, dtype=np.int64).tolist()]
-        tokens = {name: [row[start:end] for start, end in pairwise(cuts)] for name, row in self.tokens.items()}
+        bounds = bounds_of(self.seq_lens).tolist()
+        tokens = {name: [row[start:end] for start, end in pairwise(bounds)] for name, row in self.tokens.items()}
         return tokens | {name: list(rows) for name, rows in self.of_sequences.items()}
 
     @staticmethod
@@ -91,9 +92,8 @@ class RaggedBatch(NamedTuple):
             return self.parts([slice(sequences.start, sequences.stop)])[0]
         if len(sequences) == self.seq_lens.size and np.array_equal(sequences, np.arange(self.seq_lens.size)):
             return self
-        starts = np.cumsum(self.seq_lens, dtype=np.int64) - self.seq_lens
         seq_lens = self.seq_lens[sequences]
-        at = ranges(starts[sequences], seq_lens)
+        at = ranges(bounds_of(self.seq_lens)[sequences], seq_lens)
         rows = {name: values[sequences] for name, values in self.of_sequences.items()}
         return RaggedBatch({name: row[at] for name, row in self.tokens.items()}, seq_lens, rows)
 
@@ -339,8 +339,9 @@ def check_values(item: InputInfo, packed: TokenArray, seq_lens: Int32Array) -> N
 
 def _where(packed: TokenArray, number: int, seq_lens: Int32Array) -> str:
     """A value and where it is: "7 at sequence 0, position 3"; `number` counts all values."""
-    ends, at = np.cumsum(seq_lens, dtype=np.int64), number // (packed.size // len(packed))
-    sequence = int(np.searchsorted(ends, at, side="right"))
-    start = int(ends[sequence - 1]) if sequence else 0
-    where = f"sequence {sequence}, position {at - start}" if sequence < seq_lens.size else f"filler token {at}"
+    bounds, at = bounds_of(seq_lens), number // (packed.size // len(packed))
+    sequence = int(np.searchsorted(bounds[1:], at, side="right"))
+    where = (
+        f"sequence {sequence}, position {at - bounds[sequence]}" if sequence < seq_lens.size else f"filler token {at}"
+    )
     return f"{packed.reshape(-1)[number]} at {where}"

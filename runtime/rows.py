@@ -88,6 +88,14 @@ def ranges(starts: npt.ArrayLike, lengths: npt.ArrayLike) -> IntArray:
     return np.repeat(np.asarray(starts, np.int64) - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
 
 
+def bounds_of(seq_lens: npt.ArrayLike) -> IntArray:
+    """Where each sequence begins in packed tokens, and where the last one ends: int64 [B+1]."""
+    lens = np.asarray(seq_lens, np.int64)
+    bounds = np.zeros(lens.size + 1, np.int64)
+    np.cumsum(lens, out=bounds[1:])
+    return bounds
+
+
 def no_tokens(item: InputInfo, count: int) -> TokenArray:
     """Zeros for so many tokens, as an input takes them."""
     return np.zeros((count, *item.trailing_shape), dtype=np.float32 if item.holds_embeddings else np.int32)

@@ -16,7 +16,7 @@ import sentence_transformers
 import torch
 from padfree.contract.text_inputs import PROMPT_LENGTH
 from padfree.contract.texts import OUTPUTS
-from padfree.runtime import SessionError
+from padfree.runtime import SessionError, bounds_of
 from padfree.runtime.text import Text
 from padfree.torch import Module
 
@@ -87,7 +87,7 @@ class _Attachment:
             if length is not None:
                 inputs[PROMPT_LENGTH] = np.full(len(packed.seq_lens), int(length), np.int32)
             return {self.padfree_output: module.run(inputs, packed.seq_lens)[self.padfree_output]}
-        starts = np.concatenate(([0], np.cumsum(packed.seq_lens, dtype=np.int64)))
+        starts = bounds_of(packed.seq_lens)
         features = {name: torch.from_numpy(value)[None] for name, value in packed.inputs.items()}
         features |= {name: value for name, value in shared_values.items() if name != TEXTS}
         features |= {"seq_lens": packed.seq_lens, "cu_seq_lens_q": torch.from_numpy(starts).to(module.device)}

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import is_onnx
-from padfree.runtime import Session, SessionError, check_no_folder, cut
+from padfree.runtime import Session, SessionError, bounds_of, check_no_folder, cut
 from padfree.runtime.texts import IDS, TYPES
 
 LAYOUTS = ("packed", "per_sequence")
@@ -138,7 +138,7 @@ class Module(torch.nn.Module):  # type: ignore[misc]
             current stream: nothing waits for it.
         """
         session = self.session
-        starts = np.concatenate(([0], np.cumsum(seq_lens, dtype=np.int64)))
+        starts = bounds_of(seq_lens)
         columns = {name: self._prepare(value) for name, value in inputs.items()}
         types = session.metadata.types_input()
         if TYPES in columns and types is not None:

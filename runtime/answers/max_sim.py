@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from padfree.contract.late_interaction import LateInteraction
 
-from ..rows import Array
+from ..rows import Array, bounds_of
 from ..text.late import Query, kept_tokens
 from .scores import Floats
 
@@ -26,7 +26,7 @@ def token_vectors(
     """
     seq_lens = np.fromiter(map(len, rows), np.int64, len(rows))
     mask = kept_tokens(late, ids, seq_lens, np.asarray(are_queries, np.bool_))
-    parts = np.split(mask, np.cumsum(seq_lens)[:-1])
+    parts = np.split(mask, bounds_of(seq_lens)[1:-1])
     return [np.asarray(row, np.float32)[part] for row, part in zip(rows, parts, strict=False)]
 
 
@@ -44,7 +44,7 @@ def max_sims(query: Floats, documents: Sequence[Floats]) -> Floats:
     has_tokens = lens > 0
     if has_tokens.any():
         token_scores = np.concatenate([item for item in documents if len(item)]) @ query.T
-        starts = np.cumsum(lens[has_tokens]) - lens[has_tokens]
+        starts = bounds_of(lens[has_tokens])[:-1]
         scores[has_tokens] = np.maximum.reduceat(token_scores, starts, axis=0).sum(axis=1, dtype=np.float32)
     return scores
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from padfree.contract.texts import RIGHT
 
-from ..rows import Int32Array
+from ..rows import Int32Array, bounds_of
 from ..word_pieces import WordPieces
 from ..word_table import LookUpResult
 from .apart import Apart, Text, TextError
@@ -43,8 +43,7 @@ class EncodedTexts:
 
     def rows(self, values: Int32Array) -> list[Int32Array]:
         """Values [T], as an array per text."""
-        ends = np.cumsum(self.seq_lens, dtype=np.int64)
-        return np.split(values, ends[:-1]) if self.seq_lens.size else []
+        return np.split(values, bounds_of(self.seq_lens)[1:-1]) if self.seq_lens.size else []
 
     @classmethod
     def of_ids(cls, rows: Sequence[Sequence[int]]) -> EncodedTexts:
@@ -66,8 +65,8 @@ class EncodedTexts:
 
     def split(self, sizes: Sequence[int]) -> Iterator[EncodedTexts]:
         """The texts of several callers, so many each."""
-        texts = np.cumsum([0, *sizes])
-        tokens = np.concatenate([[0], np.cumsum(self.seq_lens, dtype=np.int64)])[texts]
+        texts = bounds_of(sizes)
+        tokens = bounds_of(self.seq_lens)[texts]
         for (first, last), (start, stop) in zip(pairwise(texts.tolist()), pairwise(tokens.tolist()), strict=True):
             yield EncodedTexts(
                 self.ids[start:stop], self.types[start:stop], self.seq_lens[first:last], self.cut[first:last]

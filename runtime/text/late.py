@@ -11,7 +11,7 @@ import numpy.typing as npt
 from padfree.contract.late_interaction import QUERY, LateInteraction
 
 from ..errors import SessionError
-from ..rows import Array
+from ..rows import Array, bounds_of, ranges
 from .apart import Text, TextError
 from .encoder import EncodedTexts, TextEncoder
 
@@ -139,22 +139,16 @@ def _insert(encoded: EncodedTexts, marker: int | None) -> EncodedTexts:
     """Texts with a marker after their first token."""
     if marker is None:
         return encoded
-    starts = np.cumsum(encoded.seq_lens, dtype=np.int64) - encoded.seq_lens
-    at = starts + np.minimum(encoded.seq_lens, 1)
+    at = bounds_of(encoded.seq_lens)[:-1] + np.minimum(encoded.seq_lens, 1)
     ids, types = (np.insert(values, at, value) for values, value in ((encoded.ids, marker), (encoded.types, 0)))
     return EncodedTexts(ids, types, encoded.seq_lens + np.int32(1), encoded.cut)
 
 
 def _in_order(encoded: EncodedTexts, order: Indices) -> EncodedTexts:
     """The texts with these indices, one after the other."""
-    ids, types = encoded.rows(encoded.ids), encoded.rows(encoded.types)
-    numbers = order.tolist()
-    return EncodedTexts(
-        np.concatenate([ids[at] for at in numbers]),
-        np.concatenate([types[at] for at in numbers]),
-        encoded.seq_lens[order],
-        encoded.cut[order],
-    )
+    seq_lens = encoded.seq_lens[order]
+    at = ranges(bounds_of(encoded.seq_lens)[order], seq_lens)
+    return EncodedTexts(encoded.ids[at], encoded.types[at], seq_lens, encoded.cut[order])
 
 
 def kept_tokens(late: LateInteraction, ids: Array, seq_lens: Array, are_queries: Array) -> Array:

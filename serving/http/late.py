@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import orjson
 from padfree.contract.late_interaction import DOCUMENT, QUERY, ROLES, LateInteraction
+from padfree.runtime import bounds_of
 from padfree.runtime.answers import Floats, max_sims, token_vectors
 from padfree.runtime.text import Query, in_role
 
@@ -74,5 +75,5 @@ def _role(body: Body) -> str:
 
 def _vectors(late: LateInteraction, answer: Answer, are_queries: Sequence[bool]) -> list[Floats]:
     """The vectors of each text's tokens that count, [tokens, N]."""
-    rows = np.split(floats(answer.values), np.cumsum(answer.seq_lens)[:-1])
+    rows = np.split(floats(answer.values), bounds_of(answer.seq_lens)[1:-1])
     return token_vectors(late, rows, answer.ids, are_queries)
