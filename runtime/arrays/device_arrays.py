@@ -17,6 +17,7 @@ import numpy as np
 
 from ..backend import widen_bfloat16
 from ..errors import SessionError
+from ..rows import Array
 from . import dlpack
 from .dlpack_exchange import exchange_of
 
@@ -42,6 +43,10 @@ class DeviceInput(NamedTuple):
     def nbytes(self) -> int:
         """Size in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
+
+
+DeviceFeeds = Mapping[str, Array | DeviceInput]
+"""Input name -> its array, on the host or on the GPU."""
 
 
 def on_device(value: Any) -> bool:

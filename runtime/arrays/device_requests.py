@@ -25,15 +25,14 @@ from ..request import (
 from ..rows import Array, as_int32, as_tokens, no_tokens
 from ..sequence_values import read_values
 from ..shared_values import check_same_rows
-from .device_arrays import CallerStream, DeviceInput, on_device
+from .device_arrays import CallerStream, DeviceFeeds, DeviceInput, on_device
 
-Feeds = dict[str, Array | DeviceInput]
 Read = Callable[[Any, InputInfo], Array | DeviceInput]
 
 
 def device_feeds(
     inputs: Any, seq_lens: Any, metadata: Metadata, backend: Backend, *, filler_tokens: int, stream: CallerStream | None
-) -> Feeds:
+) -> DeviceFeeds:
     """The inputs of a packed engine, some of them on the GPU.
 
     Shapes and types are checked, and the values of what is on the host; values on the GPU are not.
@@ -108,7 +107,7 @@ def _lens_input(seq_lens: Any, metadata: Metadata) -> InputInfo:
     return item
 
 
-def _read_rows(columns: Mapping[str, Any], metadata: Metadata, count: int, read: Read) -> Feeds:
+def _read_rows(columns: Mapping[str, Any], metadata: Metadata, count: int, read: Read) -> DeviceFeeds:
     """The inputs with a row for each of `count` sequences; raises SessionError for other types or shapes."""
     without_prompts = np.zeros(count, np.int32)  # columns_of refuses requests without any other
     values = ((item, columns.get(item.name, without_prompts)) for item in metadata.sequence_inputs())
@@ -117,7 +116,7 @@ def _read_rows(columns: Mapping[str, Any], metadata: Metadata, count: int, read:
     }
 
 
-def _read_tokens(columns: Mapping[str, Any], metadata: Metadata, read: Read) -> Feeds:
+def _read_tokens(columns: Mapping[str, Any], metadata: Metadata, read: Read) -> DeviceFeeds:
     """The inputs with a value for every token; raises SessionError where one has more or fewer than the ids."""
     ids = metadata.ids_input()
     items = metadata.token_inputs()
@@ -131,7 +130,7 @@ def _read_tokens(columns: Mapping[str, Any], metadata: Metadata, read: Read) -> 
     return tokens
 
 
-def _check_rows(rows: Feeds, metadata: Metadata, count: int) -> None:
+def _check_rows(rows: DeviceFeeds, metadata: Metadata, count: int) -> None:
     """Raises SessionError for another number of rows than of sequences, or other rows where a run has one for all."""
     for name in metadata.shared_inputs:
         values = rows[name]
@@ -144,7 +143,7 @@ def _check_rows(rows: Feeds, metadata: Metadata, count: int) -> None:
             )
 
 
-def _check_on_host(tokens: Feeds, lens: Array, total: int, metadata: Metadata) -> None:
+def _check_on_host(tokens: DeviceFeeds, lens: Array, total: int, metadata: Metadata) -> None:
     """Raises SessionError for lengths [B] that do not add up to `total`, or wrong values of tokens on the host."""
     check_lengths(lens, total, metadata.ids_input().name)
     check_sequence_lengths(lens, metadata)

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..arrays.device_arrays import DeviceFeeds
 from ..backend import RunOptions
 from ..errors import SessionError
 from .arena import Arena
@@ -20,7 +21,7 @@ from .cuda import Graph, free_bytes
 from .engine import Context, Engine, Placement
 from .graph_cache import GraphCache
 from .hand_out import Trim, View, views_of, whole
-from .staging import DeviceFeeds, DeviceInputs, StagingBuffers, in_place
+from .staging import DeviceInputs, StagingBuffers, in_place
 
 _log = logging.getLogger("padfree.runtime")
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..arrays.device_arrays import CallerStream
+from ..arrays.device_arrays import CallerStream, DeviceFeeds
 from ..backend import RunOptions
 from ..rows import Array
 from .arena import Arena, ArenaPool
@@ -15,7 +15,7 @@ from .engine import Engine
 from .graph_runs import GraphRuns, GraphSwitch, Ready
 from .hand_out import HandOut, PendingResults, whole
 from .results import HostResults
-from .staging import DeviceFeeds, device_inputs, in_place, wait_for_inputs
+from .staging import device_inputs, in_place, wait_for_inputs
 
 
 class Lane:

@@ -7,11 +7,11 @@ from typing import Any
 
 from padfree.contract.closing import Closing
 
+from ..arrays.device_arrays import DeviceFeeds
 from ..errors import SessionError
 from ..rows import Array
 from .cuda import Graph, current_device
 from .lane import Lane
-from .staging import DeviceFeeds
 
 
 class PreparedRun(Closing):

@@ -7,13 +7,12 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from ..arrays.device_arrays import LEGACY_STREAM, CallerStream, DeviceInput
+from ..arrays.device_arrays import LEGACY_STREAM, CallerStream, DeviceFeeds, DeviceInput
 from ..rows import Array
 from .arena import Arena
 from .cuda import is_idle
 from .engine import Allocation, Placement
 
-DeviceFeeds = Mapping[str, Array | DeviceInput]
 DeviceInputs = Mapping[str, DeviceInput]
 
 INPUT_ALIGNMENT = 256  # TensorRT asks for it, of every tensor's address

@@ -11,7 +11,7 @@ from typing import Any
 
 from padfree.contract.metadata import Metadata
 
-from ..arrays.device_arrays import CallerStream, DeviceInput, read_device_array
+from ..arrays.device_arrays import CallerStream, DeviceFeeds, DeviceInput, read_device_array
 from ..backend import RunOptions
 from ..errors import SessionError
 from ..masks import check_padding
@@ -22,7 +22,6 @@ from .graph_runs import GraphSwitch
 from .lane import Lane
 from .prepared_run import PreparedRun
 from .results import HostResults
-from .staging import DeviceFeeds
 
 
 class StartedRun:
