@@ -13,7 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from padfree.contract.child_signals import let_through
@@ -41,6 +41,9 @@ from .status import Status
 from .tags import Tags
 from .tei import Tei
 from .texts import Texts
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 LOOK_S = 0.25
 """How often groups that have waited too long are looked for."""
@@ -97,9 +100,8 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
     # Read by the library when it first has work.
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if front_end.threads > 1 else "false"
     os.environ["RAYON_NUM_THREADS"] = str(front_end.threads)
-    served_model = front_end.served_model
     try:
-        whole_tokenizer = served_model.tokenizer.tokenizer()
+        whole_tokenizer = front_end.served_model.tokenizer.tokenizer()
     except Exception as error:  # nobody reads this process's own output
         channel.sendall(wire.pack(wire.LOG, 0, f"front-end {front_end.at} cannot start: {error!r}".encode()))
         raise SystemExit(CANNOT_START) from error
@@ -107,38 +109,60 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        def end() -> None:
-            server.should_exit = True
-
-        link = Link(front_end.at, front_end.group, on_drain=end, on_end=end, token_rows=served_model.has_token_rows)
-        await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=channel)
-        counters = ProcessCounters(numbers, front_end.at)
-        texts = Texts(front_end.served_model, link, counters, front_end.options.limits.waiting_tokens)
-        calls = Calls(front_end.served_model, front_end.options, texts, link, counters)
-        for part in (
-            OpenAI(calls),
-            Cohere(calls),
-            Tei(calls, texts, whole_tokenizer),
-            Tags(calls, texts),
-            Status(calls, texts, counters, front_end.max_batch_tokens, link),
-            Docs(front_end.served_model, front_end.options),
-        ):
-            app.router.routes.extend(part.routes())
-        app.router.redirect_slashes = False  # to the Host that the caller names, whichever that is
-        if front_end.options.access_log is not None:
-            requests.log = AccessLog(front_end.options.access_log, link.log)
-        looking = asyncio.create_task(_look(link, calls, requests, server))
-        leave_out_what_stays()
-        link.ready()
-        yield
-        looking.cancel()
-        texts.close()
-        if requests.log is not None:
-            requests.log.close()
+        async with _serving(app, front_end, whole_tokenizer, channel, numbers, requests, server):
+            yield
 
     requests = Requests(Starlette(lifespan=lifespan, exception_handlers={HTTPException: no_route}))
-    grace_s = front_end.options.grace_seconds
-    config = uvicorn.Config(
+    server = _Server(_config(requests, front_end.options.grace_seconds))
+    server.run(sockets=[listener])
+
+
+@asynccontextmanager
+async def _serving(
+    app: Starlette,
+    front_end: FrontEnd,
+    whole_tokenizer: Tokenizer,
+    channel: socket.socket,
+    numbers: Any,
+    requests: Requests,
+    server: _Server,
+) -> AsyncIterator[None]:
+    """Connects with the process with the model, and gives the application its routes, until the server ends."""
+
+    def end() -> None:
+        server.should_exit = True
+
+    served_model, options = front_end.served_model, front_end.options
+    link = Link(front_end.at, front_end.group, on_drain=end, on_end=end, token_rows=served_model.has_token_rows)
+    await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=channel)
+    counters = ProcessCounters(numbers, front_end.at)
+    texts = Texts(served_model, link, counters, options.limits.waiting_tokens)
+    calls = Calls(served_model, options, texts, link, counters)
+    for part in (
+        OpenAI(calls),
+        Cohere(calls),
+        Tei(calls, texts, whole_tokenizer),
+        Tags(calls, texts),
+        Status(calls, texts, counters, front_end.max_batch_tokens, link),
+        Docs(served_model, options),
+    ):
+        app.router.routes.extend(part.routes())
+    app.router.redirect_slashes = False  # to the Host that the caller names, whichever that is
+    if options.access_log is not None:
+        requests.log = AccessLog(options.access_log, link.log)
+    looking = asyncio.create_task(_look(link, calls, requests, server))
+    leave_out_what_stays()
+    link.ready()
+    yield
+    looking.cancel()
+    texts.close()
+    if requests.log is not None:
+        requests.log.close()
+
+
+def _config(requests: Requests, grace_s: float) -> uvicorn.Config:
+    """How uvicorn serves; answers under way get `grace_s` seconds when the server ends."""
+    return uvicorn.Config(
         requests,
         http=Connection,
         ws="none",
@@ -152,8 +176,6 @@ def main(front_end: FrontEnd, listener: socket.socket, channel: socket.socket, n
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=None if math.isinf(grace_s) else max(1, int(grace_s)),
     )
-    server = _Server(config)
-    server.run(sockets=[listener])
 
 
 def _wake_when_left_alone() -> None:
