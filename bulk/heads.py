@@ -42,13 +42,20 @@ class Head(Protocol):
         """The columns of some rows, in their order."""
 
 
-def make_head(options: Options, metadata: Metadata, seq_lens: Array) -> Head:
-    """The head for the task in `options`, for rows of these lengths."""
+def make_head(options: Options, metadata: Metadata, seq_lens: Array, of_rows: Array) -> Head:
+    """The head for the task in `options`.
+
+    Args:
+        options: the job's.
+        metadata: the model's.
+        seq_lens: tokens of every sequence.
+        of_rows: int64 [rows, 1], the number of each row's sequence; [rows, 2] of its query and its document.
+    """
     dtype = np.dtype(options.dtype)
     if options.task == SPARSE:
         return SparseHead(options.head, dtype, len(seq_lens))
     if options.task == RERANK and metadata.text is not None and metadata.text.late is not None:
-        return MaxSimHead(options.head, dtype, metadata, seq_lens, metadata.text.late)
+        return MaxSimHead(options.head, dtype, metadata, seq_lens, metadata.text.late, of_rows)
     if options.task == TOKENS:
         late = None if metadata.text is None else metadata.text.late
         if late is not None and options.prompt != QUERY:
@@ -193,31 +200,41 @@ class DocumentHead(TokenHead):
 
 
 class MaxSimHead(DocumentHead):
-    """Scores of pairs by the vectors of their tokens: each row is two sequences, a query and then a document."""
+    """Scores of pairs by the vectors of their tokens; `pairs`, int64 [rows, 2], has each row's query and document."""
 
     def __init__(
-        self, name: str, dtype: np.dtype[Any], metadata: Metadata, seq_lens: Array, late: LateInteraction
+        self,
+        name: str,
+        dtype: np.dtype[Any],
+        metadata: Metadata,
+        seq_lens: Array,
+        late: LateInteraction,
+        pairs: Array,
     ) -> None:
         super().__init__(name, np.dtype(np.float32), metadata, seq_lens, late)
-        self._score_dtype = dtype
+        self._score_dtype, self._pairs = dtype, pairs
+        self._is_query = np.zeros(len(seq_lens), np.bool_)
+        self._is_query[pairs[:, 0]] = True
 
     def finite(self) -> Array:
         """As Head."""
-        return np.asarray(super().finite().reshape(-1, 2).all(1))
+        return np.asarray(super().finite()[self._pairs].all(1))
 
     def columns(self, rows: Array) -> Columns:
         """As Head."""
-        values = self._read_values()
-        parts = [[values[self._tokens_that_count(2 * row + at)] for at in (0, 1)] for row in rows.tolist()]
+        parts = (
+            (self._vectors_that_count(query), self._vectors_that_count(document))
+            for query, document in self._pairs[rows].tolist()
+        )
         scores = [max_sims(query, [document])[0] for query, document in parts]
         return {SCORE: pa.array(np.asarray(scores, self._score_dtype))}
 
-    def _tokens_that_count(self, sequence: int) -> Array:
-        tokens = self._tokens_of(np.asarray([sequence]))
-        return np.asarray(tokens[self._mask[tokens]])
+    def _vectors_that_count(self, sequence: int) -> Array:
+        tokens = slice(*self._bounds[sequence : sequence + 2])
+        return np.asarray(self._read_values()[tokens][self._mask[tokens]])
 
     def _are_queries(self, at: Array) -> Array:
-        return np.asarray(at % 2 == 0)
+        return np.asarray(self._is_query[at])
 
 
 class SparseHead:

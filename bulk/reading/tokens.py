@@ -39,7 +39,7 @@ class Tokens:
         columns: the model's inputs by the original's names, int32 [T], or [B] of those with a number per sequence;
             token types that are zeros are left out.
         bad: the rows without tokens, and why.
-        cut: how many texts were longer than the model takes.
+        cut: how many rows have a text that was longer than the model takes.
     """
 
     ids: Any
@@ -99,7 +99,7 @@ class TextTokens:
             nonempty.seq_lens,
             columns,
             tuple(sorted([*parsed.bad, *bad], key=lambda row: row.row)),
-            int(encoded.cut.sum()),
+            int(encoded.cut.reshape(-1, 2).any(1).sum() if self._are_apart else encoded.cut.sum()),
         )
 
     def _encode(self, good: list[tuple[int, Text]]) -> tuple[list[tuple[int, Text]], EncodedTexts, dict[int, str]]:

@@ -26,6 +26,7 @@ from ..locations import Location
 from ..manifest import MANIFEST, Manifest, read_manifest
 from ..models import check_model, read_checked_tokenizer
 from ..parts import Part, part_of, write_part
+from ..queries import share_queries
 from ..reading.row_groups import RowGroups
 from ..reading.rows import BadRow, read_chunks
 from ..reading.tokens import TokenizerPool, Tokens
@@ -71,7 +72,7 @@ class WorkerTotals(NamedTuple):
     Attributes:
         busy_s: seconds with a batch under way.
         span_s: seconds from the first batch to the end of the last one.
-        tokens_saved: tokens that were not computed because texts of a batch shared them.
+        tokens_saved: tokens that were not computed because texts of a batch, or pairs of a shard, shared them.
     """
 
     busy_s: float = 0.0
@@ -89,12 +90,26 @@ class FinishedShard:
 
 @dataclass(frozen=True)
 class _PreparedShard:
-    """A shard whose batches can run."""
+    """A shard whose batches can run.
+
+    Attributes:
+        shard: its number.
+        ids: of its good rows.
+        sequences: in the order of the batches.
+        order: the number of each.
+        of_rows: int64 [rows, 1], the number of each row's sequence; [rows, 2] of its query and its document, if these
+            are computed apart.
+        bad: rows without tokens.
+        cut: how many rows lost the end of a text.
+        head: takes the results.
+    """
 
     shard: int
     ids: Any
     sequences: RaggedBatch
     order: Array
+    of_rows: Array
+    ends_row: Array
     bad: tuple[BadRow, ...]
     cut: int
     head: Head
@@ -131,7 +146,8 @@ class Worker:
         inputs, rows = TextInputs(metadata, str(spec.model)), metadata.ids_input().limit
         read_checked_tokenizer(spec.manifest.model, spec.tokenizer, rows)
         options = spec.manifest.options
-        self._sequences_a_row = 2 if options.task == RERANK and inputs.late is not None else 1
+        self._are_apart = options.task == RERANK and inputs.late is not None
+        self._tokens_saved = 0  # of queries that other pairs of a shard have as well
         self._budget = Budget(options.max_tokens, options.max_sequences, self._session.budget.counts_padding)
         self._pool = TokenizerPool(spec.tokenizers, spec.manifest, spec.tokenizer, inputs, rows)
         self._clock = Clock()
@@ -192,16 +208,22 @@ class Worker:
         seq_lens = np.concatenate([np.zeros(0, np.int32), *(chunk.seq_lens for chunk in chunks)])
         columns = {name: np.concatenate([chunk.columns[name] for chunk in chunks]) for name in chunks[0].columns}
         metadata = self._session.metadata
-        packed_rows = read_packed(columns, seq_lens, metadata)
-        order = order_of_runs(packed_rows, metadata)
+        sequences = read_packed(columns, seq_lens, metadata)
+        of_rows = np.arange(seq_lens.size)[:, None]
+        if self._are_apart:
+            sequences, of_rows = share_queries(sequences)
+            self._tokens_saved += int(seq_lens.sum(dtype=np.int64) - sequences.seq_lens.sum(dtype=np.int64))
+        order = order_of_runs(sequences, metadata)
         return _PreparedShard(
             shard=shard,
             ids=pa.concat_arrays([chunk.ids for chunk in chunks]),
-            sequences=packed_rows.take(order),
+            sequences=sequences.take(order),
             order=order,
+            of_rows=of_rows,
+            ends_row=np.isin(np.arange(order.size), of_rows[:, -1]),
             bad=tuple(row for chunk in chunks for row in chunk.bad),
             cut=sum(chunk.cut for chunk in chunks),
-            head=make_head(self._manifest.options, metadata, packed_rows.seq_lens),
+            head=make_head(self._manifest.options, metadata, sequences.seq_lens, of_rows),
         )
 
     def _start(self, shard: _PreparedShard, future: Future[FinishedShard]) -> None:
@@ -221,7 +243,7 @@ class Worker:
                 outputs = self._session.run_fitting(part)
             sequences = shard.order[run][group]
             shard.head.add(sequences, outputs, part)
-            rows = int((sequences % self._sequences_a_row == 0).sum())
+            rows = int(shard.ends_row[sequences].sum())
             self._on_batch(shard.shard, rows, int(part.seq_lens.sum(dtype=np.int64)))
 
     def _write(self, shard: _PreparedShard, future: Future[FinishedShard]) -> None:
@@ -230,11 +252,12 @@ class Worker:
             good, bad = self._divide(shard)
             lens = np.empty_like(shard.sequences.seq_lens)
             lens[shard.order] = shard.sequences.seq_lens
-            tokens = int(lens.reshape(-1, self._sequences_a_row)[good].sum(dtype=np.int64))
+            tokens = int(lens[shard.of_rows[good]].sum(dtype=np.int64))
             part = part_of(self._manifest, self._digest, shard.shard, tokens, shard.cut, bad)
             ids, columns = shard.ids.take(pa.array(good)), shard.head.columns(good)
             write_part(self._output, part, ids, columns, bad, self._manifest)
-            future.set_result(FinishedShard(part, WorkerTotals(*self._clock.seconds(), self._session.tokens_saved)))
+            tokens_saved = self._session.tokens_saved + self._tokens_saved
+            future.set_result(FinishedShard(part, WorkerTotals(*self._clock.seconds(), tokens_saved)))
         except BaseException as error:
             future.set_exception(error)
 
