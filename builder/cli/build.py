@@ -16,7 +16,7 @@ from padfree.builder.errors import BuildError
 from padfree.contract.names import EIGHT_BITS, ONNX_SUFFIX, WHOLE
 from padfree.contract.phases import Phases
 
-from .calibrating import print_quantization, steps_of
+from .calibrating import add_calibration_options, calibration_of, print_quantization, steps_of
 from .console import print_facts, print_phases
 from .coverage import print_coverage, print_kept_float32
 from .engine_check import engine_check_line, print_engine_check
@@ -25,14 +25,12 @@ from .opening import opened_model
 from .option_kinds import file, integer, switch
 from .options import (
     LINEAR,
-    add_calibration_options,
     add_device_option,
     add_head_options,
     add_norms_option,
     add_output_option,
     add_profile_options,
     add_rewrite_options,
-    calibration_of,
 )
 from .profiles import engines_of, folder_for
 from .stages import add_quiet_option, sayer, stages

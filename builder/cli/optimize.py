@@ -13,20 +13,18 @@ from padfree.contract.machine import trim_heap
 from padfree.contract.names import ONNX_SUFFIX, WHOLE, is_onnx
 from padfree.contract.phases import WRITING, Phases
 
-from .calibrating import print_quantization, steps_of
+from .calibrating import add_calibration_options, calibration_of, print_quantization, steps_of
 from .console import print_phases
 from .coverage import print_coverage, print_kept_float32, print_outputs
 from .opening import opened_model
 from .option_kinds import file
 from .options import (
     LINEAR,
-    add_calibration_options,
     add_head_options,
     add_length_options,
     add_norms_option,
     add_output_option,
     add_rewrite_options,
-    calibration_of,
 )
 from .stages import add_quiet_option, sayer, stages
 from .summary import (

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from padfree.builder.errors import BuildError
-from padfree.contract.names import EIGHT_BITS, INT8, INTERFACES, MASKS, PRECISIONS, WHOLE
+from padfree.contract.names import EIGHT_BITS, INTERFACES, MASKS, PRECISIONS, WHOLE
 from padfree.contract.text_files import read_text
 
 from .console import error_console, print_line
-from .option_kinds import file, integer, number, parts_of, switch, word
+from .option_kinds import integer, number, parts_of, switch, word
 
 if TYPE_CHECKING:
-    from padfree.builder.calibration import Calibration
     from padfree.builder.folders.head import HeadOptions
 
 LINEAR = ("auto", "padfree", "tensorrt")
@@ -51,21 +50,7 @@ def add_rewrite_options(
         f"{default_text}{again}",
     )
     switch(group, "--strict", "fail unless the whole model could be packed")
-    verify = group.add_mutually_exclusive_group()
-    verify.add_argument(
-        "--verify",
-        choices=(WHOLE,),
-        default=True,
-        help="compare more: run long sequences through all layers (default: through one of those that differ only in "
-        "weights), and where torch is installed, check a folder that padfree reads itself against transformers",
-    )
-    verify.add_argument(
-        "--no-verify",
-        dest="verify",
-        action="store_false",
-        default=True,
-        help="skip both comparisons: of the rewritten model with the original, and of a new engine with that model",
-    )
+    _add_verify_options(group)
     add_mask_option(group)
     integer(
         group,
@@ -88,6 +73,25 @@ def add_rewrite_options(
     )
 
 
+def _add_verify_options(group: argparse._ArgumentGroup) -> None:
+    """--verify, --no-verify."""
+    verify = group.add_mutually_exclusive_group()
+    verify.add_argument(
+        "--verify",
+        choices=(WHOLE,),
+        default=True,
+        help="compare more: run long sequences through all layers (default: through one of those that differ only in "
+        "weights), and where torch is installed, check a folder that padfree reads itself against transformers",
+    )
+    verify.add_argument(
+        "--no-verify",
+        dest="verify",
+        action="store_false",
+        default=True,
+        help="skip both comparisons: of the rewritten model with the original, and of a new engine with that model",
+    )
+
+
 def add_mask_option(parser: argparse._ActionsContainer) -> None:
     """--mask, --fix."""
     word(
@@ -97,7 +101,6 @@ def add_mask_option(parser: argparse._ActionsContainer) -> None:
         "the input that is the padding mask (1 at tokens, 0 at padding), if attention does not prove which input "
         "that is",
     )
-
     word(
         parser,
         "--fix",
@@ -255,82 +258,6 @@ def add_norms_option(parser: argparse._ActionsContainer) -> None:
         default=NORMS[0],
         help="layer norms between padfree's GEMMs: folded into these (default), or separate, with kernels of their own",
     )
-
-
-def add_calibration_options(parser: argparse.ArgumentParser) -> None:
-    """--calibrate, --tokenizer, --keep-scales, --margin, --keep, --quantize, --largest-loss, --least-cosine."""
-    group = parser.add_argument_group("GEMMs in 8 bits (--precision fp8, --precision int8)")
-    file(
-        group,
-        "--calibrate",
-        "FILE",
-        "data like the model's later inputs: texts (.txt, .jsonl) or token ids (.jsonl, .npz)",
-    )
-    add_tokenizer_option(group)
-    group.add_argument(
-        "--keep-scales",
-        action="store_true",
-        default=None,
-        help="int8 with the scales and weights of a file that has QuantizeLinear nodes; --calibrate is optional then",
-    )
-    number(group, "--margin", "X", "room above the largest number of the data, 1 to 64 (default 2, of int8 1.25)")
-    word(group, "--keep", "NAMES", "GEMMs that stay in half precision, by name or pattern (*)", action="append")
-    word(group, "--quantize", "NAMES", "the only GEMMs in 8 bits, by name or pattern (*)", action="append")
-    number(group, "--largest-loss", "X", "GEMMs whose relative error is larger stay in half precision (default 0.1)")
-    number(
-        group,
-        "--least-cosine",
-        "X",
-        "keep GEMMs in half precision, worst first, until outputs have this cosine to half precision (try 0.995)",
-    )
-
-
-def calibration_of(arguments: argparse.Namespace) -> Calibration | None:
-    """What add_calibration_options' options say; None where neither fp8 nor int8 was asked for.
-
-    Raises:
-        BuildError: one of them without data, or their options without it; RewriteError: a number out of range.
-    """
-    names = ("calibrate", "tokenizer", "keep_scales", "margin", "keep", "quantize", "largest_loss", "least_cosine")
-    used_options = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name) is not None]
-    if arguments.precision not in EIGHT_BITS:
-        if used_options:
-            raise BuildError(
-                f"{used_options[0]} is for --precision {' or '.join(EIGHT_BITS)}; pass one of them too, or leave "
-                f"{used_options[0]} out"
-            )
-        return None
-    from padfree.builder.calibration import Calibration, require_calibration
-    from padfree.onnx_tools.quantization import FORMATS, LARGEST_LOSS, QuantizationOptions
-
-    options = QuantizationOptions(
-        margin=arguments.margin,
-        keep=tuple(arguments.keep or ()),
-        quantize=tuple(arguments.quantize or ()),
-        largest_loss=LARGEST_LOSS if arguments.largest_loss is None else arguments.largest_loss,
-        least_cosine=arguments.least_cosine,
-        number_format=FORMATS[arguments.precision],
-    )
-    file, keeps_scales = arguments.calibrate, bool(arguments.keep_scales)
-    if keeps_scales:
-        _check_kept(arguments)
-    else:
-        file = require_calibration(file, arguments.precision)
-    return Calibration(file, arguments.tokenizer, options, keeps_scales)
-
-
-def _check_kept(arguments: argparse.Namespace) -> None:
-    """Raises BuildError for what does not go with --keep-scales."""
-    if arguments.precision != INT8:
-        raise BuildError(
-            f"--keep-scales is for --precision {INT8}; pass that too, or leave --keep-scales out and pass --calibrate"
-        )
-    if arguments.margin is not None:
-        raise BuildError("--margin makes scales of the data, and --keep-scales takes the file's; leave one out")
-    for name in ("largest_loss", "least_cosine"):
-        if arguments.calibrate is None and getattr(arguments, name) is not None:
-            option = f"--{name.replace('_', '-')}"
-            raise BuildError(f"{option} needs --calibrate FILE, with whose data losses are measured; pass it too")
 
 
 def add_tokenizer_option(parser: argparse._ActionsContainer, default: str = "the one kept with the model") -> None:
