@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads batches from files (JSON lines, NPZ, texts) and writes results."""
+"""Reads batches from files: JSON lines, tables, arrays, texts."""
 
 from __future__ import annotations
 
 import logging
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from padfree.contract.data_files import (
     ARRAYS,
     ROW_KINDS,
@@ -24,16 +21,15 @@ from padfree.contract.data_files import (
 )
 from padfree.contract.fields import decode
 from padfree.contract.late_interaction import QUERY
-from padfree.contract.os_errors import not_readable
 from padfree.contract.text_files import read_text
 from padfree.contract.text_inputs import PROMPT_LENGTH
 from padfree.contract.texts import RIGHT, TextInfo
-from padfree.runtime import Array, Metadata
+from padfree.runtime import Metadata
 from padfree.runtime.text import SPELLINGS_TEXT
 from padfree.runtime.texts import Text, TextReader
 
+from .array_files import RESULT_SUFFIX, read_arrays
 from .errors import BuildError
-from .files import write_with
 from .tables import read_table
 from .text_rows import check_single, holds_texts, text_of
 
@@ -43,9 +39,6 @@ Request = dict[str, list[Any]]
 Records = Mapping[int, Mapping[str, Any]]
 """Objects or rows by the numbers of their lines."""
 
-MASK_NAME = "attention_mask"
-LENGTHS_NAME = "seq_lens"
-RESULT_SUFFIX = ".npz"
 TEXT_ADVICE = f"only texts have answers to write; write {RESULT_SUFFIX}, or pass texts"
 
 
@@ -96,7 +89,7 @@ def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions(
         )
     if kind == ARRAYS:
         items = metadata.sequence_inputs()
-        return _read_npz(path, [name for item in items for name in {item.name, item.original_name}])
+        return read_arrays(path, [name for item in items for name in {item.name, item.original_name}])
     if kind == TEXT:
         return _encode(_lines(path), path, metadata, texts)
     return _of_records(_read_records(path), path, metadata, texts)
@@ -208,29 +201,6 @@ def read_texts(texts: Sequence[Text], metadata: Metadata, options: TextOptions) 
     return _encode(texts, "--text", metadata, options)
 
 
-def write_results(path: Path, results: Mapping[str, Sequence[Array]], metadata: Metadata) -> None:
-    """Writes results as .npz: [B, ...] where a sequence has one row, packed [T, ...] with seq_lens where tokens have.
-
-    Other outputs, such as [H, len, len], become one array per sequence: NAME.0, NAME.1, ...; constant ones come once.
-
-    Raises:
-        BuildError: the disk is full or the folder cannot be written; no file is left behind.
-    """
-    arrays: dict[str, Any] = {}
-    for item in metadata.outputs:
-        rows = results[item.name]
-        if item.layout == "per_sequence":
-            arrays[item.name] = np.stack(rows) if rows else np.zeros((0,), dtype=np.float32)
-        elif item.layout == "constant":
-            arrays.update({item.name: rows[0]} if rows else {})
-        elif not item.has_token_rows:
-            arrays.update({f"{item.name}.{at}": row for at, row in enumerate(rows)})
-        else:
-            arrays[item.name] = np.concatenate(rows) if rows else np.zeros((0,), dtype=np.float32)
-            arrays[LENGTHS_NAME] = np.asarray([len(row) for row in rows], dtype=np.int32)
-    write_with(path, partial(np.savez, **arrays))
-
-
 def _read_records(path: Path) -> Records:
     """The rows of a table, or the objects of lines that are not empty, by number. Raises BuildError."""
     if kind_of(path) in TABLE_KINDS:
@@ -259,55 +229,6 @@ def _read_line(path: Path, number: int, line: str) -> dict[str, Any]:
             f"{path}, line {number}: {line[:60]!r}, allowed: an object or a list of ids per line; correct it"
         )
     return record
-
-
-def _read_npz(path: Path, of_sequences: Sequence[str]) -> Request:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except OSError as error:
-        raise BuildError(f"{path}: {not_readable(error, 'pass an .npz file')}") from error
-    except (ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise BuildError(f"{path}: not an .npz file of plain arrays ({error}); write it with numpy.savez") from error
-    rows = {name: list(arrays.pop(name)) for name in of_sequences if name in arrays}
-    if LENGTHS_NAME in arrays:
-        return rows | _split_packed(path, arrays)
-    if MASK_NAME in arrays:
-        return rows | _split_padded(path, arrays)
-    raise BuildError(
-        f"{path}: holds {sorted(arrays)}, neither {LENGTHS_NAME} (for packed tokens [T]) nor {MASK_NAME} (for grids "
-        "[B, S]); add one of them"
-    )
-
-
-def _split_packed(path: Path, arrays: dict[str, Array]) -> Request:
-    lengths = arrays.pop(LENGTHS_NAME)
-    if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 0).any():
-        raise BuildError(
-            f"{path}: {LENGTHS_NAME} is {lengths.dtype} {lengths.ravel()[:8].tolist()} of shape {list(lengths.shape)}, "
-            "allowed: integers [B], 0 or more; "
-            "pass the number of tokens of each sequence"
-        )
-    total = int(lengths.sum())
-    for name, array in arrays.items():
-        if array.ndim == 0 or len(array) != total:
-            raise BuildError(
-                f"{path}: '{name}' has shape {list(array.shape)}, but {LENGTHS_NAME} add up to {total}; "
-                "pass one value for every token"
-            )
-    cuts = np.cumsum(lengths)[:-1]
-    return {name: list(np.split(array, cuts)) if lengths.size else [] for name, array in arrays.items()}
-
-
-def _split_padded(path: Path, arrays: dict[str, Array]) -> Request:
-    is_token = arrays.pop(MASK_NAME) != 0
-    for name, array in arrays.items():
-        if is_token.ndim != 2 or array.shape[:2] != is_token.shape:
-            raise BuildError(
-                f"{path}: '{name}' has shape {list(array.shape)}, {MASK_NAME} has {list(is_token.shape)}; "
-                "make them alike, [B, S]"
-            )
-    return {name: [row[keep] for row, keep in zip(array, is_token, strict=True)] for name, array in arrays.items()}
 
 
 def _encode(texts: Sequence[Text], path: Path | str, metadata: Metadata, options: TextOptions) -> Request:

@@ -74,7 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
-    from padfree.builder.batches import RESULT_SUFFIX, TextOptions, read_batch, read_texts, write_results
+    from padfree.builder.array_files import RESULT_SUFFIX, write_results
+    from padfree.builder.batches import TextOptions, read_batch, read_texts
     from padfree.builder.destinations import check_destinations
     from padfree.builder.folders.packing import runnable
     from padfree.runtime import Session, run_chunks

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from padfree.builder import BuildError
-from padfree.builder.batches import TextOptions, read_batch, read_text_rows, write_results
+from padfree.builder.array_files import write_results
+from padfree.builder.batches import TextOptions, read_batch, read_text_rows
 from padfree.contract.metadata import Metadata
 from padfree.contract.texts import PAIRS, SENTENCES, TOKENS, TextInfo
 from padfree.runtime.plan_files import parse_metadata

@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
-from padfree.builder.batches import write_results
+from padfree.builder.array_files import write_results
 from padfree.onnx_tools import RewriteError, VerificationError, rewrite, save_model
 from padfree.onnx_tools.operators import with_functions
 from padfree.onnx_tools.synthetic import bert_model
