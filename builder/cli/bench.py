@@ -53,8 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=(*PRECISIONS, *EIGHT_BITS),
         help="fp8, int8: padfree's GEMMs in e4m3 or int8, scales from the measured batch, beside peers in e4m3 and "
-        "fp16. Default: "
-        "fp16 on a GPU, fp32 on the CPU",
+        "fp16. Default: fp16 on a GPU, fp32 on the CPU",
     )
     add_mask_option(group)
     word(group, "--peers", "LIST", "names separated by commas (default: all); `--peers list` prints them")

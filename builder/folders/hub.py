@@ -209,9 +209,8 @@ def _check_weights(repository: HubRepository, weights: Sequence[str]) -> None:
     if pickles := pickles_of(repository.sizes):
         raise BuildError(
             f"{name}: has pickled weights alone ({', '.join(pickles[:_NAMES_SHOWN])}), and loading a pickle may run "
-            "code; "
-            "where you trust them, load the model with transformers, write it again with save_pretrained, which makes "
-            "model.safetensors, and give that folder"
+            "code; where you trust them, load the model with transformers, write it again with save_pretrained, which "
+            "makes model.safetensors, and give that folder"
         )
     raise BuildError(
         f"{name}: has neither weights (model.safetensors) nor an ONNX file "

@@ -111,9 +111,8 @@ def server_for_plan(release: str | None, tensorrt: str | None, plan_tensorrt: st
         server_text = f"the server (NGC {release})" if release else "the server"
         raise BuildError(
             f"the plan was built with TensorRT {plan_tensorrt}, {server_text} has {server}: it would not load. Build "
-            "the "
-            f"plan again with TensorRT {server} (pip install 'tensorrt=={server}.*'), or take another server: {fits}; "
-            f"or use --backend python, whose image gets TensorRT {plan_tensorrt} of its own"
+            f"the plan again with TensorRT {server} (pip install 'tensorrt=={server}.*'), or take another server: "
+            f"{fits}; or use --backend python, whose image gets TensorRT {plan_tensorrt} of its own"
         )
     return Server(release or (fitting[-1] if fitting else None), _patch(server))
 

@@ -7,6 +7,7 @@ import hashlib
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from padfree.contract.data_files import PARQUET, ROW_KINDS, is_archive, kind_of, suffixes_of
 from pyarrow.fs import FileType
@@ -119,19 +120,19 @@ def content_digest(location: Location, kind: str) -> str:
     return digest.hexdigest()
 
 
-def mtime_ns(info: object) -> int:
+def mtime_ns(info: Any) -> int:
     """When a file was changed, in ns since 1970; 0 if a store does not say."""
     time_ns = getattr(info, "mtime_ns", None)
     return 0 if time_ns is None else int(time_ns)
 
 
-def _footer(stream: object, location: Location) -> bytes:
-    size = int(stream.size())  # type: ignore[attr-defined]
-    tail = bytes(stream.read_at(_FOOTER_TAIL.size, max(0, size - _FOOTER_TAIL.size)))  # type: ignore[attr-defined]
+def _footer(stream: Any, location: Location) -> bytes:
+    size = int(stream.size())
+    tail = bytes(stream.read_at(_FOOTER_TAIL.size, max(0, size - _FOOTER_TAIL.size)))
     length, magic = _FOOTER_TAIL.unpack(tail) if len(tail) == _FOOTER_TAIL.size else (0, b"")
     if magic != _PARQUET_MAGIC or length + _FOOTER_TAIL.size > size:
         raise BulkError(f"{location.shown_path}: not a whole parquet file; copy it again")
-    return bytes(stream.read_at(length, size - _FOOTER_TAIL.size - length))  # type: ignore[attr-defined]
+    return bytes(stream.read_at(length, size - _FOOTER_TAIL.size - length))
 
 
 def _in_folder(root: str, folder: Location) -> Iterator[SourceFile]:
@@ -142,12 +143,12 @@ def _in_folder(root: str, folder: Location) -> Iterator[SourceFile]:
             yield _one(root, folder.at(info.path), info)
 
 
-def _one(root: str, location: Location, info: object) -> SourceFile:
+def _one(root: str, location: Location, info: Any) -> SourceFile:
     kind = _format(location.path)
     if not kind:
         advice = _ADVICE_ARCHIVE if is_archive(location.path) else "rename or convert it"
         raise BulkError(f"{location.shown_path}: unknown kind of file, allowed: {suffixes_of(*ROW_KINDS)}; {advice}")
-    size = int(info.size)  # type: ignore[attr-defined]
+    size = int(info.size)
     return SourceFile(root, location, kind, size, mtime_ns(info))
 
 

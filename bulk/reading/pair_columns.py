@@ -49,10 +49,8 @@ def pair_columns(sources: Sequence[str], query: str | None = None, document: str
 def _names(file: SourceFile) -> Sequence[str]:
     """Names of columns; of JSON lines those of the first object."""
     if file.format == PARQUET:
-        with (
-            suppress(pa.ArrowInvalid, OSError),
-            file.location.open() as stream,
-        ):  # an error is raised when the file is read
+        # Where it cannot be read, an error is raised when its rows are.
+        with suppress(pa.ArrowInvalid, OSError), file.location.open() as stream:
             return list(parquet.read_schema(stream).names)
         return ()
     beginning = file.beginning()

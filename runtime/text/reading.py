@@ -67,8 +67,8 @@ class Reading:
         if not types and "model_input_names" not in self._config and any(tokenizer.encode("", "").type_ids):
             of_types.append(
                 f"its tokenizer ({self._kind.name}) gives no token types, as in {LIBRARY_FOLLOWED} (4 gave them): a "
-                "model that "
-                "reads them gets zeros; for types, name token_type_ids in model_input_names of tokenizer_config.json"
+                "model that reads them gets zeros; for types, name token_type_ids in model_input_names of "
+                "tokenizer_config.json"
             )
         if self._config.get("padding_side") == "left":
             notes.append(

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ..errors import ApiError, validation_error
+from ..errors import VALIDATION, ApiError, validation_error
 from .body import Body, read_inputs
 from .calls import Call, Calls
 from .texts import Ids
@@ -72,7 +72,7 @@ class OpenAI:
         if model_name is None:
             return JSONResponse({"object": "list", "data": [model]})
         if model_name != self._calls.served_model.name:
-            return JSONResponse(error_body(ApiError(404, "Validation", f"no model '{model_name}' is served")), 404)
+            return JSONResponse(error_body(ApiError(404, VALIDATION, f"no model '{model_name}' is served")), 404)
         return JSONResponse(model)
 
 
