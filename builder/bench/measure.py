@@ -124,6 +124,17 @@ def _measure(
     ours: Callable[[Setup], Contender],
     peers: Mapping[str, tuple[str, Callable[[Setup], Contender]]],
 ) -> Measurement:
+    """Compares the answers of all with `truth`, then times those whose answers are right.
+
+    Args:
+        setup: model, batch and machine.
+        truth: the original's answers.
+        ours: makes our contender.
+        peers: name -> title, and what makes the contender.
+
+    Raises:
+        BuildError: our own answers are wrong, or our engine cannot be built.
+    """
     tolerance = MAX_ERRORS[setup.model.precision]
     errors: dict[str, float] = {}
     unavailable: dict[str, str] = {}
@@ -134,17 +145,7 @@ def _measure(
         ready[OURS] = ours(setup)
         errors[OURS] = relative_error(ready[OURS].answers, truth)
         if not errors[OURS] <= tolerance:
-            if setup.model.metadata.mask.input is None and len(set(setup.batch.ragged.seq_lens.tolist())) > 1:
-                raise BuildError(
-                    "no input of the model tells what is padding, so that the original's answers for a padded batch "
-                    "are not those of its sequences; nothing was timed: measure a batch of one length, with a file of "
-                    "equal lengths for --lengths"
-                )
-            raise BuildError(
-                f"our answers differ from the original's by {errors[OURS]:.1e} of a column's size, allowed: "
-                f"{tolerance:.0e} in {setup.model.precision}; nothing was timed: check that --torch, if given, is the "
-                "same model, run `padfree optimize`, which verifies, and report what it says"
-            )
+            raise _wrong_answers(setup, errors[OURS], tolerance)
         for name, (title, make) in peers.items():
             setup.say(title)
             try:
@@ -177,6 +178,21 @@ def _measure(
         errors,
         unavailable,
         {title: item.build_s for title, item in ready.items() if item.build_s},
+    )
+
+
+def _wrong_answers(setup: Setup, error: float, tolerance: float) -> BuildError:
+    """The error where our own answers differ too much; both numbers are parts of a column's size."""
+    if setup.model.metadata.mask.input is None and len(set(setup.batch.ragged.seq_lens.tolist())) > 1:
+        return BuildError(
+            "no input of the model tells what is padding, so that the original's answers for a padded batch are not "
+            "those of its sequences; nothing was timed: measure a batch of one length, with a file of equal lengths "
+            "for --lengths"
+        )
+    return BuildError(
+        f"our answers differ from the original's by {error:.1e} of a column's size, allowed: {tolerance:.0e} in "
+        f"{setup.model.precision}; nothing was timed: check that --torch, if given, is the same model, run `padfree "
+        "optimize`, which verifies, and report what it says"
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from padfree.runtime import bounds_of
 
 from .contender import Contender, UnavailableError
 from .setup import Setup
@@ -33,7 +34,7 @@ def disentangled_flash(setup: Setup) -> Contender:
         from disentangled_flash import PackedSequenceInfo, optimize_deberta
     except ImportError as error:
         raise UnavailableError(f"disentangled-flash cannot be imported ({error}); install it") from error
-    offsets = [0, *(int(end) for end in np.cumsum(seq_lens))]
+    offsets = bounds_of(seq_lens).tolist()
     cu_seqlens = torch.tensor(offsets, dtype=torch.int32, device="cuda")
     info = PackedSequenceInfo(tuple(offsets), tuple(seq_lens), max(seq_lens))
     encoder = optimize_deberta(model, sequence_lengths=max(seq_lens)).encoder

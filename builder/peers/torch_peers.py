@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from padfree.contract.names import FP8
 from padfree.onnx_tools.cost import size
+from padfree.runtime import bounds_of
 
 from .contender import Answers, Contender, UnavailableError, Way
 from .e4m3_gemms import MULTIPLE as E4M3_MULTIPLE
@@ -71,7 +72,7 @@ def answers_of(setup: Setup, result: Mapping[str, Any], *, packed: bool = False)
             rows = result[item.name].float().cpu().numpy()
             if item.layout == "padded":
                 rows = (
-                    np.split(rows, np.cumsum(seq_lens)[:-1])
+                    np.split(rows, bounds_of(seq_lens)[1:-1])
                     if packed
                     else [row[:n] for row, n in zip(rows, seq_lens, strict=True)]
                 )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from padfree.runtime import bounds_of
 
 from .contender import Contender, UnavailableError
 from .packed_models import PACKED, Attend, Forward, Tokens, Window
@@ -21,7 +22,7 @@ def varlen_attention(torch: Any, seq_lens: Sequence[int], device: str) -> Attend
         from torch.nn.attention.varlen import varlen_attn
     except ImportError as error:
         raise UnavailableError(f"this PyTorch ({torch.__version__}) has no torch.nn.attention.varlen") from error
-    offsets = torch.tensor([0, *np.cumsum(seq_lens)], dtype=torch.int32, device=device)
+    offsets = torch.tensor(bounds_of(seq_lens).tolist(), dtype=torch.int32, device=device)
     longest = max(seq_lens)
     shares_heads = "enable_gqa" in inspect.signature(varlen_attn).parameters  # PyTorch 2.11 has no such option
 
@@ -106,6 +107,6 @@ def packed_tokens(torch: Any, setup: Setup) -> Tokens:
         ragged.tokens["input_ids"],
         ragged.tokens.get("token_type_ids", np.zeros(setup.batch.tokens, np.int32)),
         np.concatenate([np.arange(length) for length in seq_lens]),
-        np.concatenate([[0], np.cumsum(seq_lens)[:-1]]),
+        bounds_of(seq_lens)[:-1],
     )
     return Tokens(*(torch.from_numpy(array.astype(np.int64)).cuda() for array in arrays))

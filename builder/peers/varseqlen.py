@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from padfree.runtime import SessionError
+from padfree.runtime import SessionError, bounds_of
 from padfree.runtime.gpu import import_tensorrt
 
 from .contender import Contender, UnavailableError
@@ -47,7 +47,7 @@ def varseqlen(setup: Setup) -> Contender:
     inputs = {
         "input_ids": setup.batch.ragged.tokens["input_ids"],
         "segment_ids": setup.batch.ragged.tokens.get("token_type_ids", np.zeros(setup.batch.tokens, np.int32)),
-        "cu_seqlens": np.concatenate([[0], np.cumsum(seq_lens)]).astype(np.int32),
+        "cu_seqlens": bounds_of(seq_lens).astype(np.int32),
         "max_seqlen": np.zeros(setup.batch.seq_len, np.int32),
     }
     tensors = {name: network.input(name, array.shape, trt.int32) for name, array in inputs.items()}
@@ -64,7 +64,7 @@ def varseqlen(setup: Setup) -> Contender:
 
     run()
     torch.cuda.synchronize()
-    rows = np.split(output.float().cpu().numpy(), np.cumsum(seq_lens)[:-1])
+    rows = np.split(output.float().cpu().numpy(), bounds_of(seq_lens)[1:-1])
     return Contender({"last_hidden_state": rows}, ways_of(run), build_s=build_s)
 
 

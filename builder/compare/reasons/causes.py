@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from padfree.runtime import Array
+from padfree.runtime import Array, bounds_of
 from polygraphy.logger import G_LOGGER
 
 from ..batches import PREFIX, ComparedBatch, with_mask
@@ -62,7 +62,7 @@ def _moved_outputs(original: Original, subject: Subject, outcome: Outcome) -> It
 
 def _shift(rows: Array, batch: ComparedBatch, shift: int) -> Array:
     """The rows without each sequence's first (shift 1) or last (shift -1)."""
-    parts = np.split(rows, np.cumsum(batch.seq_lens)[:-1])
+    parts = np.split(rows, bounds_of(batch.seq_lens)[1:-1])
     return np.concatenate([part[shift:] if shift > 0 else part[:shift] for part in parts]) if len(rows) else rows
 
 
