@@ -3,8 +3,9 @@
 
 from .driver import Progress
 from .errors import BulkError
-from .job import Finished, Request, Running, embed
+from .job import Finished, Running, embed
 from .report import Report
+from .request import Request
 from .verify import Verified
 from .workers.local import LocalWorkers, on_cpu, one_a_gpu
 from .workers.worker import WorkerSpec

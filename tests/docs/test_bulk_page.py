@@ -56,8 +56,8 @@ def test_its_commands_and_python_run_without_a_gpu(
 
 def test_its_numbers_are_the_programs() -> None:
     from padfree.bulk.driver import MOST_LOSSES
-    from padfree.bulk.job import CPU_SHARD_ROWS, MOST_TEXT_BYTES, SHARD_ROWS, TOKEN_SHARD_ROWS
     from padfree.bulk.lock import BEAT_S, BEATS
+    from padfree.bulk.request import CPU_SHARD_ROWS, MOST_TEXT_BYTES, SHARD_ROWS, TOKEN_SHARD_ROWS
     from padfree.bulk.workers.worker import AHEAD
 
     arguments = cli.make_parser().parse_args(["embed", "--input", "a", "-o", "b", "--engine", "c"])
