@@ -37,9 +37,9 @@ class InputInfo:
     With `shared` the model has it once for a whole batch: sequences that run together have the same. Packed, it is
     [B] or [B, width] nevertheless, of which the first row is read; padded, it is [] or [width].
     With `fills_padding` padded slots hold `padding` and nothing else, for the model reads them.
-    `holds` is one of names.HELD where the graph has proved what the values are; None: not known, so the name decides.
-    `original` is the name in the original model, where the interface gives it another. An input of the role "unread"
-    exists because callers pass it: [T] or [B, S], of any values.
+    `holds` is one of names.HELD_ROLES where the graph has proved what the values are; None: not known, so the name
+    decides. `original` is the name in the original model, where the interface gives it another. An input of the role
+    "unread" exists because callers pass it: [T] or [B, S], of any values.
     """
 
     name: str

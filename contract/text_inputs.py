@@ -31,7 +31,7 @@ class TableInput(Protocol):
 
     @property
     def holds(self) -> str | None:
-        """One of names.HELD, where the graph proves it."""
+        """One of names.HELD_ROLES, where the graph proves it."""
 
 
 Item = TypeVar("Item", bound=TableInput)

@@ -129,7 +129,7 @@ def parse_text(fields: Fields) -> TextInfo:
     default = fields.optional_string("default_prompt")
     if default is not None and default not in prompts:
         raise fields.fail("default_prompt", f"one of {', '.join(prompts.names()) or 'no prompts'}")
-    # Files that older versions wrote lack the last four.
+    # Files that older versions wrote lack truncation_side, and what follows it.
     side = fields.text("truncation_side", SIDES) if "truncation_side" in fields else RIGHT
     digest = None if fields.optional_string("tokenizer_sha256") is None else fields.text("tokenizer_sha256", DIGEST)
     return TextInfo(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -13,31 +13,23 @@ import numpy as np
 from padfree.contract import texts as contract
 from padfree.contract.metadata import OutputInfo
 
-from ..chunks import OnChunk, chunks
+from ..chunks import OnChunk
 from ..errors import SessionError
-from ..prefixes import order_of_runs
-from ..request import in_order, read_packed
-from ..rows import Array
 from ..session import Session
 from ..text.apart import Text
 from ..text.late import Query
-from ..texts import PackedTexts, TextReader
+from ..texts import TextReader
 from .keywords import advise
 from .max_sim import pair_scores, token_vectors
 from .scores import Classification, Floats, classify, normalize_vectors
 from .tags import TaggedSpan, join, words_of
-
-Values = Mapping[str, Any]
-OnTokens = Callable[[TextReader, PackedTexts], object]
-"""Called with the tokens of all texts of a call, before they run."""
+from .text_runs import OnTokens, TextRuns, Values
 
 VECTORS, SCORES, LOGITS = contract.OUTPUTS[contract.SENTENCES], contract.OUTPUTS[contract.PAIRS], "logits"
 ENCODE, SCORE, CLASSIFY, TAG, TOKENS = "encode", "rerank", "classify", "tag", "tokens"
 LATE = "encode_document"
 """What a model is for: the method that answers."""
 NOTHING: Values = MappingProxyType({})
-
-
 _DOES: Mapping[str, str] = MappingProxyType(
     {
         ENCODE: "makes vectors",
@@ -101,10 +93,9 @@ class TextModel:
         on_tokens: OnTokens = lambda _reader, _tokens: None,
         on_chunk: OnChunk = lambda _texts, _tokens: None,
     ) -> None:
-        self._session = session
         self._reader = TextReader(path, session.metadata, tokenizer, truncate=truncate, on_texts=on_texts)
         self._shown_path = shown_path or str(path)
-        self._on_tokens, self._on_chunk = on_tokens, on_chunk
+        self._runs = TextRuns(session, self._reader, self._shown_path, on_tokens, on_chunk)
         self._outputs = {item.name: item for item in session.metadata.outputs}
 
     @property
@@ -157,7 +148,7 @@ class TextModel:
             )
         many = _as_list(texts)
         tokens = self._reader.read_packed(many, prompt_name=prompt_name, prompt=prompt)
-        vectors = self._stack(output, self._rows(output, tokens, inputs))
+        vectors = self._runs.array(output, tokens, inputs)
         vectors = normalize_vectors(vectors) if normalize else vectors
         return vectors[0] if isinstance(texts, str) else vectors
 
@@ -225,7 +216,7 @@ class TextModel:
         if output is None or not output.shape or output.shape[-1] not in (1, None):
             raise SessionError(f"{self._shown_path}: gives no score of a pair of texts, {self._what_it_gives()}")
         many = _as_list(texts)
-        values = self._stack(output, self._rows(output, self._reader.read_packed(many), inputs))
+        values = self._runs.array(output, self._reader.read_packed(many), inputs)
         return values.reshape(len(many))
 
     @overload
@@ -252,7 +243,7 @@ class TextModel:
         is_pair = isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(text, str) for text in texts)
         single = isinstance(texts, str) or is_pair
         many: Any = [texts] if single else _as_list(texts)
-        values = self._stack(output, self._rows(output, self._reader.read_packed(many), inputs))
+        values = self._runs.array(output, self._reader.read_packed(many), inputs)
         results: list[Classification] = classify(values, self.info) if many else []
         return results[0] if single else results
 
@@ -280,7 +271,7 @@ class TextModel:
         if output is None or not output.has_token_rows:
             raise SessionError(f"{self._shown_path}: gives no labels of words, {self._what_it_gives()}")
         many = _as_list(texts)
-        rows = self._rows(output, self._reader.read_packed(many, prompt=""), inputs)
+        rows = self._runs.rows(output, self._reader.read_packed(many, prompt=""), inputs)
         results = []
         for text, encoding, values in zip(many, self._reader.encodings(many), rows, strict=True):
             spans = words_of(text, encoding, values, self.info.labels)
@@ -305,7 +296,7 @@ class TextModel:
         many = _as_list(texts)
         output = next((item for item in self._outputs.values() if item.has_token_rows), None)
         tokens = self._reader.read_packed(many, prompt="")
-        rows = [None] * len(many) if output is None else self._rows(output, tokens, inputs)
+        rows = [None] * len(many) if output is None else self._runs.rows(output, tokens, inputs)
         results = [
             TokenRows(tuple(item.tokens), tuple(item.offsets), None if row is None else np.asarray(row, np.float32))
             for item, row in zip(self._reader.encodings(many), rows, strict=True)
@@ -319,8 +310,8 @@ class TextModel:
             raise SessionError(f"{self._shown_path}: has no vectors of tokens, {self._what_it_gives()}")
         tokens = self._reader.read_packed(texts, prompt="")
         ids, are_queries = next(iter(tokens.columns.values())), [isinstance(text, Query) for text in texts]
-        vectors = token_vectors(late, self._rows(output, tokens, inputs), ids, are_queries)
-        self._check_finite(vectors)
+        vectors = token_vectors(late, self._runs.rows(output, tokens, inputs), ids, are_queries)
+        self._runs.check_finite(vectors)
         return vectors
 
     def _max_sims(self, pairs: Sequence[Text], inputs: Values) -> Floats:
@@ -346,34 +337,6 @@ class TextModel:
             f"only {', '.join(self._outputs)}; build it with pooling (--pooling mean; padfree.Model(..., "
             "pooling='mean') with a folder), or call tokens"
         )
-
-    def _rows(self, output: OutputInfo, tokens: PackedTexts, inputs: Values) -> list[Array]:
-        """The output's result for every text, in the order of the texts."""
-        self._on_tokens(self._reader, tokens)
-        if not len(tokens.seq_lens):
-            return []
-        ragged = read_packed({**tokens.columns, **inputs}, tokens.seq_lens, self._session.metadata)
-        order = order_of_runs(ragged, self._session.metadata)
-        parts = []
-        for chunk in chunks(self._session, ragged.seq_lens[order].tolist()):
-            chosen_rows = order[chunk]
-            rows = self._session.run_ragged(ragged.take(chosen_rows))[output.name]
-            self._on_chunk(len(chosen_rows), int(ragged.seq_lens[chosen_rows].sum()))
-            parts.append((chosen_rows.tolist(), {output.name: rows}))
-        return in_order(parts, order.size)[output.name]
-
-    def _stack(self, output: OutputInfo, rows: Sequence[Array]) -> Floats:
-        """Rows of texts as one float32 array. Raises SessionError for numbers that are not finite."""
-        width = [size or 0 for size in (output.shape or ())[1:]]
-        values = np.stack(rows).astype(np.float32) if rows else np.zeros((0, *width), np.float32)
-        self._check_finite([values])
-        return values
-
-    def _check_finite(self, arrays: Sequence[Floats]) -> None:
-        if not all(np.isfinite(values).all() for values in arrays):
-            raise SessionError(
-                f"{self._shown_path}: gave values that are not finite; look at its precision with padfree compare"
-            )
 
 
 def _as_list(texts: Any) -> list[Any]:
