@@ -33,16 +33,14 @@ LINE_S = 10.0
 PLAIN_WIDTH = 120  # where there is no terminal, so that logs do not break lines at 80 columns
 
 
-def visible(text: str, kept_controls: str = "\n\t") -> str:
-    """A text that no terminal takes for commands: what cannot be printed is escaped as in Python.
+def visible(text: str) -> str:
+    """A text that no terminal takes for commands: what cannot be printed, but for lines and tabs, is escaped.
 
     Names of models and nodes, messages of plugins and what stands in files come from anybody.
     """
     if text.isprintable():
         return text
-    return "".join(
-        letter if letter.isprintable() or letter in kept_controls else ascii(letter)[1:-1] for letter in text
-    )
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else ascii(letter)[1:-1] for letter in text)
 
 
 class OutputConsole(Console):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -108,12 +108,11 @@ def padded_metadata(model: onnx.ModelProto, mask: Mapping[str, Any] | None = Non
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
         if value.name in rows:
             lengths = mask is not None and mask.get("lengths", False) and mask["input"] == value.name
-            item = {"name": value.name, "role": "seq_lens" if lengths else PER_SEQUENCE, "limit": None, "dtype": dtype}
-            inputs.append({**item, "width": rows[value.name][0]} if rows[value.name] else item)
+            role = "seq_lens" if lengths else PER_SEQUENCE
+            inputs.append(_input(value.name, role, dtype, rows[value.name]))
             continue
         if value.name in shared_names:
-            item = {"name": value.name, "role": PER_SEQUENCE, "limit": None, "dtype": dtype, "shared": True}
-            inputs.append({**item, "width": shared_names[value.name][0]} if shared_names[value.name] else item)
+            inputs.append({**_input(value.name, PER_SEQUENCE, dtype, shared_names[value.name]), "shared": True})
             continue
         is_mask = "mask" in value.name if mask is None else mask["plain"] and mask["input"] == value.name
         dtypes = ("int32", "int64", "bool", "float32") if is_mask else ("int32", "int64")
@@ -124,7 +123,7 @@ def padded_metadata(model: onnx.ModelProto, mask: Mapping[str, Any] | None = Non
             )
         sequence_axes.add(tensor.shape.dim[1].dim_param)
         role = "mask" if is_mask else "tokens"
-        inputs.append({"name": value.name, "role": role, "limit": None, "dtype": dtype})
+        inputs.append(_input(value.name, role, dtype))
     if mask is None and not any(item["role"] == "mask" for item in inputs):
         raise BuildError("the model has no mask input; export it with attention_mask, padding cannot be told otherwise")
     return {
@@ -141,6 +140,12 @@ def padded_metadata(model: onnx.ModelProto, mask: Mapping[str, Any] | None = Non
         "coverage": {},
         "plugins": {},
     }
+
+
+def _input(name: str, role: str, dtype: str, trailing_shape: Sequence[int] = ()) -> dict[str, Any]:
+    """An input's entry; the numbers of a sequence are its width, if there is an axis of them."""
+    width = {"width": trailing_shape[0]} if trailing_shape else {}
+    return {"name": name, "role": role, "limit": None, "dtype": dtype, **width}
 
 
 def _padded_output(value: onnx.ValueInfoProto, sequence_axes: Collection[str]) -> dict[str, Any]:

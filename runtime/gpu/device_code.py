@@ -71,25 +71,21 @@ def problem(gpu: str, compute_capability: str, library: Path) -> str:
     return f"{reason} ({library}); in a checkout of padfree run: {command}{unset}; or install padfree's wheel"
 
 
-def require(device: Device, library: Path | None = None) -> None:
-    """Refuses a library without code for a GPU.
-
-    Args:
-        device: the GPU.
-        library: the file; None is the one that would be loaded.
+def require(device: Device) -> None:
+    """Refuses a plugin library without code for a GPU.
 
     Raises:
         SessionError: it has none, or there is no library; the message says what builds it.
     """
-    require_for(device.name, device.compute_capability, library)
+    require_for(device.name, device.compute_capability)
 
 
-def require_for(gpu: str, compute_capability: str, library: Path | None = None) -> None:
-    """Like require, for a GPU of another machine, which a plan's metadata names.
+def require_for(gpu: str, compute_capability: str) -> None:
+    """Like require, for a GPU by its name and compute capability, such as "8.9".
 
     Raises:
         SessionError: as require.
     """
-    reason = problem(gpu, compute_capability, library or plugin_library.find())
+    reason = problem(gpu, compute_capability, plugin_library.find())
     if reason:
         raise SessionError(reason)
