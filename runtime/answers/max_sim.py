@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from padfree.contract.late_interaction import LateInteraction
@@ -12,11 +13,14 @@ from ..rows import Array, bounds_of
 from ..text.late import Query, kept_tokens
 from .scores import Floats
 
+GROUP = 1024
+"""Queries whose vectors are held at once: of 32 tokens and 128 numbers, 16 MiB."""
+
 
 def token_vectors(
     late: LateInteraction, rows: Sequence[Array], ids: Array, are_queries: Sequence[bool]
-) -> list[Floats]:
-    """The vectors of each text that count, float32 [tokens, N].
+) -> Iterator[Floats]:
+    """The vectors of each text that count, float32 [tokens, N], each copied when it is asked for.
 
     Args:
         late: how texts are read.
@@ -27,41 +31,60 @@ def token_vectors(
     seq_lens = np.fromiter(map(len, rows), np.int64, len(rows))
     mask = kept_tokens(late, ids, seq_lens, np.asarray(are_queries, np.bool_))
     parts = np.split(mask, bounds_of(seq_lens)[1:-1])
-    return [np.asarray(row, np.float32)[part] for row, part in zip(rows, parts, strict=False)]
+    return (np.asarray(row[part], np.float32) for row, part in zip(rows, parts, strict=False))
 
 
-def max_sims(query: Floats, documents: Sequence[Floats]) -> Floats:
+def max_sims(query: Floats, documents: Iterable[Floats]) -> Floats:
     """The scores of a query and documents, float32 [B].
 
-    A score is the sum over the query's tokens of the largest product with a token of the document.
+    A score is the sum over the query's tokens of the largest product with a token of the document. It depends on
+    nothing else: its bits are the same among any documents.
 
     Args:
-        query: [tokens, N].
-        documents: [tokens, N] each; 0 for those without tokens.
+        query: [tokens, N], also of float16 or as lists.
+        documents: [tokens, N] each; 0 for those without tokens. One is read after the other.
     """
-    lens = np.fromiter(map(len, documents), np.int64, len(documents))
-    scores = np.zeros(len(documents), np.float32)
-    has_tokens = lens > 0
-    if has_tokens.any():
-        token_scores = np.concatenate([item for item in documents if len(item)]) @ query.T
-        starts = bounds_of(lens[has_tokens])[:-1]
-        scores[has_tokens] = np.maximum.reduceat(token_scores, starts, axis=0).sum(axis=1, dtype=np.float32)
-    return scores
+    columns = np.asarray(query, np.float32).T
+    scores = [
+        (np.asarray(document, np.float32) @ columns).max(axis=0).sum(dtype=np.float32) if len(document) else 0
+        for document in documents
+    ]
+    return np.array(scores, np.float32)
 
 
-def pair_scores(pairs: Sequence[tuple[str, str]], encode: Callable[[list[str]], list[Floats]]) -> Floats:
-    """The scores of pairs of a query and a document, float32 [B].
+class PairScores:
+    """Scores of pairs of a query and a document, while the vectors of texts arrive: each query is computed once.
+
+    The vectors of a document are used and not held, and those of a query are held until its last document is there.
 
     Args:
         pairs: any number of them.
-        encode: gives the vectors of queries (`Query`) and documents; it is called once, with each query once.
+
+    Attributes:
+        texts: each query once, as a `Query`, and after them the document of every pair.
+        turns: int64 [texts]. A text has to arrive after all texts with smaller numbers: some queries, their documents,
+            the next queries.
+        scores: float32 [pairs], of those whose document has arrived.
     """
-    documents_by_query: dict[str, list[int]] = {}
-    for at, (query, _) in enumerate(pairs):
-        documents_by_query.setdefault(query, []).append(at)
-    queries = [Query(query) for query in documents_by_query]
-    vectors = encode([*queries, *(document for _, document in pairs)])
-    documents, scores = vectors[len(queries) :], np.zeros(len(pairs), np.float32)
-    for vectors_of_query, numbers in zip(vectors, documents_by_query.values(), strict=False):
-        scores[numbers] = max_sims(vectors_of_query, [documents[at] for at in numbers])
-    return scores
+
+    def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
+        numbers: dict[str, int] = {}
+        self._query_of = [numbers.setdefault(query, len(numbers)) for query, _ in pairs]
+        self._documents_left = Counter(self._query_of)
+        self._queries: dict[int, Floats] = {}
+        self.texts = [*map(Query, numbers), *(document for _, document in pairs)]
+        groups = np.array([*range(len(numbers)), *self._query_of], np.int64) // GROUP
+        self.turns = 2 * groups + (np.arange(len(self.texts)) >= len(numbers))
+        self.scores = np.zeros(len(pairs), np.float32)
+
+    def add(self, number: int, vectors: Floats) -> None:
+        """Takes the vectors, [tokens, N], of the text with this number."""
+        pair = number - (len(self.texts) - len(self.scores))
+        if pair < 0:
+            self._queries[number] = vectors
+            return
+        query = self._query_of[pair]
+        self.scores[pair] = max_sims(self._queries[query], [vectors])[0]
+        self._documents_left[query] -= 1
+        if not self._documents_left[query]:
+            del self._queries[query]

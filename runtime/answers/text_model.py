@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -15,12 +15,13 @@ from padfree.contract.metadata import OutputInfo
 
 from ..chunks import OnChunk
 from ..errors import SessionError
+from ..rows import Array
 from ..session import Session
 from ..text.apart import Text
 from ..text.late import Query
 from ..texts import TextReader
 from .keywords import advise
-from .max_sim import pair_scores, token_vectors
+from .max_sim import PairScores, token_vectors
 from .scores import Classification, Floats, classify, normalize_vectors
 from .tags import TaggedSpan, join, words_of
 from .text_runs import OnTokens, TextRuns, Values
@@ -96,6 +97,7 @@ class TextModel:
         self._reader = TextReader(path, session.metadata, tokenizer, truncate=truncate, on_texts=on_texts)
         self._shown_path = shown_path or str(path)
         self._runs = TextRuns(session, self._reader, self._shown_path, on_tokens, on_chunk)
+        self._metadata = session.metadata
         self._outputs = {item.name: item for item in session.metadata.outputs}
 
     @property
@@ -168,7 +170,7 @@ class TextModel:
         Raises:
             SessionError: the model has no vectors of tokens, or does not take a text.
         """
-        vectors = self._token_vectors([Query(text) for text in _as_list(texts)], inputs)
+        vectors = self._vectors_of([Query(text) for text in _as_list(texts)], inputs)
         return vectors[0] if isinstance(texts, str) else vectors
 
     @overload
@@ -179,7 +181,7 @@ class TextModel:
 
     def encode_document(self, texts: str | Sequence[str], *, inputs: Values = NOTHING) -> Floats | list[Floats]:
         """As `encode_query`, for documents, whose punctuation has no vectors in most models."""
-        vectors = self._token_vectors(_as_list(texts), inputs)
+        vectors = self._vectors_of(_as_list(texts), inputs)
         return vectors[0] if isinstance(texts, str) else vectors
 
     @advise
@@ -303,16 +305,28 @@ class TextModel:
         ]
         return results[0] if isinstance(texts, str) else results
 
-    def _token_vectors(self, texts: Sequence[str], inputs: Values) -> list[Floats]:
-        """The vectors of every text's tokens that count, [tokens, N] each; a `Query` is read as one."""
+    def _vectors_of(self, texts: Sequence[str], inputs: Values) -> list[Floats]:
+        """The vectors of every text's tokens that count, in the order of the texts."""
+        vectors = dict(self._token_vectors(texts, inputs))
+        return [vectors[number] for number in range(len(texts))]
+
+    def _token_vectors(
+        self, texts: Sequence[str], inputs: Values, turns: Array | None = None
+    ) -> Iterator[tuple[int, Floats]]:
+        """Numbers of texts, and the vectors of each one's tokens that count, [tokens, N]; a `Query` is read as one.
+
+        Texts come as they are computed, those with smaller `turns`, int64 [texts], before others.
+        """
         late, output = self.info.late, self._outputs.get(contract.OUTPUTS[contract.LATE])
         if late is None or output is None:
             raise SessionError(f"{self._shown_path}: has no vectors of tokens, {self._what_it_gives()}")
-        tokens = self._reader.read_packed(texts, prompt="")
-        ids, are_queries = next(iter(tokens.columns.values())), [isinstance(text, Query) for text in texts]
-        vectors = token_vectors(late, self._runs.rows(output, tokens, inputs), ids, are_queries)
-        self._runs.check_finite(vectors)
-        return vectors
+        ids, tokens = self._metadata.ids_input().name, self._reader.read_packed(texts, prompt="")
+        for numbers, batch, rows in self._runs.parts(output, tokens, inputs, turns):
+            are_queries = [isinstance(texts[number], Query) for number in numbers]
+            vectors = token_vectors(late, rows, batch.tokens[ids], are_queries)
+            for number, text_vectors in zip(numbers, vectors, strict=True):
+                self._runs.check_finite([text_vectors])
+                yield number, text_vectors
 
     def _max_sims(self, pairs: Sequence[Text], inputs: Values) -> Floats:
         """The scores of pairs of a query and a document; each query is computed once."""
@@ -321,7 +335,10 @@ class TextModel:
             raise SessionError("a text by itself, and scores are of pairs; give ('query', 'document')")
         if inputs:
             raise SessionError("scores by vectors of tokens take no other inputs; leave them out")
-        return pair_scores(split, lambda texts: self._token_vectors(texts, NOTHING))
+        pair_scores = PairScores(split)
+        for number, vectors in self._token_vectors(pair_scores.texts, NOTHING, pair_scores.turns):
+            pair_scores.add(number, vectors)
+        return pair_scores.scores
 
     def _scores(self) -> OutputInfo | None:
         """The output of scores of texts."""

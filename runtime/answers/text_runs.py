@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from padfree.contract.metadata import OutputInfo
 from ..chunks import OnChunk, chunks
 from ..errors import SessionError
 from ..prefixes import order_of_runs
-from ..request import in_order, read_packed
+from ..request import RaggedBatch, in_order, read_packed
 from ..rows import Array
 from ..session import Session
 from ..texts import PackedTexts, TextReader
@@ -51,18 +51,28 @@ class TextRuns:
         Raises:
             SessionError: the model does not take a text, or an input.
         """
+        parts = ((numbers, {output.name: rows}) for numbers, _, rows in self.parts(output, tokens, inputs))
+        return in_order(parts, len(tokens.seq_lens)).get(output.name, [])
+
+    def parts(
+        self, output: OutputInfo, tokens: PackedTexts, inputs: Values, turns: Array | None = None
+    ) -> Iterator[tuple[list[int], RaggedBatch, list[Array]]]:
+        """As `rows`, some texts after the other, as they are computed: their numbers, their tokens, their results.
+
+        Texts with smaller `turns`, int64 [B], come before others.
+        """
         self._on_tokens(self._reader, tokens)
         if not len(tokens.seq_lens):
-            return []
+            return
         ragged = read_packed({**tokens.columns, **inputs}, tokens.seq_lens, self._session.metadata)
         order = order_of_runs(ragged, self._session.metadata)
-        parts = []
+        if turns is not None:
+            order = order[np.argsort(turns[order], kind="stable")]
         for chunk in chunks(self._session, ragged.seq_lens[order].tolist()):
-            chosen_rows = order[chunk]
-            rows = self._session.run_ragged(ragged.take(chosen_rows))[output.name]
-            self._on_chunk(len(chosen_rows), int(ragged.seq_lens[chosen_rows].sum()))
-            parts.append((chosen_rows.tolist(), {output.name: rows}))
-        return in_order(parts, order.size)[output.name]
+            batch = ragged.take(order[chunk])
+            rows = self._session.run_ragged(batch)[output.name]
+            self._on_chunk(batch.seq_lens.size, int(batch.seq_lens.sum()))
+            yield order[chunk].tolist(), batch, rows
 
     def array(self, output: OutputInfo, tokens: PackedTexts, inputs: Values) -> Floats:
         """As `rows`, as one array: float32 [B, ...].

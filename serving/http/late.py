@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -31,8 +31,9 @@ async def late_scores(
     call.answer = replace(answer, cut=answer.cut[:-1] | answer.cut[-1])  # a query that was cut concerns all texts
 
     def score() -> Floats:
-        vectors = _vectors(late, answer, [False] * len(texts) + [True])
-        return max_sims(vectors[-1], vectors[:-1])
+        query_answer, documents = _part(answer, slice(-1, None)), _part(answer, slice(0, -1))
+        (query_vectors,) = _vectors(late, query_answer, are_queries=True)
+        return max_sims(query_vectors, _vectors(late, documents, are_queries=False))
 
     return await calls.aside(score)
 
@@ -45,7 +46,7 @@ async def late_vectors(
     await calls.rows(call, in_role(texts, role), kind="embed", truncate=truncate)
     answer = call.answer
     assert answer is not None
-    vectors = _vectors(late, answer, [role == QUERY] * len(texts))
+    vectors = list(_vectors(late, answer, are_queries=role == QUERY))
     return _parts(calls, texts, vectors)
 
 
@@ -73,7 +74,21 @@ def _role(body: Body) -> str:
     return QUERY if QUERY in body.choice("input_type", KINDS) else DOCUMENT
 
 
-def _vectors(late: LateInteraction, answer: Answer, are_queries: Sequence[bool]) -> list[Floats]:
-    """The vectors of each text's tokens that count, [tokens, N]."""
-    rows = np.split(floats(answer.values), bounds_of(answer.seq_lens)[1:-1])
-    return token_vectors(late, rows, answer.ids, are_queries)
+def _part(answer: Answer, texts: slice) -> Answer:
+    """The answer of some of a request's texts."""
+    bounds = bounds_of(answer.seq_lens)
+    first, after, _ = texts.indices(answer.seq_lens.size)
+    tokens = slice(bounds[first], bounds[after])
+    return replace(
+        answer,
+        values=answer.values[tokens],
+        seq_lens=answer.seq_lens[texts],
+        cut=answer.cut[texts],
+        ids=answer.ids[tokens],
+    )
+
+
+def _vectors(late: LateInteraction, answer: Answer, *, are_queries: bool) -> Iterator[Floats]:
+    """The vectors of each text's tokens that count, [tokens, N], each copied when it is asked for."""
+    rows = np.split(answer.values, bounds_of(answer.seq_lens)[1:-1])
+    return map(floats, token_vectors(late, rows, answer.ids, [are_queries] * len(rows)))

@@ -43,6 +43,14 @@ def test_texts_are_ranked_by_their_vectors(late_server: Server) -> None:
     assert cohere["truncated"] == [4]  # the longest document, by its number among the documents
 
 
+def test_a_query_is_computed_once_for_all_texts(late_server: Server) -> None:
+    answers = read("colbert")
+    headers, found = whole(late_server, "/rerank", query=QUERIES[0], texts=list(DOCUMENTS))
+    assert int(headers["x-compute-tokens"]) == sum(map(len, [answers.query_ids[0], *answers.document_ids]))
+    alone = [post(late_server, "/rerank", query=QUERIES[0], texts=[text])[1][0]["score"] for text in DOCUMENTS]
+    assert [item["score"] for item in found] == sorted(alone, reverse=True)
+
+
 def test_a_long_text_is_named_with_what_it_may_have(late_server: Server) -> None:
     documents = post(late_server, "/rerank", query=QUERIES[0], texts=["a", DOCUMENTS[4]], truncate=False)
     assert documents[0] == 413

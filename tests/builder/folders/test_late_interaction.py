@@ -18,7 +18,9 @@ from padfree.builder.folders.hub_files import settings_of
 from padfree.builder.folders.source import opened
 from padfree.contract.late_interaction import DOCUMENT, QUERY
 from padfree.onnx_tools.rewrite import rewrite
-from padfree.runtime import Session, SessionError
+from padfree.runtime import Session, SessionError, chunks
+from padfree.runtime.answers import max_sim
+from padfree.runtime.request import RaggedBatch
 from padfree.runtime.texts import TextReader
 
 from tests.support.late_models import (
@@ -56,7 +58,7 @@ def model(packed: Packed) -> Iterator[padfree.Model]:
         yield model
 
 
-def max_sim(query: npt.NDArray[Any], document: npt.NDArray[Any]) -> float:
+def score_of(query: npt.NDArray[Any], document: npt.NDArray[Any]) -> float:
     return float((query.astype(np.float64) @ document.astype(np.float64).T).max(axis=1).sum())
 
 
@@ -76,10 +78,33 @@ def test_vectors_are_those_of_pylate(packed: Packed, model: padfree.Model) -> No
 def test_scores_are_sums_of_largest_products(packed: Packed, model: padfree.Model) -> None:
     wanted = read(packed[0])
     pairs = [(query, document) for query in QUERIES for document in DOCUMENTS]
-    expected = [max_sim(query, document) for query in wanted.queries for document in wanted.documents]
+    expected = [score_of(query, document) for query in wanted.queries for document in wanted.documents]
     np.testing.assert_allclose(model.scores(pairs), expected, atol=QUERY_LENGTH * TOLERANCE)
     ranks = model.rerank(QUERIES[0], DOCUMENTS, top=2)
     assert [item.index for item in ranks] == np.argsort(expected[: len(DOCUMENTS)])[::-1][:2].tolist()
+
+
+def test_each_query_is_computed_once(model: padfree.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a call has more queries than are held at once; scores do not depend on what runs beside them."""
+    pairs = [(query, document) for document in DOCUMENTS for query in QUERIES]
+    alone = [float(model.scores([pair])[0]) for pair in pairs]
+    computed, run = [], Session.run_ragged
+
+    def watch(session: Session, ragged: RaggedBatch, **options: Any) -> Any:
+        computed.append(ragged.seq_lens.size)
+        return run(session, ragged, **options)
+
+    monkeypatch.setattr(Session, "run_ragged", watch)
+    monkeypatch.setattr(chunks, "CPU_CHUNK_TOKENS", 64)
+    for group in (max_sim.GROUP, 1):
+        monkeypatch.setattr(max_sim, "GROUP", group)
+        computed.clear()
+        assert model.scores(pairs).tolist() == alone
+        assert sum(computed) == len(pairs) + len(QUERIES)
+        assert len(computed) > 1
+    computed.clear()
+    assert len(model.rerank(QUERIES[0], DOCUMENTS)) == len(DOCUMENTS)
+    assert sum(computed) == len(DOCUMENTS) + 1
 
 
 def test_ids_are_those_of_pylate(packed: Packed) -> None:
@@ -131,7 +156,7 @@ def test_answers_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[st
     document = answer("--text", DOCUMENTS[0])["embeddings"]
     np.testing.assert_allclose(document, wanted.documents[0], atol=TOLERANCE)
     score = answer("--text", QUERIES[0], "--text-pair", DOCUMENTS[0])["score"]
-    assert abs(score - max_sim(wanted.queries[0], wanted.documents[0])) < QUERY_LENGTH * TOLERANCE
+    assert abs(score - score_of(wanted.queries[0], wanted.documents[0])) < QUERY_LENGTH * TOLERANCE
     shown = capsys.readouterr().out
     assert [line.partition(";")[0] for line in shown.splitlines() if "wrote" in line] == [
         "1 text (encode_query)",
