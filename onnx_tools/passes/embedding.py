@@ -7,10 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
 from ..analysis import REORDERINGS, Editor, made_by, node_name, tidy
 from ..analysis.symbolic import Analysis, Axis, Element, Index, Poly, analyse, axis_index, axis_of
+from ..errors import RewriteError
 from ..match import Miss, NoMatch
 from ..match.chains import norms, scale_of
 from ..match.values import mask_of
@@ -115,7 +117,7 @@ def _classify(analysis: Analysis, table: gs.Constant, indices: gs.Tensor, tables
         row = expr.poly.constant()
         offset = (expr.poly - Poly.atom(Axis(1))).constant()
         if row is not None:
-            tables.rows.append(table.values[row])
+            tables.rows.append(_row(table, row, gather))
             return
         if offset is not None and offset >= 0:
             tables.counted_tables.append((table, offset, indices))
@@ -128,6 +130,18 @@ def _classify(analysis: Analysis, table: gs.Constant, indices: gs.Tensor, tables
         tables.by_input.append((table, indices))
     else:
         tables.computed_tables.append((table, indices))
+
+
+def _row(table: gs.Constant, row: int, gather: gs.Node) -> npt.NDArray[np.generic]:
+    """The row [E] of a table [rows, E] that every token takes. Raises RewriteError where the table has no such row."""
+    count = int(table.shape[0])
+    if not -count <= row < count:
+        raise RewriteError(
+            f"'{node_name(gather)}' (Gather) takes row {row} of '{table.name}', which has rows 0..{count - 1}, so that "
+            "every run of the original fails; give --fix a number that is a row, or export the model again"
+        )
+    values: npt.NDArray[np.generic] = table.values[row]
+    return values
 
 
 def _replace(graph: gs.Graph, analysis: Analysis, norm: norms.LayerNorm, tables: _LookUps, padded: bool) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import numpy_helper
-from padfree.onnx_tools import rewrite
+from padfree.onnx_tools import RewriteError, bind_inputs, rewrite
 
 from tests.onnx_tools.agreement import INTERFACES, assert_agree
 from tests.support.encoder import HIDDEN, POSITIONS, TOKENS, VOCABULARY, EncoderBuilder, with_output
@@ -87,3 +87,20 @@ def test_a_norm_without_weights(interface: str) -> None:
     result = rewrite(model, interface=interface, strict=True)
     assert result.report.plugins["PadfreeEmbedding"] == 1
     assert_agree(model, result)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("row", [-3, -1, 1, 2])
+def test_an_input_fixed_to_a_row_of_its_table(row: int, interface: str) -> None:
+    """Numbers that are no row of the table are refused, with the rows that there are."""
+    b = EncoderBuilder()
+    types = b.op("Gather", b.weight(2, HIDDEN), "token_type_ids")
+    words = b.op("Add", b.op("Gather", b.weight(VOCABULARY, HIDDEN), "input_ids"), types)
+    x = b.norm(b.op("Add", words, position_rows(b)))
+    original = with_output(b.layer(x, b.padding_mask()), b, TOKENS, "token_type_ids")
+    model = bind_inputs(original, {"token_type_ids": row})
+    if -2 <= row < 2:
+        assert_agree(model, rewrite(model, interface=interface, strict=True))
+        return
+    with pytest.raises(RewriteError, match=rf"takes row {row} of '.*', which has rows 0\.\.1, .* give --fix a number"):
+        rewrite(model, interface=interface)
