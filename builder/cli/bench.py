@@ -15,7 +15,7 @@ from padfree.contract.names import EIGHT_BITS, PRECISIONS
 
 from .console import Working, error_console, number_text, print_line, print_table
 from .opening import opened_model
-from .option_kinds import file, integer, number, parts_of, switch, value_of, word
+from .option_kinds import file, integer, number, parts_of, seed, switch, value_of, word
 from .options import add_device_option, add_head_options, add_mask_option, say
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     integer(group, "--seq-len", "S", "what padded peers pad to (default: the model's limit)")
     number(group, "--mean", "L", "mean length, in tokens (default 0.6 S)")
     word(group, "--lengths", "uniform|FILE", "uniform up to S with that mean, or a file of lengths", default=UNIFORM)
-    integer(group, "--seed", "N", "seed of tokens and order", default=0)
+    seed(group, "seed of tokens and order")
     group = parser.add_argument_group("contenders")
     group.add_argument(
         "--precision",

@@ -13,7 +13,7 @@ from padfree.contract.names import INTERFACES, PRECISIONS
 
 from .console import Working, error_console, number_text, print_line, print_table
 from .opening import opened_model
-from .option_kinds import file, integer, names_of, number, switch, value_of
+from .option_kinds import file, integer, names_of, number, seed, switch, value_of
 from .options import add_device_option, add_head_options, add_mask_option, add_tokenizer_option, say
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _add_data_options(parser: argparse.ArgumentParser) -> None:
     add_tokenizer_option(group, "a folder's")
     switch(group, "--truncate", "truncate texts to the model's positions")
     integer(group, "--max-seq-len", "S", "longest generated sequence (default: at most 512)")
-    integer(group, "--seed", "N", "seed of generated batches", default=0)
+    seed(group, "seed of generated batches")
 
 
 def _add_output_options(parser: argparse.ArgumentParser) -> None:

@@ -37,6 +37,11 @@ def integer(options: Options, name: str, metavar: str, text: str, default: int |
     word(options, name, metavar, _with_default(text, default), type=int, default=default)
 
 
+def seed(options: Options, text: str) -> None:
+    """The option --seed, whose value generators of random numbers take: 0 or more."""
+    word(options, "--seed", "N", f"{text} (default 0)", type=_seed, default=0)
+
+
 def number(options: Options, name: str, metavar: str, text: str, default: float | None = None) -> None:
     """An option whose value is any number."""
     word(options, name, metavar, _with_default(text, default), type=float, default=default)
@@ -77,3 +82,9 @@ def value_of(kind: type[ValueT], arguments: argparse.Namespace, **others: Any) -
 
 def _with_default(text: str, default: float | None) -> str:
     return text if default is None or "(default" in text else f"{text} (default {default:.12g})"
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"invalid seed {text!r}, allowed: whole numbers from 0, such as 7")
+    return int(text)

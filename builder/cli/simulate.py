@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from padfree.builder.errors import BuildError
 
 from .console import Working, error_console, number_text, print_line, print_table
-from .option_kinds import file, integer, number, numbers_of, word
+from .option_kinds import file, integer, number, numbers_of, seed, word
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     integer(group, "--max-length", "L", "longest request", default=512)
     number(group, "--deadline-ms", "MS", "drop requests that cannot be answered in time")
-    integer(group, "--seed", "N", "seed of times and lengths", default=0)
+    seed(group, "seed of times and lengths")
     file(group, "--save-trace", "FILE", "write the arrivals of the first rate, for --trace")
     group = parser.add_argument_group("server")
     integer(group, "--max-batch", "B", "maximum sequences per run (default: the table's)")

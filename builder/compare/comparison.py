@@ -58,7 +58,8 @@ def compare(
         original_model, candidates, batches = _prepare(original, files, options)
         subjects = make_subjects(original_model, candidates, options.runners, batches, options)
         reference = padded_runner(original_model, REFERENCE, original_model.path)
-        say(f"running the original and {', '.join(item.runner.name for item in subjects)} on {len(batches)} batches")
+        count = f"{len(batches)} batch{'es' * (len(batches) != 1)}"
+        say(f"running the original and {', '.join(item.runner.name for item in subjects)} on {count}")
         outcomes = compare_runners(original_model, reference, subjects, batches)
         reports = []
         for subject, outcome in zip(subjects, outcomes, strict=True):
