@@ -3,21 +3,28 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import onnxruntime as ort
 from padfree.contract.fields import decode
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import ONNX_METADATA_KEY, ORT_AS_WRITTEN, ORT_WRONG_FUSIONS
 from padfree.contract.os_errors import not_readable
 
+from .backend import widen_bfloat16
 from .cpu_runs import CpuRuns
 from .errors import SessionError
 from .masks import check_padding
 from .plan_files import parse_metadata
+
+BFLOAT16 = "tensor(bfloat16)"
+"""onnxruntime's name of the type."""
 
 FATAL_ONLY = 4
 """What is logged: errors are raised, and a server that gets bad requests is not to write a line for each."""
@@ -72,6 +79,7 @@ class OnnxBackend:
             raise SessionError(f"{path}: damaged padfree metadata ({error}); rewrite the model again") from error
         self.metadata = parse_metadata(raw, str(path))
         self._outputs = [item.name for item in self.metadata.outputs]
+        self._has_bfloat16 = any(item.type == BFLOAT16 for item in self._session.get_outputs())
         self._runs = CpuRuns(self.metadata)
 
     def start(
@@ -98,15 +106,30 @@ class OnnxBackend:
 
     def _run_once(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            values = self._session.run(self._outputs, dict(feeds))
+            values = self._values(feeds) if self._has_bfloat16 else self._session.run(self._outputs, dict(feeds))
         except Exception as error:  # onnxruntime's error classes share no public base
             shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in feeds.items())
             raise SessionError(f"onnxruntime failed on {shapes}: {_first_line(error)}") from error
         return dict(zip(self._outputs, values, strict=True))
 
+    def _values(self, feeds: Mapping[str, Any]) -> list[npt.NDArray[Any]]:
+        """The outputs of a model of which some are bfloat16, which onnxruntime has as memory alone: float32."""
+        given = {name: ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value)) for name, value in feeds.items()}
+        values = self._session.run_with_ort_values(self._outputs, given)
+        return [_widened(value) if value.data_type() == BFLOAT16 else value.numpy() for value in values]
+
     def close(self) -> None:
         """Frees the onnxruntime session."""
         self._session = None
+
+
+def _widened(value: Any) -> npt.NDArray[np.float32]:
+    """The numbers of an OrtValue of bfloat16 in the memory of this process."""
+    shape = tuple(value.shape())
+    if 0 in shape:
+        return np.empty(shape, np.float32)
+    bits = (ctypes.c_uint16 * int(np.prod(shape))).from_address(value.data_ptr())
+    return widen_bfloat16(np.ctypeslib.as_array(bits).reshape(shape))
 
 
 def _check_readable(path: Path) -> None:

@@ -10,13 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from padfree.onnx_tools import rewrite, save_model
 from padfree.runtime import Session, SessionError
 from padfree.runtime.batching import Budget
 from padfree.runtime.request import read_request
+
+from tests.support.encoder import HIDDEN, TOKENS, one_layer, with_output
 
 ModelWriter = Callable[..., Path]
 
@@ -208,3 +213,19 @@ def test_damaged_metadata_is_refused(packed_model: ModelWriter, changes: dict[st
     with pytest.raises(SessionError) as caught:
         Session(packed_model(**changes))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("interface", ["packed", "padded"])
+def test_outputs_of_bfloat16_are_float32(interface: str, tmp_path: Path) -> None:
+    """Files that were exported in bfloat16 keep the types of their outputs, and NumPy has no bfloat16."""
+    builder, hidden = one_layer()
+    builder.op("Cast", hidden, output="narrow", to=TensorProto.BFLOAT16)
+    original = with_output(hidden, builder, TOKENS)
+    original.graph.output.append(helper.make_tensor_value_info("narrow", TensorProto.BFLOAT16, TOKENS))
+    save_model(rewrite(original, interface=interface).model, tmp_path / "packed.onnx")
+    with Session(tmp_path / "packed.onnx") as session:
+        results = session.run([[5, 6, 7], [8], []])
+    assert [row.shape for row in results["narrow"]] == [(3, HIDDEN), (1, HIDDEN), (0, HIDDEN)]
+    for narrow, wide in zip(results["narrow"], results["y"], strict=True):
+        assert narrow.dtype == np.float32
+        np.testing.assert_array_equal(narrow, wide.astype(ml_dtypes.bfloat16).astype(np.float32))
