@@ -37,6 +37,7 @@ from .summary import (
     Line,
     add_verbose_option,
     most_of,
+    needs_engine,
     next_command,
     print_summary,
     repeated_options,
@@ -179,7 +180,7 @@ def _summary(arguments: argparse.Namespace, inspected: Inspection, report: Mappi
             next_command("padfree", "optimize", str(model), "-o", "packed.onnx", *repeated_options(arguments)),
         ]
     build = next_command("padfree", "build", str(model), "-o", str(model.with_suffix(PLAN_SUFFIX)))
-    only_runs = engine is not None or no_gpu() != ""
+    only_runs = engine is not None or (no_gpu() != "" and not needs_engine(model, report))
     usual = next_command("padfree", "costs", str(model), "-o", "costs.json") if only_runs else build
     return [*lines, run_command(model, report) or usual]
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from padfree.contract.names import is_onnx
 from padfree.contract.texts import CLASSES, PAIRS, TOKENS
 
 from .console import count_text, print_line
@@ -162,9 +163,9 @@ def _with_size(path: Path) -> str:
 
 
 def run_command(model: Path, metadata: Mapping[str, Any]) -> Line | None:
-    """The command that runs a model on a text; None for one that keeps no tokenizer."""
+    """The command that runs a model on a text; None for one that keeps no tokenizer, or that no CPU runs."""
     text = metadata.get("text") or {}
-    if not text.get("tokenizer_sha256"):
+    if not text.get("tokenizer_sha256") or needs_engine(model, metadata):
         return None
     command = ["padfree", "run", str(model), "--text", _SAMPLE]
     if text["task"] == PAIRS:
@@ -172,6 +173,11 @@ def run_command(model: Path, metadata: Mapping[str, Any]) -> Line | None:
     names = {item["name"] for item in metadata["outputs"]}
     has_labels = text["task"] in (PAIRS, CLASSES, TOKENS) and not names.isdisjoint(("scores", "logits"))
     return next_command(*command, "-o", str(model.with_name("out.jsonl" if has_labels else "out.npz")))
+
+
+def needs_engine(model: Path, metadata: Mapping[str, Any]) -> bool:
+    """Whether a model has to be built first: onnxruntime has no kernels for files in bf16 on a CPU."""
+    return is_onnx(model) and metadata["precision"] == "bf16"
 
 
 def next_command(*words: str) -> Line:

@@ -124,6 +124,15 @@ def test_a_folder_runs_on_a_text_next(capsys: Capture, modules: list[Any]) -> No
     run_as_printed(lines_of(capsys, "inspect", "packed.onnx")["next"])
 
 
+def test_a_file_in_bf16_is_not_run_on_a_cpu_next(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnxruntime has no kernels for it: compare rounds in float32, and engines have them."""
+    monkeypatch.setattr(gpu_files, "DEVICE_FILES", (Path("nvidiactl"),))
+    write_folder(Path("small"), modules=[("Pooling", {"pooling_mode": "mean"})])
+    actual = lines_of(capsys, "optimize", "small", "-o", "packed.onnx", "--precision", "bf16", "--no-verify")
+    assert actual["next"] == "padfree compare small packed.onnx"
+    assert lines_of(capsys, "inspect", "packed.onnx")["next"] == "padfree build packed.onnx -o packed.plan"
+
+
 @pytest.mark.parametrize("has_gpu", [False, True])
 def test_a_model_without_texts_goes_where_this_machine_can(
     has_gpu: bool, capsys: Capture, monkeypatch: pytest.MonkeyPatch
