@@ -114,16 +114,18 @@ class OnnxBackend:
 
     def _values(self, feeds: Mapping[str, Any]) -> list[npt.NDArray[Any]]:
         """The outputs of a model of which some are bfloat16, which onnxruntime has as memory alone: float32."""
-        given = {name: ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value)) for name, value in feeds.items()}
-        values = self._session.run_with_ort_values(self._outputs, given)
-        return [_widened(value) if value.data_type() == BFLOAT16 else value.numpy() for value in values]
+        feed_values = {
+            name: ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value)) for name, value in feeds.items()
+        }
+        values = self._session.run_with_ort_values(self._outputs, feed_values)
+        return [_wide_numbers(value) if value.data_type() == BFLOAT16 else value.numpy() for value in values]
 
     def close(self) -> None:
         """Frees the onnxruntime session."""
         self._session = None
 
 
-def _widened(value: Any) -> npt.NDArray[np.float32]:
+def _wide_numbers(value: Any) -> npt.NDArray[np.float32]:
     """The numbers of an OrtValue of bfloat16 in the memory of this process."""
     shape = tuple(value.shape())
     if 0 in shape:
