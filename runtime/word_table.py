@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate, chain, pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from .errors import SessionError
 from .gpu import plugin_library
-from .rows import Int32Array
+from .rows import Int32Array, bounds_of
 
 IdRow = tuple[Sequence[int], Sequence[int]]
 """Ids and types of a text's tokens."""
@@ -85,7 +85,7 @@ class LookUpResult:
 
     def complete(self, rows: Sequence[IdRow]) -> LookUpResult:
         """The result with ids and types for the rows of `rows_left`, given in their order."""
-        starts = [0, *accumulate(np.maximum(self.counts, 0).tolist())]
+        starts = bounds_of(np.maximum(self.counts, 0)).tolist()
         completions = dict(zip(self.rows_left, rows, strict=True))
         every = [
             completions.get(at) or (self.ids[start:stop], self.types[start:stop])

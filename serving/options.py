@@ -97,6 +97,11 @@ class ServeOptions:
             )
 
     @property
+    def truncates(self) -> bool:
+        """Whether texts beyond the model's length are cut, where a request does not say."""
+        return self.long_texts == LONG_TEXTS[0]
+
+    @property
     def front_ends(self) -> int:
         """How many front-end processes there are."""
         return self.processes or max(1, min(12, cores() // 2))

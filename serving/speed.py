@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import PREFIX
-from padfree.runtime import Runner, sample_values
+from padfree.runtime import Runner, bounds_of, sample_values
 from padfree.runtime.batching import Speed
 from padfree.runtime.batching.speed import measure as measure_batches
 from padfree.runtime.pool import DevicePool
@@ -43,5 +43,5 @@ def _with_own_first_tokens(batch: RaggedBatch, metadata: Metadata) -> RaggedBatc
     item = metadata.ids_input()
     ids = batch.tokens[item.name].copy()
     usable_ids = np.setdiff1d(np.arange(item.limit or batch.seq_lens.size), item.excluded)
-    ids[np.cumsum(batch.seq_lens) - batch.seq_lens] = np.resize(usable_ids, batch.seq_lens.size)
+    ids[bounds_of(batch.seq_lens)[:-1]] = np.resize(usable_ids, batch.seq_lens.size)
     return batch._replace(tokens={**batch.tokens, item.name: ids})

@@ -50,7 +50,7 @@ def summary(
         tokens_a_second: what was measured; None: nothing.
     """
     limits = options.limits
-    long = "truncated" if options.long_texts == "truncate" else "refused"
+    long = "truncated" if options.truncates else "refused"
     prompts = ", ".join(served_model.prompts)
     default = f" (default {served_model.default_prompt})" if served_model.default_prompt is not None else ""
     speed = "not measured" if tokens_a_second is None else f"{tokens_a_second:,.0f} tokens/s measured"

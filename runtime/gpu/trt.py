@@ -73,9 +73,9 @@ def shared_logger(trt: Any) -> Any:
     """The process's logger for TensorRT, which feeds Python's logging ("padfree.tensorrt", level debug).
 
     There is one, until the process ends: TensorRT takes the first logger that it gets for all that it makes, as long as
-    anything of that exists, and would go on calling one that is gone.
-    Nothing goes to the terminal by itself: whoever sees a call fail puts the newest of `errors` into its own message.
-    What begins anew, a build or an engine, calls `forget()` first, so as not to show the error of another.
+    anything of that exists, and would go on calling one that is gone. Nothing goes to the terminal by itself: whoever
+    sees a call fail puts the newest of `errors` into its own message. What begins anew, a build or an engine, calls
+    `forget()` first, so as not to show the error of another.
     """
     for module, logger in _loggers:
         if module is trt:
@@ -85,7 +85,6 @@ def shared_logger(trt: Any) -> Any:
 
 
 def _make_logger(trt: Any) -> Any:
-
     class Logger(trt.ILogger):  # type: ignore[misc]
         """Keeps the newest errors for messages."""
 

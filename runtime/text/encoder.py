@@ -13,10 +13,10 @@ import numpy.typing as npt
 from padfree.contract.texts import RIGHT
 
 from ..rows import Int32Array, bounds_of
-from ..word_pieces import WordPieces
 from ..word_table import LookUpResult
 from .apart import Apart, Text, TextError
 from .templates import TemplateEncoder
+from .word_pieces import WordPieces
 
 if TYPE_CHECKING:
     from padfree.contract.templates import Template

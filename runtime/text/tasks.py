@@ -102,6 +102,11 @@ class ServedModel:
         """Whether the output has a row per token, not one per text."""
         return self.task in (TOKENS, TAG) or self.late is not None
 
+    @property
+    def refuses_single_texts(self) -> bool:
+        """As TextInfo's: whether the model cannot use texts by themselves."""
+        return self.takes_pairs and self.problem != contract.REGRESSION
+
     def encoder(self) -> TextEncoder:
         """Makes tokens of texts, at most `max_length` per text, with the very tokenizer that was checked."""
         return self.tokenizer.encoder(self.max_length)

@@ -47,9 +47,8 @@ class EncoderModel:
 
     A request that does not fit the model gets an error of its own; the others of its call are served. All answers of a
     call are returned together: sending each by itself (InferenceResponseSender) takes a round trip to the server's
-    process, which costs more than the wait that it saves. For the same reason only requests that
-    take several runs are asked, between these, whether they were cancelled; the server drops cancelled requests that
-    still wait in its queue.
+    process, which costs more than the wait that it saves. For the same reason only requests that take several runs are
+    asked, between these, whether they were cancelled; the server drops cancelled requests that still wait in its queue.
 
     With `padfree_fair_share` none of this holds: clients share the model, each request is answered by itself, and
     those that wait are asked about (`sharing`).

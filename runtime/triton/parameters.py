@@ -53,8 +53,8 @@ class _Parameters:
             if name not in fields_by_name:
                 raise SessionError(
                     f"unknown parameter '{PREFIX}{name}', allowed: "
-                    f"{', '.join(PREFIX + item for item in fields_by_name)}; "
-                    "correct config.pbtxt, or write the repository again with padfree triton"
+                    f"{', '.join(PREFIX + item for item in fields_by_name)}; correct config.pbtxt, or write the "
+                    "repository again with padfree triton"
                 )
         for name, item in fields_by_name.items():
             if name not in strings and item.default is MISSING:
@@ -75,8 +75,8 @@ class EncoderParameters(_Parameters):
         max_sequences: sequences of one run; 0: as many as the plan's profile takes.
         costs: a table of measured costs (`padfree costs`), relative to the model's version folder: calls are then cut
             into the runs that cost the least together, which padded plans gain from. Empty: first come, first served.
-        cuda_graphs: capture packed engines in CUDA graphs. Off by default: a capture holds its call up,
-            and batches under load have hundreds of sizes, more than graphs are kept.
+        cuda_graphs: capture packed engines in CUDA graphs. Off by default: a capture holds its call up, and batches
+            under load have hundreds of sizes, more than graphs are kept.
         allow_other_gpu: run a plan that was built on another GPU model of the same compute capability.
         fair_share: clients share the model by tokens (`sharing`), instead of first come, first served by calls.
         client: the request parameter that names a client; requests without it are known by their correlation id, and

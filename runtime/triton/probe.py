@@ -26,8 +26,6 @@ URL = "http://localhost:8000"
 IDS = range(4)  # a model may exclude some of them, padding above all
 A_PROCESS = 4
 """Requests for each process of a model. The server hands them to whichever is free."""
-
-
 INVALID, INTERNAL, UNAVAILABLE = 400, 500, 503
 
 

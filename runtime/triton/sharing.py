@@ -23,6 +23,7 @@ from ..batching.speed import Speed, measure, run_budget
 from ..budget import Budget
 from ..errors import SessionError
 from ..request import OutputRows, RaggedBatch, read_packed
+from ..sequence_values import sample_values
 from ..session import Session
 from .answers import CANCELLED, Failure, OnRun, Reply, TritonRequest, attempt, never
 from .items import Item, read_item, stack
@@ -188,7 +189,7 @@ def measure_zeros(session: Session, budget: Budget) -> Speed:
 
     def sample(copies: int) -> RaggedBatch:
         columns = {item.name: np.zeros(copies * size, np.int32) for item in metadata.token_inputs()}
-        columns |= {item.name: np.zeros((copies, item.width or 1), np.int32) for item in metadata.sequence_inputs()}
+        columns |= sample_values(metadata.sequence_inputs(), copies)
         return read_packed(columns, [size] * copies, metadata)
 
     return measure(session, sample, beside=RUNS)

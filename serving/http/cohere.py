@@ -39,7 +39,7 @@ class Cohere:
             check_texts([query], "query", self._calls.options)
             most = body.optional_count("top_n")
             with_documents = body.truth("return_documents", False)
-            truncate = self._calls.options.long_texts == "truncate"
+            truncate = self._calls.options.truncates
             ranks = await rank(self._calls, call, query, documents, truncate=truncate, raw=False)
             return {
                 "id": str(uuid4()),

@@ -50,7 +50,7 @@ class OpenAI:
         texts, ids, prompt = read_texts_or_ids(self._calls, call, "input", EMBED)
         kind = body.choice("encoding_format", FORMATS)
         dimensions = body.optional_count("dimensions")
-        truncate = options.long_texts == "truncate"
+        truncate = options.truncates
         rows = floats(await self._calls.rows(call, texts, kind="embed", truncate=truncate, ids=ids, prompt=prompt))
         vectors = normalize_vectors(shorten(rows, dimensions))
         assert call.answer is not None

@@ -54,30 +54,15 @@ class Operation:
 def operations(served_model: ServedModel, options: ServeOptions) -> dict[str, Operation]:
     """POST routes that fit the model, by path."""
     texts = texts_or_one(options.limits.texts, ids=options.accept_token_ids)
-    truncate = {"truncate": optional(BOOLEAN, options.long_texts == "truncate")}
+    truncate = {"truncate": optional(BOOLEAN, options.truncates)}
     prompts = _prompts(served_model)
     operations_by_name: dict[str, Operation] = {}
     if served_model.task == EMBED:
         operations_by_name["/v1/embeddings"] = _openai(texts, prompts)
-        operations_by_name["/embed"] = Operation(
-            "Vectors of texts, as text-embeddings-inference gives them",
-            {"inputs": texts, "normalize": optional(BOOLEAN, True), "dimensions": count(), **truncate, **prompts},
-            ("inputs",),
-            {"type": "array", "items": VECTOR},
-            {"inputs": [TEXT, OTHER_TEXT]},
-            ERROR,
-        )
+        operations_by_name["/embed"] = _embed(texts, {**truncate, **prompts})
         operations_by_name["/similarity"] = _similarity(options, {**truncate, **prompts})
     elif served_model.task == SPARSE:
-        entry = objects({"index": count(0), "value": NUMBER})
-        operations_by_name["/embed_sparse"] = Operation(
-            "Sparse vectors of texts: every number that is not zero",
-            {"inputs": texts, **truncate, **prompts},
-            ("inputs",),
-            {"type": "array", "items": {"type": "array", "items": entry}},
-            {"inputs": [TEXT]},
-            ERROR,
-        )
+        operations_by_name["/embed_sparse"] = _embed_sparse(texts, {**truncate, **prompts})
     elif served_model.task == RERANK:
         operations_by_name.update(_rerank(options, truncate))
         if served_model.late is None:
@@ -89,6 +74,34 @@ def operations(served_model: ServedModel, options: ServeOptions) -> dict[str, Op
     else:
         assert served_model.task == TAG
         operations_by_name["/tag"] = _tag(options, truncate)
+    operations_by_name["/tokenize"] = _tokenize(options, prompts)
+    return operations_by_name
+
+
+def _embed(texts: Schema, parameters: Mapping[str, Schema]) -> Operation:
+    return Operation(
+        "Vectors of texts, as text-embeddings-inference gives them",
+        {"inputs": texts, "normalize": optional(BOOLEAN, True), "dimensions": count(), **parameters},
+        ("inputs",),
+        {"type": "array", "items": VECTOR},
+        {"inputs": [TEXT, OTHER_TEXT]},
+        ERROR,
+    )
+
+
+def _embed_sparse(texts: Schema, parameters: Mapping[str, Schema]) -> Operation:
+    entry = objects({"index": count(0), "value": NUMBER})
+    return Operation(
+        "Sparse vectors of texts: every number that is not zero",
+        {"inputs": texts, **parameters},
+        ("inputs",),
+        {"type": "array", "items": {"type": "array", "items": entry}},
+        {"inputs": [TEXT]},
+        ERROR,
+    )
+
+
+def _tokenize(options: ServeOptions, prompts: Mapping[str, Schema]) -> Operation:
     token = objects(
         {
             "id": count(0),
@@ -98,7 +111,7 @@ def operations(served_model: ServedModel, options: ServeOptions) -> dict[str, Op
             "stop": {"type": ["integer", "null"]},
         }
     )
-    operations_by_name["/tokenize"] = Operation(
+    return Operation(
         "Tokens of texts, and where they are in them",
         {
             "inputs": texts_or_one(options.limits.texts, ids=False),
@@ -110,7 +123,6 @@ def operations(served_model: ServedModel, options: ServeOptions) -> dict[str, Op
         {"inputs": TEXT},
         ERROR,
     )
-    return operations_by_name
 
 
 def _openai(texts: Schema, prompts: Mapping[str, Schema]) -> Operation:

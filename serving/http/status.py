@@ -98,7 +98,7 @@ def info(served_model: ServedModel, options: ServeOptions, max_batch_tokens: int
         "max_batch_tokens": max_batch_tokens,
         "max_batch_requests": None,
         "max_client_batch_size": limits.texts,
-        "auto_truncate": options.long_texts == "truncate",
+        "auto_truncate": options.truncates,
         "tokenization_workers": options.front_ends,
         "version": f"padfree {padfree.__version__}",
         "sha": None,

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import accumulate
 from typing import Any
 
 import orjson
+from padfree.runtime import bounds_of
 from padfree.runtime.answers import Floats, TaggedSpan, join, words_of
 from padfree.runtime.text import TAG
 from starlette.routing import Route
@@ -61,7 +61,7 @@ class Tags:
         truncate = truncates(self._calls, call.body)
         rows = floats(await self._calls.rows(call, texts, kind="predict", truncate=truncate))
         assert call.answer is not None
-        bounds = list(accumulate(call.answer.seq_lens.tolist(), initial=0))
+        bounds = bounds_of(call.answer.seq_lens).tolist()
         tag = partial(self._json, texts, rows, bounds, every_word=every_word, to_json=to_json)
         return self._parts(texts, rows, tag, single)
 

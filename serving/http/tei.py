@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import orjson
-from padfree.contract.texts import REGRESSION
 from padfree.runtime.answers import Floats, class_names, class_scores, normalize_vectors
 from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, add_prompt
 from starlette.routing import Route
@@ -27,8 +26,6 @@ NO_TOKEN_VECTORS = (
     "/embed_all: this model answers with one row for each text, or with labels of words, and not with vectors of all "
     "tokens; make these with padfree embed, which writes files, or in Python with padfree.Model(...).tokens(texts)"
 )
-
-
 NO_PAIRS = (
     "/predict: a model with a vector for every token reads queries and documents by themselves, and no pairs; send a "
     "query with its texts to /rerank"
@@ -144,11 +141,7 @@ class Tei:
         self._calls.check_task(CLASSIFY, RERANK)
         if served_model.late is not None:
             raise backend_error(NO_PAIRS, "model_type")
-        if (
-            served_model.takes_pairs
-            and served_model.problem != REGRESSION
-            and any(isinstance(item, str) for item in pairs)
-        ):
+        if served_model.refuses_single_texts and any(isinstance(item, str) for item in pairs):
             raise validation_error("'inputs' has a text by itself, and the model scores pairs; send [query, text]")
         prompt = served_model.prompt(None)
         pairs = [item if isinstance(item, str) else add_prompt(item, prompt) for item in pairs]
@@ -195,4 +188,4 @@ def truncates(calls: Calls, body: Body) -> bool:
     """Whether long texts are cut, at the end that the tokenizer's settings say; ApiError for the other end."""
     side = calls.served_model.tokenizer.truncation_side
     body.choice("truncation_direction", (side, side.capitalize()))
-    return body.truth("truncate", calls.options.long_texts == "truncate")
+    return body.truth("truncate", calls.options.truncates)

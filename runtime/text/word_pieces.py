@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .word_table import NEW_WORD, LookUpResult, WordTable, open_library
+from ..word_table import NEW_WORD, LookUpResult, WordTable, open_library
+from .apart import Text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -28,8 +29,6 @@ MOST_WORDS = 1 << 18
 """Most words whose pieces are kept; beyond that all are forgotten, and found again."""
 LONGEST_WORD = 64
 """Most letters of a word that is kept."""
-
-Text = str | tuple[str, str]
 
 _WORD = re.compile(r"[0-9A-Za-z]+|[!-/:-@\[-`{-~]")
 _UNUSUAL = re.compile(r"[^\t\n\r -~]")  # control characters, which the normaliser takes away

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from padfree.runtime import word_pieces
+from padfree.runtime.text import word_pieces
+from padfree.runtime.text.word_pieces import WordPieces
 from padfree.runtime.texts import Text
-from padfree.runtime.word_pieces import WordPieces
 from padfree.runtime.word_table import open_library
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
