@@ -117,7 +117,13 @@ class Location:
         return self._attempt("read", ask)
 
     def make_folder(self) -> None:
-        """Makes the folder, and those above it, unless it is there."""
+        """Makes the folder, and those above it, unless it is there.
+
+        Raises:
+            BulkError: a file is there, or it cannot be made.
+        """
+        if self.is_local and Path(self.path).is_file():
+            raise BulkError(f"{self.shown_path}: is a file, and results are a folder of files; pass a new folder")
         self._attempt("made", lambda: self.filesystem.create_dir(self.path, recursive=True))
 
     def write(self, content: Any) -> None:

@@ -217,7 +217,7 @@ def _main(pipe: Any, *settings: Any) -> None:
     die_with_parent()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there are as many processes as cores that they may use
     tokens = TextTokens(*settings)
-    with suppress(EOFError):
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # who asked is gone: the other end is closed
         while True:
             chunk = pipe.recv()
             try:

@@ -6,8 +6,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import multiprocessing
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from padfree.bulk.reading.planning import make_manifest
 from padfree.bulk.reading.records import csv_fields, split, whole_records
 from padfree.bulk.reading.row_groups import CHUNK_ROWS, RowGroups
 from padfree.bulk.reading.rows import parse, read_chunks
-from padfree.bulk.reading.tokens import TextTokens
+from padfree.bulk.reading.tokens import TextTokens, _main
 from padfree.runtime.plan_files import parse_metadata
 from padfree.runtime.text.inputs import TextInputs
 from padfree.runtime.texts import read_tokenizer
@@ -292,3 +294,20 @@ def test_pairs_of_one_column_are_refused(tmp_path: Path, query: str | None, docu
     write_lines(tmp_path / "in.jsonl", [{"text": "b", "other": "c"}])
     with pytest.raises(BulkError, match=message):
         pair_columns([str(tmp_path)], query, document)
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_process_that_makes_tokens_ends_quietly_where_nobody_waits(
+    asks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After Ctrl-C, whoever asked for tokens may be gone before they are made."""
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    monkeypatch.setattr("padfree.bulk.reading.tokens.die_with_parent", lambda: None)
+    monkeypatch.setattr(
+        "padfree.bulk.reading.tokens.TextTokens", lambda: SimpleNamespace(read=lambda chunk: f"tokens of {chunk}")
+    )
+    ours, theirs = multiprocessing.Pipe()
+    if asks:
+        ours.send("a chunk")
+    ours.close()
+    _main(theirs)

@@ -116,6 +116,10 @@ def test_a_folder_of_others(request_: Request, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years", encoding="utf-8")
     check_refusal(replace(request_, output=str(tmp_path / "mine")), "holds thesis.txt and no manifest")
+    thesis = tmp_path / "mine" / "thesis.txt"
+    with pytest.raises(BulkError, match=r"thesis.txt: is a file, and results are a folder of files"):
+        run_here(replace(request_, output=str(thesis)))
+    assert thesis.read_text("utf-8") == "years"
     check_refusal(replace(request_, inputs=[str(tmp_path)]), "lie in each other")
     for name in (MANIFEST, "part-000000.parquet"):
         content = (tmp_path / "out" / name).read_bytes()
