@@ -73,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_destinations(outputs, [*(("the cost table", path) for path in arguments.costs), *inputs])
     if arguments.plot is not None:
         check_plot(arguments.plot)
+    _check_server(arguments)
     tables = {path.stem: read_costs(path) for path in arguments.costs}
     if len(tables) < len(arguments.costs):
         raise BuildError("two cost tables have the same name; rename one, results carry the files' names")
@@ -98,6 +99,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         draw(summaries, _title(arguments), arguments.plot)
     return 0
+
+
+def _check_server(arguments: argparse.Namespace) -> None:
+    """Raises BuildError where no server could be as the options say."""
+    for option in ("max_batch", "max_tokens", "max_waiting"):
+        value = getattr(arguments, option)
+        if value is not None and value < 1:
+            name = f"--{option.replace('_', '-')}"
+            raise BuildError(f"{name} is {value}, allowed: 1 or more; leave it out for the default")
+    if not 0 <= arguments.delay_ms < math.inf:
+        raise BuildError(f"--delay-ms is {arguments.delay_ms:g}, allowed: 0 or more; leave it out for no delay")
 
 
 def _traces(arguments: argparse.Namespace) -> list[Sequence[Waiting]]:

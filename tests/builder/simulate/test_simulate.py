@@ -260,8 +260,11 @@ def test_simulate_draws(tables: list[str], tmp_path: Path, suffix: str) -> None:
         (["--lengths", "nowhere.txt"], "nowhere.txt: no list of lengths"),
         (["--deadline-ms", "0"], "--deadline-ms is 0, allowed: above 0"),
         (["--max-waiting", "0"], "--max-waiting is 0, allowed: 1 or more"),
-        (["--delay-ms", "-1"], "max_delay_s is -0.001, allowed: 0 or more"),
-        (["--max-batch", "-2"], "max_sequences is -2, allowed: 1 or more"),
+        (["--delay-ms", "-1"], "--delay-ms is -1, allowed: 0 or more"),
+        (["--delay-ms", "nan"], "--delay-ms is nan, allowed: 0 or more"),
+        (["--max-batch", "-2"], "--max-batch is -2, allowed: 1 or more"),
+        (["--max-batch", "0"], "--max-batch is 0, allowed: 1 or more"),
+        (["--max-tokens", "0"], "--max-tokens is 0, allowed: 1 or more"),
         (["--plot", "plot.txt"], "plot.txt: no picture"),
     ],
 )
