@@ -29,6 +29,11 @@ def check_single(texts: Sequence[Text], info: TextInfo | None, where: str) -> No
         BuildError: there is a pair.
     """
     if info is not None and not info.may_take_pairs and not all(isinstance(text, str) for text in texts):
+        if info.late is not None:
+            raise BuildError(
+                f"{where}a pair was given, and here the model's rows of tokens are asked for; leave the second text "
+                "out, or let padfree run write scores: -o scores.jsonl"
+            )
         raise BuildError(f"{where}the model reads texts by themselves, and a pair was given; leave the second text out")
 
 

@@ -11,6 +11,7 @@ from typing import cast
 from padfree.contract.late_interaction import DOCUMENT
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import is_onnx
+from padfree.contract.texts import LATE, OUTPUTS
 from padfree.runtime import Budget
 from padfree.runtime.text import (
     ANSWERS,
@@ -128,7 +129,8 @@ def _columns(request: Request) -> tuple[str, ...]:
 
 def _task_of_head(head: str | None, metadata: Metadata, pairs: bool) -> str | None:
     """What an output is for that the user names; None: the model tells."""
-    if head in (None, *ANSWERS):
+    is_late = metadata.text is not None and metadata.text.late is not None
+    if head in (None, *ANSWERS) or (is_late and head == OUTPUTS[LATE]):
         return None
     if not pairs:
         return EMBED

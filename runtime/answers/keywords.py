@@ -25,6 +25,7 @@ ADVICE: Mapping[str, str] = MappingProxyType(
         "convert_to_tensor": NUMPY_ADVICE,
         "convert_to_numpy": NUMPY_ADVICE,
         "show_progress_bar": "it shows no progress; leave it out, or use padfree embed for large files",
+        "is_query": "models with a vector for every token have encode_query and encode_document",
         "truncate_dim": "take the first columns: model.encode(texts)[:, :N]",
         "output_value": "rows of tokens come from model.tokens(texts)",
         "precision": "vectors are float32; padfree.Model(..., precision=...) chooses the engine's",

@@ -192,14 +192,14 @@ class TextModel:
 
         Args:
             query: a text.
-            documents: any number of texts.
+            documents: any number of texts; a single text is one document.
             top: how many to give; None: all.
             inputs: other inputs of the model with a row per document, by name.
 
         Raises:
             SessionError: the model does not compare texts.
         """
-        scores = self.scores([(query, document) for document in documents], inputs=inputs)
+        scores = self.scores([(query, document) for document in _as_list(documents)], inputs=inputs)
         return [RankedDocument(int(at), float(scores[at])) for at in np.argsort(-scores, kind="stable")[:top]]
 
     @advise
@@ -333,6 +333,10 @@ class TextModel:
         split = [(pair[0], pair[1]) for pair in pairs if not isinstance(pair, str) and len(pair) == 2]
         if len(split) < len(pairs):
             raise SessionError("a text by itself, and scores are of pairs; give ('query', 'document')")
+        for at, pair in enumerate(split):
+            others = [text for text in pair if not isinstance(text, str)]
+            if others:
+                raise SessionError(f"pair {at} holds {_value_text(others[0])}, allowed: two texts; correct it")
         if inputs:
             raise SessionError("scores by vectors of tokens take no other inputs; leave them out")
         pair_scores = PairScores(split)

@@ -82,6 +82,18 @@ def test_a_pair_is_cut_once(tmp_path: Path, model: Path) -> None:
     assert report.cut == 2
 
 
+def test_the_output_of_vectors_may_be_named(tmp_path: Path, model: Path) -> None:
+    source, name = write_pairs(tmp_path / "in.jsonl", PAIRS[:3]), "token_embeddings"
+    for columns, column in ((COLUMNS, "score"), (("text",), "embeddings")):
+        tables = []
+        for head in (None, name):
+            output = tmp_path / f"{column}-{head}"
+            run_here(Request([str(source)], str(output), model, columns, head=head))
+            tables.append(parquet.read_table(output))
+        assert tables[0].column_names == ["id", column]
+        assert tables[0].equals(tables[1])
+
+
 def test_sequences_of_pairs() -> None:
     ids = [[1, 2], [7], [1], [2, 7], [1, 2], [7], [1], [2, 1]]
     pairs = RaggedBatch({"ids": np.concatenate(ids).astype(np.int32)}, np.array([len(row) for row in ids], np.int32))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +189,32 @@ def test_other_questions_say_what_the_model_is_for(tmp_path: Path) -> None:
             model.tokens(QUERIES)
         with pytest.raises(SessionError, match="is a pair of texts, and the model reads queries and documents by"):
             model.encode_document([("a", "b")])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda model: model.rerank(None, ["a"]), r"pair 0 holds None \(NoneType\), allowed: two texts"),
+        (lambda model: model.rerank("a", ["b", None]), r"text 1 is None \(NoneType\), allowed: a str"),
+        (lambda model: model.rerank(["a"], ["b"]), r"pair 0 holds \['a'\] \(list\), allowed: two texts"),
+        (lambda model: model.scores([("a", "b"), ("a", 1.5)]), r"pair 1 holds 1.5 \(float\), allowed: two texts"),
+        (lambda model: model.encode(["a"], is_query=True), "have encode_query and encode_document"),
+    ],
+)
+def test_what_is_no_text_is_named(ask: Callable[[padfree.Model], Any], message: str, tmp_path: Path) -> None:
+    with padfree.Model(write_late_model("colbert", tmp_path / "model"), backend="onnxruntime") as model:
+        with pytest.raises((SessionError, TypeError), match=message):
+            ask(model)
+        assert model.rerank("a", "rain") == model.rerank("a", ["rain"])  # one document, and not its letters
+
+
+def test_a_pair_whose_rows_are_asked_for_says_where_scores_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_late_model("colbert", tmp_path / "model")
+    pair = ["--text", "a", "--text-pair", "b"]
+    assert cli.main(["run", str(folder), "-o", str(tmp_path / "out.npz"), *pair]) == 1
+    assert "let padfree run write scores: -o scores.jsonl" in " ".join(capsys.readouterr().err.split())
 
 
 def test_pooling_and_rows_can_be_asked_for(tmp_path: Path) -> None:
