@@ -12,6 +12,8 @@ from .names import OTHER_VALUES, POSITIONS
 ID_NAMES = ("input_ids", "input_word_ids", "token_ids", "word_ids", "ids", "tokens")
 TYPE_NAMES = ("token_type_ids", "segment_ids", "input_type_ids", "type_ids", "token_types", "segments", "sentence_ids")
 POSITION_NAMES = ("position_ids", "pos_ids", "positions", "position_id")
+ZERO_WHEN_MISSING = ("token_type_ids", "segment_ids")
+"""Inputs that tokenisers leave out for single texts, and then mean zeros."""
 PROMPT_LENGTH = "prompt_length"
 """The input of models that leave prompts out of pooling: how many first tokens of each sequence are not pooled."""
 MOST_TYPES = 4

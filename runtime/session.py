@@ -24,7 +24,8 @@ from .feeds import packed_feeds, padded_feeds, split_outputs
 from .gpu.trt import import_tensorrt
 from .plan_files import open_plan
 from .prefixes import Costs, SharedRun, own_rows, read_prefix, shared_runs
-from .request import OutputRows, RaggedBatch, check_one_run, in_order, read_packed, read_request
+from .request import OutputRows, RaggedBatch, in_order, read_packed, read_request
+from .request_checks import check_one_run
 from .rows import Array
 from .shared_values import groups_of_shared
 

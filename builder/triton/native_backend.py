@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from padfree.builder.errors import BuildError
 from padfree.contract.metadata import OutputInfo
-from padfree.runtime.request import ZERO_WHEN_MISSING
+from padfree.contract.text_inputs import ZERO_WHEN_MISSING
 from padfree.runtime.triton import EncoderParameters
 
 from . import config as configs

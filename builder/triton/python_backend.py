@@ -6,9 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from padfree.builder.errors import BuildError
+from padfree.contract.text_inputs import ZERO_WHEN_MISSING
 from padfree.onnx_tools import load_model, save_model
 from padfree.runtime.batching import read_costs
-from padfree.runtime.request import ZERO_WHEN_MISSING
 from padfree.runtime.triton import EncoderParameters
 
 from . import config as configs

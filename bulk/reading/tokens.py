@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from padfree.contract.text_inputs import ZERO_WHEN_MISSING
 from padfree.runtime import Array, SessionError, read_values
-from padfree.runtime.request import ZERO_WHEN_MISSING
 from padfree.runtime.text import EncodedTexts, Query, Text, TextError, TextInputs, add_prompt, in_role
 
 from ..errors import BulkError, IncompleteError

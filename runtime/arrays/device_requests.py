@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from padfree.contract.metadata import InputInfo, Metadata
 from padfree.contract.names import PREFIX
+from padfree.contract.text_inputs import ZERO_WHEN_MISSING
 
 from ..backend import Backend
 from ..errors import SessionError
 from ..feeds import cumulative
-from ..request import (
-    ZERO_WHEN_MISSING,
+from ..request_checks import (
     check_lengths,
     check_one_run,
     check_sequence_lengths,

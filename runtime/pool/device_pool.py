@@ -21,7 +21,8 @@ from ..batching.partition import check_alike
 from ..budget import Budget
 from ..errors import SessionError
 from ..prefixes import computed_lengths
-from ..request import OutputRows, RaggedBatch, check_one_run, in_order, read_packed, read_request
+from ..request import OutputRows, RaggedBatch, in_order, read_packed, read_request
+from ..request_checks import check_one_run
 from ..session import Session
 from .choice import check_devices, machine_devices
 from .division import divide

@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 from padfree.contract.metadata import Metadata, OutputInfo
+from padfree.contract.text_inputs import ZERO_WHEN_MISSING
 
 from ..errors import SessionError
-from ..request import ZERO_WHEN_MISSING, RaggedBatch, check_names, check_sequence_lengths, check_values
+from ..request import RaggedBatch
+from ..request_checks import check_names, check_sequence_lengths, check_values
 from ..rows import Array, as_int32
 from ..sequence_values import read_values
 
