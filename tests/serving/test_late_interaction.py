@@ -92,3 +92,9 @@ def test_routes_of_other_models_say_what_it_is(late_server: Server) -> None:
     paths = get(late_server, "/openapi.json")[1]["paths"]
     assert {"/rerank", "/embed_all"} < set(paths)
     assert "/predict" not in paths
+
+
+def test_tokenize_shows_the_tokens_of_the_text_alone(late_server: Server) -> None:
+    (tokens,) = post(late_server, "/tokenize", inputs=DOCUMENTS[1])[1]
+    ids = read("colbert").document_ids[1]
+    assert [token["id"] for token in tokens] == [ids[0], *ids[2:]]
