@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -101,12 +102,7 @@ def read_folder(path: Path, options: HeadOptions = AS_THE_FOLDER_SAYS) -> Folder
     tokenizer = next((folder / TOKENIZER for folder in (path, encoder) if (folder / TOKENIZER).is_file()), None)
     notes = [*_onnx_notes(path, onnx), *chain.notes, *_adapter_notes(config, onnx)]
     notes += [] if scorer is None else scorer.notes
-    if task == FEATURES and not chained:
-        notes.append(f"has no {MODULES}, which would say how vectors of texts are made: it gives rows of tokens")
-    if not chained and (unread_settings := sorted(_OF_CHAINS & set(settings.raw))):
-        notes.append(
-            f"{OWN_SETTINGS} has no say in {', '.join(unread_settings)} without {MODULES}, as in sentence-transformers"
-        )
+    notes += [] if chained else _unchained_notes(task, settings)
     text_info = _text(encoder, config, chain, settings if chained and scorer is None else None)
     if late is not None:
         longest = max(late.query_length, late.document_length)
@@ -144,6 +140,15 @@ def _scorer(path: Path, config: ModelConfig, chain: Chain, settings: Entries, op
         activation=activation_of(activation_name, settings.file) if activation_name else "",
         prompt=prompt if isinstance(prompt, str) else "",
     )
+
+
+def _unchained_notes(task: str, settings: Entries) -> Iterator[str]:
+    """What nothing says in a folder without modules.json."""
+    if task == FEATURES:
+        yield f"has no {MODULES}, which would say how vectors of texts are made: it gives rows of tokens"
+    if unread_settings := sorted(_OF_CHAINS & set(settings.raw)):
+        names = ", ".join(unread_settings)
+        yield f"{OWN_SETTINGS} has no say in {names} without {MODULES}, as in sentence-transformers"
 
 
 def _has_adapters(path: Path) -> bool:
