@@ -105,7 +105,7 @@ def _of_records(records: Records, path: Path, metadata: Metadata, texts: TextOpt
     info = metadata.text
     if records and all(holds_texts(record.get("", record), info) for record in records.values()):
         return _encode(_texts_of(records, info, path), path, metadata, texts) | _values(records, path, metadata)
-    _check_are_no_texts(records, path)
+    _check_are_no_texts(records, info, path)
     names = list(next(iter(records.values()), [metadata.ids_input().name]))
     request: Request = {name: [] for name in names}
     for number, record in enumerate(records.values(), 1):
@@ -125,14 +125,23 @@ def _texts_of(records: Records, info: TextInfo | None, path: Path) -> list[Text]
     return [text_of(record.get("", record), info, path, number) for number, record in records.items()]
 
 
-def _check_are_no_texts(records: Records, path: Path) -> None:
-    """Refuses texts in a field that padfree does not read. Raises BuildError."""
+def _check_are_no_texts(records: Records, info: TextInfo | None, path: Path) -> None:
+    """Refuses texts beside token inputs of other lines, and in fields that padfree does not read. Raises BuildError."""
+    lines: dict[bool, int] = {}
     for number, record in records.items():
-        name = next((name for name, value in record.items() if isinstance(value, str)), None)
-        if name is not None:
+        lines.setdefault(holds_texts(record.get("", record), info), number)
+    if len(lines) == 2:
+        raise BuildError(
+            f"{path}: line {lines[True]} holds a text, line {lines[False]} does not; write a text in every line, or "
+            "token ids in every line"
+        )
+    for number, record in records.items():
+        names = [repr(name) for name, value in record.items() if isinstance(value, str)]
+        if names:
+            subject = f"{' and '.join(names)} hold a text" if names[1:] else f"{names[0]} holds a text"
             raise BuildError(
-                f"{path}, line {number}: '{name}' holds a text, and texts are read from 'text', pairs from "
-                f"{SPELLINGS_TEXT}; rename it"
+                f"{path}, line {number}: {subject}, and texts are read from 'text', pairs from {SPELLINGS_TEXT}; "
+                f"{'rename the one that is meant' if names[1:] else 'rename it'}"
             )
 
 

@@ -60,6 +60,8 @@ def test_json_lines_by_other_names(metadata: Metadata, tmp_path: Path, name: str
         ("3", "line 1: '3', allowed: an object or a list of ids"),
         ('{"input_ids": [1]}\n[2]', "entry 2: has [''], entry 1 has ['input_ids']"),
         ('{"text": "hello"}', "texts need a tokenizer"),
+        ('[1]\n[2]\n{"text": "a"}\n{"text": "b"}', "line 3 holds a text, line 1 does not; write a text in every line"),
+        ('{"text": "a"}\n\n{"input_ids": [1]}', "line 1 holds a text, line 3 does not; write a text in every line"),
     ],
 )
 def test_json_lines_that_are_refused(metadata: Metadata, tmp_path: Path, text: str, message: str) -> None:

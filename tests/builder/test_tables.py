@@ -59,7 +59,10 @@ def test_other_columns_do_not_matter(write: Write, metadata: Metadata, tmp_path:
 @both
 def test_texts_under_another_name_are_named(write: Write, metadata: Metadata, tmp_path: Path) -> None:
     path = write(tmp_path / "in", {"txt": ["a", "b"]})
-    with pytest.raises(BuildError, match=r"line 1: 'txt' holds a text, and texts are read from 'text'"):
+    with pytest.raises(BuildError, match=r"line 1: 'txt' holds a text, and texts are read from 'text', .*; rename it$"):
+        read_batch(path, metadata, TextOptions(TOKENIZER))
+    path = write(tmp_path / "more", {"id": ["1", "2"], "body": ["a", "b"]})
+    with pytest.raises(BuildError, match=r"line 1: 'id' and 'body' hold a text, .*; rename the one that is meant$"):
         read_batch(path, metadata, TextOptions(TOKENIZER))
 
 
