@@ -59,14 +59,7 @@ class CostTable:
     def __post_init__(self) -> None:
         if self.interface not in INTERFACES:
             raise SessionError(f"interface is {self.interface!r}, allowed: {', '.join(INTERFACES)}; correct it")
-        for name, axis in (("lengths", self.lengths), ("batches", self.batches)):
-            whole = all(isinstance(value, int) and not isinstance(value, bool) and value > 0 for value in axis)
-            if len(axis) < 2 or not whole or any(low >= high for low, high in pairwise(axis)):
-                raise SessionError(
-                    f"{name} are {list(axis)}, allowed: two or more growing whole numbers; measure again"
-                )
-        if self.batches[0] != 1:
-            raise SessionError(f"batches begin with {self.batches[0]}, allowed: 1, a single request; measure it too")
+        check_grid(self.lengths, self.batches)
         if [len(row) for row in self.cost_ms] != [len(self.batches)] * len(self.lengths):
             raise SessionError(
                 f"cost_ms has rows of {[len(row) for row in self.cost_ms]} cells, allowed: {len(self.lengths)} rows "
@@ -163,6 +156,18 @@ def read_costs(path: str | Path) -> CostTable:
     except (KeyError, TypeError, ValueError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise SessionError(f"{path}: damaged cost table ({reason}); measure it again") from error
+
+
+def check_grid(lengths: Sequence[int], batches: Sequence[int]) -> None:
+    """Raises SessionError where no cost table has such lengths and batches."""
+    for name, axis in (("lengths", lengths), ("batches", batches)):
+        whole = all(isinstance(value, int) and not isinstance(value, bool) and value > 0 for value in axis)
+        if len(axis) < 2 or not whole or any(low >= high for low, high in pairwise(axis)):
+            raise SessionError(
+                f"{name} are {list(axis)}, allowed: two or more growing whole numbers; measure such ones"
+            )
+    if batches[0] != 1:
+        raise SessionError(f"batches begin with {batches[0]}, allowed: 1, a single request; measure it too")
 
 
 def _check_row(length: int, row: Sequence[float | None]) -> None:

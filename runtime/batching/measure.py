@@ -14,7 +14,7 @@ from padfree.runtime.errors import SessionError
 from padfree.runtime.random_batches import random_batch
 from padfree.runtime.session import Session
 
-from .costs import CostTable
+from .costs import CostTable, check_grid
 
 STEPS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 CPU_STEPS = (16, 64, 256, 1024, 4096)
@@ -101,8 +101,18 @@ def _runs(session: Session, repeats: int | None) -> _Runs:
 def _grid(
     session: Session, lengths: Sequence[int] | None, batches: Sequence[int] | None
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The lengths and batches to measure, checked before anything runs. Raises SessionError."""
     own_lengths, own_batches = default_grid(session)
-    return own_lengths if lengths is None else tuple(lengths), own_batches if batches is None else tuple(batches)
+    grid = own_lengths if lengths is None else tuple(lengths), own_batches if batches is None else tuple(batches)
+    check_grid(*grid)
+    metadata, longest = session.metadata, own_lengths[-1]
+    has_limit = metadata.engine is not None or metadata.max_positions is not None
+    if has_limit and grid[0][-1] > longest:
+        raise SessionError(
+            f"lengths reach {grid[0][-1]} tokens, allowed: at most {longest}, the longest sequence that the model takes; "
+            "leave longer ones out"
+        )
+    return grid
 
 
 def _is_one_run(session: Session, length: int, batch: int) -> bool:

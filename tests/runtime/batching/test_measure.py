@@ -68,9 +68,17 @@ def test_a_cpu_has_a_coarser_grid(engine: int | None, cells: int, runs: int) -> 
     assert len(tokens_of_runs(session)) == runs
 
 
-def test_what_the_session_does_not_take_is_refused(packed_model: ModelWriter) -> None:
+def test_what_the_session_does_not_take_is_refused(packed_model: ModelWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything runs: the longest sequences, which take longest, come last."""
     with Session(packed_model()) as session:
-        with pytest.raises(SessionError, match="17 tokens, the model has 16 positions"):
+        monkeypatch.setattr(session, "run", lambda _: pytest.fail("a run was measured"))
+        with pytest.raises(SessionError, match="lengths reach 17 tokens, allowed: at most 16, the longest"):
             measure_costs(session, lengths=[16, 17], batches=[1, 2], repeats=1)
+        with pytest.raises(SessionError, match=r"lengths are \[16, 4\], allowed: two or more growing whole numbers"):
+            measure_costs(session, lengths=[16, 4], repeats=1)
+        with pytest.raises(SessionError, match=r"batches are \[1\], allowed: two or more growing whole numbers"):
+            measure_costs(session, batches=[1], repeats=1)
+        with pytest.raises(SessionError, match="batches begin with 2, allowed: 1"):
+            measure_costs(session, batches=[2, 4], repeats=1)
         with pytest.raises(SessionError, match="repeats is 0, allowed: 1 or more"):
             measure_costs(session, repeats=0)
