@@ -109,8 +109,8 @@ def _grid(
     has_limit = metadata.engine is not None or metadata.max_positions is not None
     if has_limit and grid[0][-1] > longest:
         raise SessionError(
-            f"lengths reach {grid[0][-1]} tokens, allowed: at most {longest}, the longest sequence that the model takes; "
-            "leave longer ones out"
+            f"lengths reach {grid[0][-1]} tokens, allowed: at most {longest}, the longest sequence that the model "
+            "takes; leave longer ones out"
         )
     return grid
 
