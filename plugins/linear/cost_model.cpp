@@ -22,8 +22,7 @@ constexpr int kGatherCycles = 1800;
 constexpr int kGatherTokenCycles = 39;  // of blocks that share a tile: for each token that another block stores
 
 constexpr size_t kCandidates = 5;
-constexpr int kMinHotTokens = 1024;  // so many draw all the power that the GPU may have
-constexpr int kFewWaves = 4;         // of more the last counts little
+constexpr int kFewWaves = 4;  // of more the last counts little
 
 // Clusters side by side along the features.
 int featureClusters(const LinearTiling& tiling, int N) {
@@ -139,7 +138,7 @@ std::vector<LinearChoice> linearCandidates(const LinearParams& params, int T, co
     return count > kCandidates;
   };
   choices.erase(std::find_if(choices.begin(), choices.end(), isBeyond), choices.end());
-  if (!device.is_hopper || T < kMinHotTokens) return choices;
+  if (!device.is_hopper || !isHot(T)) return choices;
   const std::vector<LinearTiling> tilings = rankLinearTilings(params, T, device.multiprocessors);
   const auto cycles = [&](const LinearTiling& tiling) {
     return cyclesOf(tiling, T, params, device.multiprocessors, false);
@@ -155,14 +154,8 @@ int64_t tokensOfSameTime(LinearChoice choice, int T, int N, const LinearDevice& 
   if (!device.is_hopper) return mmaTokensOfSameTime(mmaTilingOf(choice), T, N, device);
   const LinearTiling tiling = tilingOf(choice);
   const int waves = linearWaves(tiling, T, N, device.multiprocessors), tokens = tiling.tokens * tiling.cluster_tokens;
-  return waves == 1 ? int64_t{ceilDiv(T, tokens)} * tokens : linearTokens(tiling, waves, N, device.multiprocessors);
-}
-
-int64_t fewestTokensOfSameWaves(LinearChoice choice, int T, int N, const LinearDevice& device) {
-  if (!device.is_hopper || T < kMinHotTokens) return T;
-  const LinearTiling tiling = tilingOf(choice);
-  const int waves = linearWaves(tiling, T, N, device.multiprocessors), tokens = tiling.tokens * tiling.cluster_tokens;
-  return waves == 1 || waves > kFewWaves ? T : linearTokens(tiling, waves - 1, N, device.multiprocessors) + tokens;
+  const bool fills_tiles = waves == 1 || (isHot(T) && waves <= kFewWaves);
+  return fills_tiles ? int64_t{ceilDiv(T, tokens)} * tokens : linearTokens(tiling, waves, N, device.multiprocessors);
 }
 
 }  // namespace padfree

@@ -22,14 +22,17 @@ LinearTiling cheapestLinearTiling(const LinearParams& params, int multiprocessor
 int linearWaves(const LinearTiling& tiling, int T, int N, int multiprocessors);
 int linearTokens(const LinearTiling& tiling, int waves, int N, int multiprocessors);
 
+// Whether so many tokens draw all the power that a GPU may have, so that its clock falls.
+constexpr int kMinHotTokens = 1024;
+constexpr bool isHot(int T) {
+  return T >= kMinHotTokens;
+}
+
 // The same for whatever kernels run on a device: the choices of a GEMM of T tokens, the fastest first, and the most
-// tokens that take as long with a choice as T.
+// tokens that take as long with a choice as T: on a hot Hopper, where a wave that is half empty takes less power, those
+// that fill the last tiles.
 std::vector<LinearChoice> rankLinearChoices(const LinearParams& params, int T, const LinearDevice& device);
 int64_t tokensOfSameTime(LinearChoice choice, int T, int N, const LinearDevice& device);
-
-// At the power limit of a Hopper GPU, more tokens in as few waves take longer: from so many on the time rises to that
-// of tokensOfSameTime(). T itself where it does not.
-int64_t fewestTokensOfSameWaves(LinearChoice choice, int T, int N, const LinearDevice& device);
 
 // What a build measures for T tokens: the first five, what is among them that is measured (isMeasuredMma), and of many
 // tokens on a Hopper also the one that tensor cores take the least time for. At its power limit the GPU lowers the

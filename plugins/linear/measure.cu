@@ -75,8 +75,7 @@ int operandBytes(const LinearParams& params) {
   return params.scale ? 1 : static_cast<int>(sizeOf(params.type));
 }
 
-// The times of a GEMM with as many weights as fill the L2 cache several times. Token counts for which a choice takes as
-// long are measured once, at the most tokens.
+// The times of a GEMM with as many weights as fill the L2 cache several times.
 class Times {
  public:
   Times(const LinearParams& params, int weights, int token_limit, const LinearDevice& device)
@@ -104,26 +103,13 @@ class Times {
   }
 
  private:
-  // Between the fewest tokens of as many waves and the most, times are interpolated.
+  // Measured once for all token counts that take as long.
   cudaError_t time(LinearChoice choice, int T, float& milliseconds) {
-    const auto most =
+    const auto tokens =
         static_cast<int>(std::min<int64_t>(token_limit_, tokensOfSameTime(choice, T, params_.N, device_)));
-    const auto fewest =
-        static_cast<int>(std::min<int64_t>(most, fewestTokensOfSameWaves(choice, T, params_.N, device_)));
-    cudaError_t status = timeOf(choice, most, milliseconds);
-    if (status != cudaSuccess || fewest >= T) return status;
-    float of_fewest = 0;
-    status = timeOf(choice, fewest, of_fewest);
-    const float share = static_cast<float>(T - fewest) / static_cast<float>(most - fewest);
-    milliseconds = of_fewest + (milliseconds - of_fewest) * share;
-    return status;
-  }
-
-  // Measured once.
-  cudaError_t timeOf(LinearChoice choice, int T, float& milliseconds) {
-    const auto [entry, is_new] = times_.try_emplace({choice, T}, 0.f);
+    const auto [entry, is_new] = times_.try_emplace({choice, tokens}, 0.f);
     if (is_new) {
-      const cudaError_t status = measure(choice, T, entry->second);
+      const cudaError_t status = measure(choice, tokens, entry->second);
       if (status != cudaSuccess) return status;
     }
     milliseconds = entry->second;
@@ -138,7 +124,8 @@ class Times {
       params.weight = static_cast<const char*>(params_.weight) + i % weights_ * weight_bytes;
       return launchLinear(params, choice, watch_.stream());
     };
-    return watch_.time(std::max(kMinLaunches, kLaunches * 1024 / std::max(T, 1024)), launch, milliseconds);
+    const int launches = std::max(kMinLaunches, kLaunches * kMinHotTokens / std::max(T, kMinHotTokens));
+    return watch_.time(launches, isHot(T), launch, milliseconds);
   }
 
   LinearParams params_;
