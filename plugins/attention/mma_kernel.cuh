@@ -210,16 +210,17 @@ cudaError_t chooseLargeShape(AttentionParams params, cudaStream_t stream) {
   if (status == cudaSuccess) status = countMultiprocessors(multiprocessors);
   if (status != cudaSuccess) return status;
   using Pairs = PairShape<256, 2, 2, 64, 2, WindowScores>;
+  using HalfPairs = PairShape<256, 1, 2, 64, 2, WindowScores>;
   if (available < Pairs::kBytes) return launchWide<T, WideShape<256, 1, 64, 1, WindowScores>>(params, stream);
   // Half as many rows occupy multiprocessors that would be idle. With keys hidden on the left, a tile's first key
   // depends on its first row, and a sequence's bits on the rows of tiles.
   const int64_t tiles = (static_cast<int64_t>(params.T / Pairs::kRows) + params.B) * params.H;
-  if (params.window_left < 0 && tiles <= multiprocessors) {
-    return launchPair<T, PairShape<256, 1, 2, 64, 2, WindowScores>>(params, stream);
-  }
+  const bool halves = params.window_left < 0 && tiles <= multiprocessors;
   constexpr int kReserved = 1024;  // bytes per block
-  if (together >= 2 * (Pairs::kBytes + kReserved)) turnSecondBlocks(params, Pairs::kRows, multiprocessors);
-  return launchPair<T, Pairs>(params, stream);
+  if (together >= 2 * (Pairs::kBytes + kReserved)) {
+    turnSecondBlocks(params, halves ? HalfPairs::kRows : Pairs::kRows, multiprocessors);
+  }
+  return halves ? launchPair<T, HalfPairs>(params, stream) : launchPair<T, Pairs>(params, stream);
 }
 
 }  // namespace

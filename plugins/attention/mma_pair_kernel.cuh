@@ -152,14 +152,13 @@ class PairRows : public PairBase<T, S> {
   float* const peaks_;
 };
 
-// The keys of the first step, for which queries are under way as well, and then its values.
+// The keys of the first step, for which queries are under way as well. Its values, like those of other steps, are
+// copied beside products with keys: until then they would only delay what other blocks wait for.
 template <int kKeys, class Copier, typename T>
-__device__ void copyFirst(const Copier& copier, T* shared_k, T* shared_v, const AttentionParams& p,
-                          const QueryTile& tile, const KeyRange& range) {
-  const int first = tile.begin + range.begin, keys = range.end - range.begin;
-  copier.template copyBriefly<kKeys>(shared_k, p.k, first, keys);
-  commitCopies();
-  copier.template copyBriefly<kKeys>(shared_v, p.v, first, keys);
+__device__ void copyFirst(const Copier& copier, T* shared_k, const AttentionParams& p, const QueryTile& tile,
+                          const KeyRange& range) {
+  const int keys = range.end - range.begin;
+  copier.template copyBriefly<kKeys>(shared_k, p.k, tile.begin + range.begin, keys);
   commitCopies();
   // Blocks of one sequence read the same keys: each asks for those of its own rows, which others need later.
   if (keys > kKeys) {
@@ -192,7 +191,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) attentionPairKernel(A
   const int kv_head = p.kv_heads == p.H ? head : head / (p.H / p.kv_heads);  // divisions take a while
   const RowCopier<T, S::kHeadSize, S::kThreads> copier(head, p.D), kv_copier(kv_head, p.D);
   copier.template copyBriefly<S::kRows>(shared_q, p.q, tile.begin + tile.first, tile.rows);
-  copyFirst<S::kKeys>(kv_copier, shared_k, shared_v, p, tile, range);
+  copyFirst<S::kKeys>(kv_copier, shared_k, p, tile, range);
 
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize, pair = warp / 2, half = warp % 2;
   const int pair_row = pair * S::kWarpRows;
@@ -202,18 +201,13 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) attentionPairKernel(A
   PairRows<T, S> rows(pair, half, shared_weights + pair_row * S::kWeightStride, shared_peaks + 2 * pair_row);
   rows.begin(shared_q + pair_row * S::kStride, nullptr, p.D);
   for (int first = range.begin; first < range.end; first += S::kKeys) {
-    const bool starts = first == range.begin;  // whose values are under way
-    if (starts) {
-      waitCopies<1>();
-    } else {
-      waitCopies<0>();
-    }
+    waitCopies<0>();
     const T* const bias = biasOf<T>(p.q, head);
-    if (bias && starts) copier.template add<S::kRows>(shared_q, bias);
+    if (bias && first == range.begin) copier.template add<S::kRows>(shared_q, bias);
     __syncthreads();  // keys are there, and every warp is done with the values and weights before
     const int keys = range.end - first;
     const auto copyValues = kv_copier.template inParts<S::kKeys, S::kKeyParts, S::kCopiesTogether>(
-        shared_v, p.v, tile.begin + first, keys, !starts);
+        shared_v, p.v, tile.begin + first, keys, true);
     const auto copyKeys = kv_copier.template inParts<S::kKeys, S::kValueParts, S::kCopiesTogether>(
         shared_k, p.k, tile.begin + first + S::kKeys, keys - S::kKeys, keys > S::kKeys);
     const bool sees = has_rows && adjust.seesAny(first_row, first_row + S::kWarpRows - 1, first, S::kKeys);
