@@ -40,6 +40,9 @@ struct PairShape {
   static constexpr int kKeyParts = kHeadSize / 16, kValueParts = kKeys / 4;
   // In twos: ptxas puts three dead loads before each group of copies.
   static constexpr int kCopiesTogether = 2;
+  // Whether a block asks the L2 cache for the keys and values of its own rows, which other blocks of the sequence need
+  // later: where tiles are few, so that memory has nothing else to do.
+  static constexpr bool kAhead = kFragments == 1;
 };
 
 template <typename T, class S>
@@ -154,17 +157,15 @@ class PairRows : public PairBase<T, S> {
 
 // The keys of the first step, for which queries are under way as well. Its values, like those of other steps, are
 // copied beside products with keys: until then they would only delay what other blocks wait for.
-template <int kKeys, class Copier, typename T>
+template <class S, class Copier, typename T>
 __device__ void copyFirst(const Copier& copier, T* shared_k, const AttentionParams& p, const QueryTile& tile,
                           const KeyRange& range) {
   const int keys = range.end - range.begin;
-  copier.template copyBriefly<kKeys>(shared_k, p.k, tile.begin + range.begin, keys);
+  copier.template copyBriefly<S::kKeys>(shared_k, p.k, tile.begin + range.begin, keys);
   commitCopies();
-  // Blocks of one sequence read the same keys: each asks for those of its own rows, which others need later.
-  if (keys > kKeys) {
-    copier.prefetch(p.k, tile.begin + tile.first, tile.rows);
-    copier.prefetch(p.v, tile.begin + tile.first, tile.rows);
-  }
+  if (!S::kAhead || keys <= S::kKeys) return;
+  copier.prefetch(p.k, tile.begin + tile.first, tile.rows);
+  copier.prefetch(p.v, tile.begin + tile.first, tile.rows);
 }
 
 template <typename T, class S, typename Result>
@@ -191,7 +192,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) attentionPairKernel(A
   const int kv_head = p.kv_heads == p.H ? head : head / (p.H / p.kv_heads);  // divisions take a while
   const RowCopier<T, S::kHeadSize, S::kThreads> copier(head, p.D), kv_copier(kv_head, p.D);
   copier.template copyBriefly<S::kRows>(shared_q, p.q, tile.begin + tile.first, tile.rows);
-  copyFirst<S::kKeys>(kv_copier, shared_k, p, tile, range);
+  copyFirst<S>(kv_copier, shared_k, p, tile, range);
 
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize, pair = warp / 2, half = warp % 2;
   const int pair_row = pair * S::kWarpRows;

@@ -73,7 +73,8 @@ def test_a_shard_computes_each_query_once(tmp_path: Path, model: Path, monkeypat
     assert sum(tokens for _, tokens in told) == sum(item.part.tokens for item in done) - saved
     table = parquet.read_table(sorted((tmp_path / "out").glob("*.parquet")))
     with padfree.Model(model) as alone:
-        assert table["score"].to_pylist() == [float(alone.scores([pair])[0]) for pair in PAIRS]
+        expected = [float(alone.scores([pair])[0]) for pair in PAIRS]
+        assert table["score"].to_pylist() == pytest.approx(expected, abs=1e-5)  # products of other sizes
 
 
 def test_a_pair_is_cut_once(tmp_path: Path, model: Path) -> None:
