@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from padfree.builder.demo.demo import DEMO_DATA
-from padfree.runtime.word_pieces import WordPieces
+from padfree.runtime.text.word_pieces import WordPieces
 
 from ..load.texts import spell, text_of
 
