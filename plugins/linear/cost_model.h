@@ -8,6 +8,12 @@
 
 namespace padfree {
 
+// Whether so many tokens draw all the power that a GPU may have, so that its clock falls.
+constexpr int kMinHotTokens = 1024;
+constexpr bool isHot(int T) {
+  return T >= kMinHotTokens;
+}
+
 // All tilings that the kernel could be compiled for (tiling.cpp).
 const std::vector<LinearTiling>& linearTilings();
 
@@ -21,12 +27,6 @@ LinearTiling cheapestLinearTiling(const LinearParams& params, int multiprocessor
 // waves take as long, except for their traffic.
 int linearWaves(const LinearTiling& tiling, int T, int N, int multiprocessors);
 int linearTokens(const LinearTiling& tiling, int waves, int N, int multiprocessors);
-
-// Whether so many tokens draw all the power that a GPU may have, so that its clock falls.
-constexpr int kMinHotTokens = 1024;
-constexpr bool isHot(int T) {
-  return T >= kMinHotTokens;
-}
 
 // The same for whatever kernels run on a device: the choices of a GEMM of T tokens, the fastest first, and the most
 // tokens that take as long with a choice as T: on a hot Hopper, where a wave that is half empty takes less power, those
