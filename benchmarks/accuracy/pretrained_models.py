@@ -22,7 +22,7 @@ from padfree.builder import build_engine
 from padfree.onnx_tools import load_model, rewrite, save_model
 from padfree.onnx_tools.files.model import Model as OnnxModel
 from padfree.onnx_tools.precision.rounding import with_rounding
-from padfree.runtime import Session
+from padfree.runtime import Session, bounds_of
 
 from benchmarks.command import json_parser, keep
 
@@ -86,7 +86,7 @@ def tokenize(tokenizer: Path, texts: Sequence[str], longest: int) -> list[Array]
 def measure(work: Path, timing_cache: str, *, without_tensorrt: bool) -> dict[str, Any]:
     """Runs a prepared model; returns its record."""
     saved = np.load(work / ANSWERS)
-    rows = np.split(saved["input_ids"], np.cumsum(saved["seq_lens"])[:-1])
+    rows = np.split(saved["input_ids"], bounds_of(saved["seq_lens"])[1:-1])
     longest = int(saved["seq_lens"].max())
     if without_tensorrt:
         path = work / f"rounded_{PRECISION}.onnx"
