@@ -75,6 +75,11 @@ class InputInfo:
         return () if self.width is None else (self.width,)
 
     @property
+    def least_value(self) -> int:
+        """The smallest number that it takes: 0, unless that is excluded."""
+        return next(value for value in range(len(self.excluded) + 1) if value not in self.excluded)
+
+    @property
     def behind(self) -> tuple[int, ...]:
         """The former name of `trailing_shape`."""
         return self.trailing_shape

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-from padfree.contract.metadata import Metadata
-from padfree.contract.names import PREFIX
-from padfree.runtime import Runner, bounds_of, sample_values
+from padfree.runtime import Runner, sample_values
 from padfree.runtime.batching import Speed
 from padfree.runtime.batching.speed import measure as measure_batches
+from padfree.runtime.batching.speed import with_own_first_tokens
 from padfree.runtime.pool import DevicePool
 from padfree.runtime.request import RaggedBatch, read_packed
 from padfree.runtime.text import ServedModel
@@ -30,18 +28,7 @@ def measure(session: Runner, served_model: ServedModel, runs: int) -> Speed:
     def sample(copies: int) -> RaggedBatch:
         encoded = encoder.encode([text] * copies)
         columns = {**served_model.inputs.columns(encoded), **sample_values(served_model.inputs.others, copies)}
-        return _with_own_first_tokens(read_packed(columns, encoded.seq_lens, session.metadata), session.metadata)
+        return with_own_first_tokens(read_packed(columns, encoded.seq_lens, session.metadata), session.metadata)
 
     devices = len(session.devices) if isinstance(session, DevicePool) else 1
     return measure_batches(session, sample, beside=max(1, runs // devices), devices=devices)
-
-
-def _with_own_first_tokens(batch: RaggedBatch, metadata: Metadata) -> RaggedBatch:
-    """The batch with another first token in every sequence, where the model would compute equal ones once."""
-    if metadata.input_of_role(PREFIX) is None:
-        return batch
-    item = metadata.ids_input()
-    ids = batch.tokens[item.name].copy()
-    usable_ids = np.setdiff1d(np.arange(item.limit or batch.seq_lens.size), item.excluded)
-    ids[bounds_of(batch.seq_lens)[:-1]] = np.resize(usable_ids, batch.seq_lens.size)
-    return batch._replace(tokens={**batch.tokens, item.name: ids})

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from padfree.contract.metadata import InputInfo
 
 from .config import protobuf, to_text
 from .folder import ENCODER, Files, ModelFolder
@@ -37,7 +36,7 @@ def add_warmup(config: Any, served_model: ServedModel) -> dict[str, bytes]:
             values = sample.inputs[item.name]
             values.data_type = getattr(protobuf().DataType, type_of(item))
             values.dims.extend([length, *item.trailing_shape] if item in tokens else [item.width or 1])
-            value = allowed_value(item) if item in tokens else 0  # which every table of sequences' numbers has
+            value = item.least_value if item in tokens else 0  # which every table of sequences' numbers has
             if value == 0:
                 values.zero_data = True
             else:  # random_data would leave the vocabulary
@@ -69,8 +68,3 @@ def samples(served_model: ServedModel) -> list[tuple[str, int, int]]:
         sequences = min(served_model.max_batch, profile.max_batch, profile.max_tokens)
         all_samples.append(("the fullest batch", sequences, min(longest, profile.max_tokens // sequences)))
     return all_samples
-
-
-def allowed_value(item: InputInfo) -> int:
-    """The smallest value that the input may hold."""
-    return next(value for value in range(len(item.excluded) + 1) if value not in item.excluded)

@@ -7,8 +7,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+from padfree.contract.metadata import Metadata
+from padfree.contract.names import PREFIX
+
 from ..budget import Budget
 from ..request import RaggedBatch
+from ..rows import bounds_of
 from ..runner import Runner
 
 RUN_S = 0.1
@@ -56,6 +61,17 @@ def measure(session: Runner, sample: Callable[[int], RaggedBatch], *, beside: in
         return Speed(None, most)
     rate = copies * size / seconds
     return Speed(devices * rate, max(LEAST_TOKENS, min(most, int(rate * RUN_S / beside))))
+
+
+def with_own_first_tokens(batch: RaggedBatch, metadata: Metadata) -> RaggedBatch:
+    """The batch with another first token in every sequence, where the model would compute equal ones once."""
+    if metadata.input_of_role(PREFIX) is None:
+        return batch
+    item = metadata.ids_input()
+    ids = batch.tokens[item.name].copy()
+    usable_ids = np.setdiff1d(np.arange(item.limit or batch.seq_lens.size), item.excluded)
+    ids[bounds_of(batch.seq_lens)[:-1]] = np.resize(usable_ids, batch.seq_lens.size)
+    return batch._replace(tokens={**batch.tokens, item.name: ids})
 
 
 def run_budget(budget: Budget, speed: Speed) -> Budget:

@@ -16,13 +16,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from padfree.contract.metadata import Metadata
+from padfree.contract.metadata import InputInfo, Metadata
 
 from ..batching import MOST_GROUPS, Batcher, FairShare, QueueFullError, group_budget
-from ..batching.speed import Speed, measure, run_budget
+from ..batching.speed import Speed, measure, run_budget, with_own_first_tokens
 from ..budget import Budget
 from ..errors import SessionError
 from ..request import OutputRows, RaggedBatch, read_packed
+from ..rows import TokenArray
 from ..sequence_values import sample_values
 from ..session import Session
 from .answers import CANCELLED, Failure, OnRun, Reply, TritonRequest, attempt, never
@@ -88,7 +89,7 @@ class Sharing:
         self._metadata = session.metadata
         self._on_answer = on_answer
         self._outputs = {item.name: item for item in self._metadata.outputs}
-        speed = measure_zeros(session, budget)
+        speed = measure_alike(session, budget)
         run = run_budget(budget, speed)
         self._part = group_budget(run)  # other clients' requests come in between
         self._batcher = Batcher(
@@ -182,14 +183,20 @@ class _SharedSession:
         return results
 
 
-def measure_zeros(session: Session, budget: Budget) -> Speed:
-    """How fast the model is, measured on sequences of zeros: its work does not depend on values."""
+def measure_alike(session: Session, budget: Budget) -> Speed:
+    """How fast the model is, measured on sequences of one token's repetitions: its work does not depend on values."""
     metadata = session.metadata
     size = min(SAMPLE_TOKENS, metadata.longest or SAMPLE_TOKENS, budget.max_tokens or SAMPLE_TOKENS)
 
     def sample(copies: int) -> RaggedBatch:
-        columns = {item.name: np.zeros(copies * size, np.int32) for item in metadata.token_inputs()}
+        columns = {item.name: _equal_tokens(item, copies * size) for item in metadata.token_inputs()}
         columns |= sample_values(metadata.sequence_inputs(), copies)
-        return read_packed(columns, [size] * copies, metadata)
+        return with_own_first_tokens(read_packed(columns, [size] * copies, metadata), metadata)
 
     return measure(session, sample, beside=RUNS)
+
+
+def _equal_tokens(item: InputInfo, tokens: int) -> TokenArray:
+    """What every model takes in such an input, [tokens] or [tokens, N]."""
+    kind = np.float32 if item.holds_embeddings else np.int32
+    return np.full((tokens, *item.trailing_shape), item.least_value, kind)

@@ -18,6 +18,8 @@ from padfree.runtime.triton import sharing
 from padfree.runtime.triton.answers import CANCELLED, Failure, Reply, TritonRequest
 from padfree.runtime.triton.sharing import Caller, Sharing
 
+from tests.support.exports import save_rewritten
+
 Array = npt.NDArray[Any]
 ModelWriter = Callable[..., Path]
 WAIT_S = 20.0
@@ -107,6 +109,21 @@ def test_every_request_has_its_own_answer(session: GatedSession) -> None:
     assert all(hidden_rows(answers[str(at)]) == [at] * (1 + at % 5) for at in range(1, 40))
     assert len(asked.counted) == 39
     assert max(asked.runs) <= RUN_TOKENS
+
+
+@pytest.mark.parametrize("family", ["layoutlm_torchscript", "bert_embeddings_ts17"], ids=["boxes", "embeddings"])
+def test_the_speed_is_known_of_models_with_several_numbers_per_token(family: str, tmp_path: Path) -> None:
+    with Session(save_rewritten(family, tmp_path, "packed")) as session:
+        assert any(item.width is not None for item in session.metadata.token_inputs())
+        assert sharing.measure_alike(session, Budget(max_tokens=512)).tokens_a_second
+
+
+def test_the_speed_is_known_of_models_that_refuse_id_0(
+    packed_model: ModelWriter, packed_metadata: dict[str, Any]
+) -> None:
+    coverage = {**packed_metadata["coverage"], "excluded_ids": {"input_ids": [0]}}
+    with Session(packed_model(coverage=coverage)) as session:
+        assert sharing.measure_alike(session, Budget(max_tokens=512)).tokens_a_second
 
 
 @pytest.mark.usefixtures("one_run_at_a_time")
