@@ -54,6 +54,7 @@ class Connection(_Protocol):  # type: ignore[misc]
         self._head_bytes = 0
         self._head_since = 0.0
         self._refused = False
+        self._ends_after_body = False
         self._unread_bytes = 0
         self._unread_since = 0.0
         self._drain_future: asyncio.Future[None] | None = None
@@ -99,7 +100,7 @@ class Connection(_Protocol):  # type: ignore[misc]
             return 0
         if self._drain_future is not None and not unread_bytes:
             self._settle()
-        self._end_if_unasked(now)
+        self._end_if_unasked(now, ENDING_S if ending else HEAD_S)
         if self.cycle is None and not self._head_bytes and now - self._since > IDLE_S:
             self.transport.close()  # uvicorn looks only at those that have had an answer
         if self._head_bytes and self._in_head and now - self._head_since > HEAD_S and not self._refused:
@@ -137,14 +138,26 @@ class Connection(_Protocol):  # type: ignore[misc]
             self._cycles.popleft()
         return self._cycles[0] if self._cycles else None
 
-    def _end_if_unasked(self, now: float) -> None:
+    def end_after(self, cycle: Any) -> None:
+        """Ends the connection after an answer, and after what is left of the body that the answer did not wait for.
+
+        The kernel resets a connection that is closed with bytes in it that nobody has read, and whoever still sends
+        may then lose the answer: a proxy would report an error of its own, and take the server for broken.
+        """
+        if cycle is not self.cycle or self._in_head or not cycle.more_body or self.transport.is_closing():
+            self.transport.close()
+        elif not self._ends_after_body:
+            self._ends_after_body = True
+            self.transport.write_eof()
+
+    def _end_if_unasked(self, now: float, most_s: float) -> None:
         """Ends the connection where a body goes on for long after its answer, which did not wait for all of it."""
         cycle = self.cycle
         if cycle is None or not cycle.response_complete or self._in_head or not _IS_PARSED_HERE:
             self._unasked_since = 0.0
         elif not self._unasked_since:
             self._unasked_since = now
-        elif now - self._unasked_since > HEAD_S:
+        elif now - self._unasked_since > most_s:
             self.transport.close()
 
     def _find_end(self) -> None:
@@ -197,6 +210,8 @@ class Connection(_Protocol):  # type: ignore[misc]
 
     def on_headers_complete(self) -> None:
         """The parser has a whole head."""
+        if self._refused:
+            return
         self._in_head = False
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > HEAD_BYTES or len(self.headers) > HEADERS or len(self.url) > URL_BYTES:
@@ -207,6 +222,7 @@ class Connection(_Protocol):  # type: ignore[misc]
             if self.cycle is not last:
                 self._cycle_under_way()  # forgets those before
                 self._cycles.append(self.cycle)
+                self.cycle.transport = _AnswerTransport(self, self.cycle)
 
     def on_body(self, body: bytes) -> None:
         """The parser has more of a body."""
@@ -217,6 +233,9 @@ class Connection(_Protocol):  # type: ignore[misc]
         """The parser has a whole request, and another may begin."""
         if self.parser.skips_body():
             return
+        if self._ends_after_body:
+            self._refused = True  # whatever follows
+            self.transport.close()
         if not self._refused:
             super().on_message_complete()
             self._in_head, self._head_bytes = True, 0
@@ -242,3 +261,21 @@ class Connection(_Protocol):  # type: ignore[misc]
         drain_future, self._drain_future = self._drain_future, None
         if drain_future is not None and not drain_future.done():
             drain_future.set_result(None)
+
+
+class _AnswerTransport:
+    """The transport as uvicorn's answers use it, with another way to end it.
+
+    Args:
+        connection: the connection.
+        cycle: uvicorn's request and answer.
+    """
+
+    def __init__(self, connection: Connection, cycle: Any) -> None:
+        self._connection, self._cycle = connection, cycle
+        self.write = connection.transport.write
+        self.is_closing = connection.transport.is_closing
+
+    def close(self) -> None:
+        """Ends the connection in good order."""
+        self._connection.end_after(self._cycle)

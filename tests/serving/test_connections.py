@@ -253,6 +253,24 @@ def test_who_sends_no_more_is_answered(two: Server, requests: int) -> None:
     assert all(json.loads(content) == wanted for _, content in answers)
 
 
+@pytest.mark.parametrize(
+    ("path", "status"), [("/embed", 413), ("/nowhere", 404), ("/health", 405)], ids=["too large", "no route", "method"]
+)
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_who_closes_after_one_request_reads_why_it_was_refused(
+    two: Server, path: str, status: int, version: str
+) -> None:
+    """As proxies do by default, which send HTTP/1.0: they send the whole body, and only then read."""
+    body = b" " * (32 * MIB)
+    head = f"POST {path} HTTP/{version}\r\nhost: a\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+    with connect(two) as held:
+        held.sendall(head.encode() + body)
+        answer = b""
+        while part := held.recv(1 << 16):
+            answer += part
+    assert int(answer.split()[1]) == status
+
+
 def test_who_sends_half_a_body_and_no_more_is_hung_up_on(two: Server) -> None:
     with connect(two) as held:
         held.sendall(b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: 99\r\n\r\n{")
