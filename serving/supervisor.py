@@ -34,6 +34,7 @@ from .http.process import FrontEnd, main
 from .listening import listen
 from .loops import new_loop
 from .metrics import WIDTH, ProcessCounters
+from .open_files import allow_connections
 from .options import ServeOptions
 from .reporter import Reporter
 from .signals import UNHEARD, hear_signals
@@ -83,6 +84,7 @@ def serve(
         SessionError: the model, the tokenizer or the address cannot be used.
     """
     check_access_log(options.access_log)
+    allow_connections()
     with _open(model, devices, allow_other_gpu=allow_other_gpu, contexts=contexts, cuda_graphs=cuda_graphs) as session:
         served_model = describe(model, session.metadata, replace(choices, tags=True))
         numbers = multiprocessing.get_context("spawn").RawArray("d", (options.front_ends + 1) * WIDTH)

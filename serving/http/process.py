@@ -27,6 +27,7 @@ from ..access_log import AccessLog
 from ..garbage import leave_out_what_stays
 from ..listening import BACKLOG
 from ..metrics import ProcessCounters
+from ..open_files import ConnectionCount
 from ..options import ServeOptions
 from ..signals import UNHEARD
 from .calls import Calls
@@ -150,7 +151,7 @@ async def _serving(
     app.router.redirect_slashes = False  # to the Host that the caller names, whichever that is
     if options.access_log is not None:
         requests.log = AccessLog(options.access_log, link.log)
-    looking = asyncio.create_task(_look(link, calls, requests, server))
+    looking = asyncio.create_task(_look(link, calls, requests, server, ConnectionCount(front_end.at)))
     leave_out_what_stays()
     link.ready()
     yield
@@ -187,7 +188,9 @@ def _wake_when_left_alone() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
-async def _look(link: Link, calls: Calls, requests: Requests, server: uvicorn.Server) -> None:
+async def _look(
+    link: Link, calls: Calls, requests: Requests, server: uvicorn.Server, connection_count: ConnectionCount
+) -> None:
     """Looks now and then for what takes too long."""
     while True:
         signal.setitimer(signal.ITIMER_REAL, HUNG_S)  # SIGALRM, which nobody handles, ends the process
@@ -197,4 +200,7 @@ async def _look(link: Link, calls: Calls, requests: Requests, server: uvicorn.Se
         if requests.log is not None:
             requests.log.tell_lost()
         connections: list[Any] = list(server.server_state.connections)
+        line = connection_count.look(len(connections))
+        if line is not None:
+            link.log(line)
         calls.unread_bytes = sum(one.look(ending=server.should_exit) for one in connections)

@@ -7,9 +7,10 @@ import asyncio
 import json
 import re
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,24 @@ def test_tokens_of_large_requests_are_made_as_they_are_read(embedder_file: Path)
         assert resident(pid) < before + 48 * MIB
     for text, found in zip(texts[::50], tokens[::50], strict=True):
         assert [token["id"] for token in found] == library.encode(text).ids
+
+
+@pytest.mark.parametrize(("hard", "is_told"), [(1024, False), (128, True)])
+def test_connections_are_limited_by_the_hard_limit_of_open_files_alone(
+    embedder_file: Path, monkeypatch: pytest.MonkeyPatch, hard: int, is_told: bool
+) -> None:
+    """The soft limit is what login shells, containers and systemd give: 1,024, or less here."""
+    popen = subprocess.Popen
+    limit = ["sh", "-c", f'ulimit -Sn 64 && ulimit -Hn {hard} && exec "$@"', "sh"]
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **options: popen([*limit, *command], **options))
+    with Server(embedder_file, "--processes", "1") as server, ExitStack() as held:
+        for _ in range(80):
+            held.enter_context(connect(server))
+        assert get(server, "/health")[0] == 200
+        if is_told:
+            wait_until(lambda: f"connections, and may have {hard} files open" in server.log(), SLACK_S)
+        time.sleep(1.0)
+        assert ("files open" in server.log()) == is_told
 
 
 def test_the_end_does_not_wait_for_who_reads_nothing(embedder_file: Path) -> None:
