@@ -48,6 +48,9 @@ def read_values(value: Any, item: InputInfo, count: int) -> Array:
         raise SessionError(f"'{item.name}' has type {array.dtype}, allowed: {kind}; pass {expectation}")
     if not array.ndim or len(array) != count or array.size != count * width:
         raise SessionError(f"'{item.name}' has shape {list(array.shape)}, allowed: {list(shape)}; pass {expectation}")
+    if item.holds_floats:
+        with np.errstate(over="ignore"):  # what float32 does not hold is refused as not finite
+            array = array.astype(np.float32)
     _check_values(array, item)
     return np.ascontiguousarray(array.reshape(shape), np.float32 if item.holds_floats else np.int32)
 

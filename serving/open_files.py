@@ -42,8 +42,8 @@ class ConnectionCount:
         """A line for the log when there are too many connections, once until there are fewer; otherwise None."""
         most = self._limit - OWN_FILES
         is_full = self._limit != resource.RLIM_INFINITY and connections >= most
-        told, self._was_full = self._was_full, is_full
-        if told or not is_full:
+        was_full, self._was_full = self._was_full, is_full
+        if was_full or not is_full:
             return None
         return (
             f"front-end {self._at} has {connections} connections, and may have {self._limit} files open: more "

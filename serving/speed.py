@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from padfree.runtime import Runner, sample_values
-from padfree.runtime.batching import Speed
+from padfree.runtime.batching import Speed, with_own_first_tokens
 from padfree.runtime.batching.speed import measure as measure_batches
-from padfree.runtime.batching.speed import with_own_first_tokens
 from padfree.runtime.pool import DevicePool
 from padfree.runtime.request import RaggedBatch, read_packed
 from padfree.runtime.text import ServedModel

@@ -10,7 +10,7 @@ from .groups import MOST_GROUPS, group_budget
 from .partition import partition
 from .policies import CheapestCut, FairShare, FirstCome
 from .policy import Decision, Policy, latest_start_s
-from .speed import Speed, run_budget
+from .speed import Speed, run_budget, with_own_first_tokens
 from .waiting import Beginning, Waiting
 
 __all__ = [
@@ -40,4 +40,5 @@ __all__ = [
     "read_costs",
     "run_budget",
     "snake",
+    "with_own_first_tokens",
 ]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from padfree.contract.metadata import InputInfo
 from padfree.runtime import Array, SessionError, read_values
 from padfree.runtime.text import TextInputs
@@ -36,6 +35,6 @@ def _values(body: Body, item: InputInfo, texts: int) -> Array:
     if is_one and not (isinstance(value, list) and item.width == 1 and len(value) == texts):
         value = [value] * texts
     try:
-        return read_values(np.asarray(value, dtype=None), item, texts)
-    except (SessionError, ValueError) as error:
+        return read_values(value, item, texts)
+    except SessionError as error:
         raise validation_error(str(error)) from error

@@ -65,14 +65,17 @@ def test_one_for_all_texts(server: Server, tokenizer: Path) -> None:
         ({"language": [1, 2]}, "'language' has shape [2], allowed: [3]"),
         ({"language": "en"}, "'language' has type <U2, allowed: integers"),
         ({"features": [1.0, 2.0]}, "'features' has shape [3, 2], allowed: [3, 3]"),
+        ({"features": [[1, 2, 3], [4], [5]]}, "'features': cannot become an array"),
+        ({"features": [1e39, 0, 0]}, "'features' is inf for sequence 0, allowed: finite numbers"),
     ],
 )
 def test_what_does_not_fit_is_refused(server: Server, change: dict[str, Any], message: str) -> None:
     fields = {name: values.tolist() for name, values in ROWS.items()}
     body = {name: value for name, value in {"inputs": TEXTS, **fields, **change}.items() if value is not None}
     status, answer = post(server, "/embed", **body)
-    assert status == 422
+    assert (status, answer["error_type"]) == (422, "Validation")
     assert message in answer["error"]
+    assert "Warning" not in server.log()
 
 
 def test_health_and_speed_are_known_although_nobody_gave_values(server: Server) -> None:
