@@ -59,6 +59,15 @@ def padfree_attributes(node: gs.Node) -> Mapping[str, AttributeValue]:
     return OPERATORS[node.op].complete(node.attrs)
 
 
+def takes_rows(pool: gs.Node) -> bool:
+    """Whether a PadfreePool gives rows as they are: first or last tokens', or the one of each sequence.
+
+    A norm after it is one before it, but for the zeros of empty sequences.
+    """
+    attributes = padfree_attributes(pool)
+    return attributes["mode"] in ("first", "last", "each") and not attributes["normalize"]
+
+
 def set_padfree_inputs(node: gs.Node, inputs: Mapping[str, gs.Tensor], **attributes: AttributeValue) -> None:
     """Gives a padfree node other attributes, and the inputs that they ask for, by the names of its description."""
     node.attrs.update(attributes)

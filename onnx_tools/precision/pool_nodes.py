@@ -7,13 +7,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
-from ..analysis import Editor, node_name, padfree_attributes
-
-
-def takes_rows(node: gs.Node) -> bool:
-    """Whether a PadfreePool gives rows as they are: first or last tokens', or the one of each sequence."""
-    attributes = padfree_attributes(node)
-    return attributes["mode"] in ("first", "last", "each") and not attributes["normalize"]
+from ..analysis import Editor, node_name
 
 
 def add_standard_pool(editor: Editor, node: gs.Node) -> None:

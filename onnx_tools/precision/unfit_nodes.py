@@ -7,9 +7,9 @@ from collections.abc import Container
 
 import onnx_graphsurgeon as gs
 
-from ..analysis import Editor, is_padfree, replace_node
+from ..analysis import Editor, is_padfree, replace_node, takes_rows
 from .norm_nodes import add_standard_norm
-from .pool_nodes import add_standard_pool, takes_rows
+from .pool_nodes import add_standard_pool
 
 
 def expand_unfit_nodes(graph: gs.Graph, unfit: Container[str]) -> bool:

@@ -8,7 +8,7 @@ sum, L2 norm and cast would take four.
 from __future__ import annotations
 
 import onnx_graphsurgeon as gs
-from padfree.onnx_tools.analysis import find_padfree, is_padfree, padfree_attributes, producer, remove_nodes
+from padfree.onnx_tools.analysis import find_padfree, is_padfree, padfree_attributes, producer, remove_nodes, takes_rows
 
 from .readers import is_half_constant, is_to_float, only_reader
 
@@ -27,7 +27,7 @@ def merge_pools(graph: gs.Graph) -> None:
             pool.inputs[0] = ahead.inputs[0]
             _take_norm(graph, ahead, pool)
         norm = only_reader(graph, pool.outputs[0], "PadfreeLayerNorm")
-        if norm is not None and _is_row(pool) and _can_norm(norm, pool):
+        if norm is not None and takes_rows(pool) and _can_norm(norm, pool):
             result = norm.outputs[0]
             _take_norm(graph, norm, pool)
             pool.outputs = [result]
@@ -37,12 +37,6 @@ def merge_pools(graph: gs.Graph) -> None:
             remove_nodes(graph, [cast])
             pool.outputs = [result]
             pool.attrs["results"] = "fp32"
-
-
-def _is_row(pool: gs.Node) -> bool:
-    """Whether a pool gives a row as it is, so that a norm after it is one before it; the norm of zeros nobody needs."""
-    attributes = padfree_attributes(pool)
-    return attributes["mode"] in ("first", "last", "each") and not attributes["normalize"]
 
 
 def _can_norm(norm: gs.Node, pool: gs.Node) -> bool:
