@@ -7,22 +7,16 @@ import errno
 import os
 import re
 import secrets
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
+
+from .file_kinds import kind_of_mode
 
 SUFFIX = ".partial"
 _KEPT_LETTERS = 40  # of the destination's name, whose file system may take no longer one
 _TOKEN_BYTES = 8
 _PARTIAL = re.compile(rf"\.(.+)\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}{re.escape(SUFFIX)}", re.DOTALL)
-_KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISBLK, "a device"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISSOCK, "a socket"),
-)
 
 
 def kind_of(path: Path) -> str:
@@ -37,7 +31,7 @@ def kind_of(path: Path) -> str:
     folder = Path(os.path.realpath(path.parent))
     if path.is_symlink() and (folder == Path("/dev") or folder.is_relative_to("/proc")):
         return "a device"  # /dev/stdout and its like lead to files where a shell redirects them, and are the system's
-    return next((kind for is_kind, kind in _KINDS if is_kind(mode)), "")
+    return kind_of_mode(mode)
 
 
 def partial_path(path: Path) -> Path:

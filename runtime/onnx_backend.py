@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 from padfree.contract.fields import decode
+from padfree.contract.file_kinds import refuse_special
 from padfree.contract.metadata import Metadata
 from padfree.contract.names import ONNX_METADATA_KEY, ORT_AS_WRITTEN, ORT_WRONG_FUSIONS
 from padfree.contract.os_errors import not_readable
@@ -51,6 +52,7 @@ class OnnxBackend:
     metadata: Metadata
 
     def __init__(self, path: Path, threads: int = 0) -> None:
+        refuse_special(path, SessionError)
         if not path.is_file():
             raise SessionError(f"{path}: no such file; make one with: padfree optimize model.onnx -o {path}")
         _check_readable(path)

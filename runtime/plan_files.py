@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from padfree.contract import metadata as contract
-from padfree.contract.file_kinds import other_kind
+from padfree.contract.file_kinds import other_kind, refuse_special
 from padfree.contract.metadata import EngineInfo, Metadata
 from padfree.contract.text_files import read_json
 
@@ -56,6 +56,7 @@ def read_sidecar(plan: Path) -> Metadata:
         SessionError: no such plan, another kind of file, no metadata beside it, or not the metadata of an engine.
     """
     check_no_folder(plan)
+    refuse_special(plan, SessionError)
     if not plan.is_file():
         raise SessionError(f"{plan}: no such plan; build one with: padfree build model.onnx -o {plan}")
     path = sidecar_path(plan)

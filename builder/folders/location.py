@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from padfree.contract.data_files import SUFFIXES
+from padfree.contract.file_kinds import refuse_special
 from padfree.contract.names import ONNX_SUFFIX
 from padfree.runtime import sidecar_path
 
@@ -32,9 +33,10 @@ def locate(source: str | Path, say: Callable[[str], object] = lambda _: None, *,
         revision: a branch, tag or commit of a repository; "" for the newest.
 
     Raises:
-        BuildError: there is nothing of that name, or a file of a model's folder was given instead of the folder.
+        BuildError: no file or folder has that name, or a file of a model's folder was given instead of the folder.
     """
     path = Path(source)
+    refuse_special(path, BuildError)
     if not path.exists() and is_hub_id(path):
         say(f"{path}: looking for it on the Hugging Face Hub")
         return download(str(path), revision, say)

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import FunctionProto, GraphProto, ModelProto, TensorProto
-from padfree.contract.file_kinds import other_kind
+from padfree.contract.file_kinds import other_kind, refuse_special
 from padfree.contract.os_errors import room_advice
 from padfree.contract.staging import kind_of, stage, write_atomically
 
@@ -56,10 +56,11 @@ def open_model(path: str | os.PathLike[str], storage: Storage = Storage.MAP) -> 
     """Reads an ONNX model with its external data; large weights are where `storage` says, if files can be mapped.
 
     Whoever is done with the model, or with one that was made of it, calls check_files() of its weights.
-    Raises ModelFileError when there is no such file, when it is no ONNX model or ends early, and when external data is
-    missing, too short, of another size than its tensor, or outside the model's folder.
+    Raises ModelFileError when there is no such file (but a pipe, say), when it is no ONNX model or ends early, and when
+    external data is missing, too short, of another size than its tensor, or outside the model's folder.
     """
     file, weights = Path(path), Weights(storage)
+    refuse_special(file, ModelFileError)
     if not file.is_file():
         kind = "is a folder" if file.is_dir() else "does not exist"
         raise ModelFileError(f"model file '{file}' {kind}; give the path of an .onnx file")

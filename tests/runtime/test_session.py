@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -176,6 +177,13 @@ def test_onnx_sessions_import_neither_tensorrt_nor_cuda(packed_model: ModelWrite
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SessionError, match=r"nothing\.onnx: no such file; make one with: padfree optimize"):
         Session(tmp_path / "nothing.onnx")
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.plan"])
+def test_a_pipe_is_no_model(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(SessionError, match=f"{name}: is a pipe; give the path of a file"):
+        Session(tmp_path / name)
 
 
 def test_a_file_that_is_not_onnx_is_refused(tmp_path: Path) -> None:

@@ -29,6 +29,16 @@ def test_names_of_repositories() -> None:
     assert not is_hub_id(Path("/tmp/model"))
 
 
+@pytest.mark.parametrize("name", ["somebody/encoder", "model.onnx", "model"])
+def test_links_that_lead_nowhere_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The hub is not asked for what stands here."""
+    monkeypatch.chdir(tmp_path)
+    Path("somebody").mkdir()
+    Path(name).symlink_to("nowhere")
+    with pytest.raises(BuildError, match=f"{name}: is a symbolic link to 'nowhere', which does not exist"):
+        locate(name)
+
+
 def test_commands_ask_for_a_revision_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All commands that take a model do, and so does padfree.Model."""
     pytest.importorskip("uvicorn")

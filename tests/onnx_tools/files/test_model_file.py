@@ -309,3 +309,10 @@ def test_more_than_two_gigabytes(tmp_path: Path) -> None:
     (data,) = tmp_path.glob("packed.onnx.*.data")
     assert data.stat().st_size >= rows * HIDDEN * 4
     onnx.checker.check_model(str(tmp_path / "packed.onnx"))
+
+
+def test_a_pipe_is_no_model(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    os.mkfifo(path)
+    with pytest.raises(ModelFileError, match=r"m\.onnx: is a pipe; give the path of a file"):
+        load_model(path)
