@@ -222,16 +222,17 @@ class MaxSimHead(DocumentHead):
 
     def columns(self, rows: Array) -> Columns:
         """As Head."""
-        parts = (
-            (self._vectors_that_count(query), self._vectors_that_count(document))
-            for query, document in self._pairs[rows].tolist()
-        )
-        scores = [max_sims(query, [document])[0] for query, document in parts]
+        pairs = self._pairs[rows]
+        queries = {query: self._vectors_that_count(query) for query in np.unique(pairs[:, 0]).tolist()}
+        scores = [
+            max_sims(queries[query], [self._vectors_that_count(document)])[0] for query, document in pairs.tolist()
+        ]
         return {SCORE: pa.array(np.asarray(scores, self._score_dtype))}
 
     def _vectors_that_count(self, sequence: int) -> Array:
+        """The vectors of the tokens that count, float32 [tokens, N]."""
         tokens = slice(*self._bounds[sequence : sequence + 2])
-        return np.asarray(self._read_values()[tokens][self._mask[tokens]])
+        return np.asarray(self._read_values()[tokens][self._mask[tokens]], np.float32)
 
     def _are_queries(self, at: Array) -> Array:
         return np.asarray(self._is_query[at])

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from padfree.runtime import bounds_of
 from torch import nn
 from torch.nn.attention.varlen import varlen_attn
 
@@ -27,7 +28,7 @@ def packed_batch(lengths: npt.NDArray[np.int64], *, seed: int) -> Batch:
     """A batch of sequences with these lengths and random ids."""
     ids = np.random.default_rng(seed).integers(0, VOCABULARY, int(lengths.sum()))
     positions = np.concatenate([np.arange(length) for length in lengths])
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    offsets = bounds_of(lengths).astype(np.int32)
     on_gpu = [torch.from_numpy(array).pin_memory().cuda(non_blocking=True) for array in (ids, positions, offsets)]
     return Batch(on_gpu[0], on_gpu[1], on_gpu[2], int(lengths.max()))
 

@@ -16,7 +16,7 @@ namespace padfree {
 namespace {
 
 constexpr int kLaunches = 24;      // in a graph; fewer of long ones
-constexpr int kMinLaunches = 8;    // so long that the clock falls as it does in a model
+constexpr int kMinLaunches = 8;    // of the longest, too
 constexpr int kCacheMultiple = 2;  // the weights together, of the L2 cache: a model's layers find theirs in memory
 constexpr int64_t kScratchBytes = int64_t{1} << 30;
 constexpr int kMaxMeasuredTokens = 16384;  // beyond, there are so many waves that the best tiling no longer changes

@@ -14,7 +14,7 @@ import numpy as np
 from padfree.runtime.errors import SessionError
 
 from ..budget import Budget
-from ..rows import IntArray
+from ..rows import IntArray, bounds_of
 from .costs import CostTable
 
 CHUNK = 1024
@@ -91,7 +91,7 @@ def _most(length: int, widest: int, budget: Budget) -> int:
 
 def _packed_endings(lengths: IntArray, widest: int, costs: CostTable, budget: Budget) -> Iterator[list[float]]:
     """As _padded_endings, for packed runs, whose cost follows from all their lengths."""
-    tokens_before, squares_before = _sums(lengths), _sums(lengths**2)
+    tokens_before, squares_before = bounds_of(lengths), bounds_of(lengths**2)
     members = np.arange(widest, 0, -1)
     for first in range(0, lengths.size, CHUNK):
         ends = np.arange(first, min(first + CHUNK, lengths.size))[:, None] + 1
@@ -102,8 +102,3 @@ def _packed_endings(lengths: IntArray, widest: int, costs: CostTable, budget: Bu
         # Larger runs hold more tokens, so those that fit stand at the end of a row.
         for row, limit in zip(table.tolist(), np.maximum(fits.sum(axis=1), 1).tolist(), strict=True):
             yield row[-limit:]
-
-
-def _sums(values: IntArray) -> IntArray:
-    """Prefix sums that begin with 0."""
-    return np.concatenate([[0], np.cumsum(values)])
