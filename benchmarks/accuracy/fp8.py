@@ -47,7 +47,7 @@ CALIBRATED, SHORTEST, BATCH = 200, 60, 32
 SAMPLES = 2000
 DEPTH = 10
 """The last rank at which a document counts in nDCG."""
-_SENTENCE = re.compile(r"(?<=[.!?:])\s+")
+_SENTENCE_BREAK = re.compile(r"(?<=[.!?:])\s+")
 
 Array = np.ndarray[Any, Any]
 
@@ -65,18 +65,13 @@ def pairs(count: int, packages: Sequence[str], words: int | None = None) -> tupl
     result, others = dict[str, Pair](), list[str]()
     documentation = [text for package in packages for text in documentation_of(package)]
     for number, text in enumerate(dict.fromkeys([*texts_at_hand(8 * count), *documentation])):
-        query, _, document = text.partition(_first_break(text))
+        query, document = (*_SENTENCE_BREAK.split(text, maxsplit=1), "")[:2]
         if number % 4 == 0:
             others.append(text)
         elif len(query) >= SHORTEST // 3 and len(document) >= SHORTEST:
             short = " ".join(document.split()[:words])
-            result.setdefault(short, Pair(query.strip(), short))
+            result.setdefault(short, Pair(query, short))
     return list(result.values())[:count], others[:CALIBRATED]
-
-
-def _first_break(text: str) -> str:
-    match = _SENTENCE.search(text)
-    return match.group() if match else "\0"
 
 
 @dataclass(frozen=True)

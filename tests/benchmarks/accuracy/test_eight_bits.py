@@ -22,6 +22,14 @@ def test_scores_of_ranks() -> None:
     assert scores["ndcg_10"] == pytest.approx([1, 0.6309, 0.5, 0.2891, 0], abs=1e-4)
 
 
+def test_a_query_is_the_whole_first_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    query, document = "Words come before its end.", "A document has enough letters. It may have more than one sentence."
+    monkeypatch.setattr(fp8, "texts_at_hand", lambda _: ["none of it ends here", f"{query} {document}", "no end"])
+    (pair,), others = pairs(3, ())
+    assert (pair.query, pair.document) == (query, document)
+    assert others == ["none of it ends here"]
+
+
 def test_documents_are_different_once_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the second of two equal documents would never be found, or by chance."""
     ends = [
