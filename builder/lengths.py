@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from padfree.onnx_tools import Lengths
@@ -17,6 +18,17 @@ class LengthOptions:
 
     longest: str = "--max-length"
     mean: str = "--mean-length"
+
+
+def check_lengths(batch: int | None, mean: float | None, maximum: int | None) -> None:
+    """Refuses lengths that no model takes, before one is read.
+
+    Raises:
+        BuildError: as choose_lengths.
+    """
+    if maximum is None and mean is not None:
+        maximum = max(DEFAULT_MAX_SEQ_LEN, math.ceil(mean)) if math.isfinite(mean) else None
+    choose_lengths(None, batch, mean, maximum)
 
 
 def choose_lengths(

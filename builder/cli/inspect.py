@@ -92,10 +92,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the subcommand."""
     from padfree.builder.coverage import inspect_file, report, require_complete
-    from padfree.builder.lengths import choose_lengths
+    from padfree.builder.lengths import check_lengths, choose_lengths
     from padfree.onnx_tools import ModelFileError, RewriteError
 
     _check_plot(arguments)
+    lengths_options = (arguments.batch, arguments.mean_length, arguments.max_length)
+    check_lengths(*lengths_options)
     try:
         with (
             opened_model(arguments.model, arguments, say) as source,
@@ -108,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
             print_line(json.dumps({"file": str(arguments.model), "kind": "refused", "reason": str(error)}))
         raise
     cut = (inspected.metadata.get("text") or {}).get("max_length")
-    lengths = choose_lengths(inspected.limit, arguments.batch, arguments.mean_length, arguments.max_length, cut=cut)
+    lengths = choose_lengths(inspected.limit, *lengths_options, cut=cut)
     coverage = inspected.metadata.get("coverage")
     details = {
         "file": str(inspected.path),

@@ -102,13 +102,15 @@ def run(arguments: argparse.Namespace) -> int:
     from padfree.builder.engine.preparation import metadata_of
     from padfree.builder.files import json_bytes, write_files
     from padfree.builder.folders.companions import kept_files, tokenizer_destination
-    from padfree.builder.lengths import choose_lengths
+    from padfree.builder.lengths import check_lengths, choose_lengths
     from padfree.onnx_tools import save_model
     from padfree.runtime import parse_metadata
 
     outputs = [("-o", arguments.output), ("the tokenizer", tokenizer_destination(arguments.output))]
     check_destinations([*outputs, ("--report", arguments.report)], [("the model", arguments.model)])
     _check_suffixes(arguments.output, arguments.report)
+    lengths_options = (arguments.batch, arguments.mean_length, arguments.max_length)
+    check_lengths(*lengths_options)
     calibration = calibration_of(arguments)
     with (
         opened_model(
@@ -124,7 +126,6 @@ def run(arguments: argparse.Namespace) -> int:
         model = _optimize(arguments, source, calibration, progress, phases)
         metadata = metadata_of(model.proto)
         cut = (metadata.get("text") or {}).get("max_length")
-        lengths_options = (arguments.batch, arguments.mean_length, arguments.max_length)
         lengths = choose_lengths(metadata["max_positions"], *lengths_options, cut=cut)
         coverage = report(metadata["coverage"], lengths, arguments.gpu)
         more_files = kept_files(source.path, arguments.output, parse_metadata(metadata, str(source.path)))

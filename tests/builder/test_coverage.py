@@ -205,6 +205,32 @@ def test_lengths_that_contradict_each_other(arguments: tuple[Any, ...], message:
         lengths.choose_lengths(*arguments)
 
 
+@pytest.mark.parametrize("command", [["optimize", "none.onnx", "-o", "packed.onnx"], ["inspect", "none.onnx"]])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--max-length", "0"], "longest sequence 0, allowed: 1 or more"),
+        (["--max-length", "100", "--mean-length", "200"], "mean length 200, allowed: above 0 and at most the longest"),
+        (["--mean-length", "0"], "mean length 0, allowed"),
+        (["--mean-length", "nan"], "mean length nan, allowed"),
+        (["--mean-length", "inf"], "mean length inf, allowed"),
+        (["--batch", "0"], "batch of 0 sequences"),
+        (["--mean-length", "4000"], "model file 'none.onnx' does not exist"),
+    ],
+)
+def test_lengths_are_checked_before_a_model_is_read(
+    command: list[str],
+    options: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*command, *options]) == 1
+    assert message in capsys.readouterr().err
+
+
 def test_numbers_have_prefixes() -> None:
     assert [si(value) for value in (0.0, 999.0, 1500.0, 2.5e9, 3e13)] == ["0", "999", "1.5 k", "2.5 G", "30 T"]
 
