@@ -13,9 +13,11 @@ from typing import Any
 from padfree.contract.data_files import (
     ARRAYS,
     ROW_KINDS,
+    STREAM,
     TABLE_KINDS,
     TEXT,
     is_archive,
+    is_stream,
     kind_of,
     suffixes_of,
 )
@@ -77,10 +79,8 @@ def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions(
     Raises:
         BuildError: the file cannot be read, or holds something else; the message names line and value.
     """
-    if _is_stream(path):
-        raise BuildError(
-            f"{path}: is a stream, and inputs are files of a known kind; save it, as texts.txt, and pass that"
-        )
+    if is_stream(path):
+        raise BuildError(f"{path}: {STREAM}")
     kind = kind_of(path)
     if not kind:
         advice = "unpack it first" if is_archive(path) else "write one of them"
@@ -93,11 +93,6 @@ def read_batch(path: Path, metadata: Metadata, texts: TextOptions = TextOptions(
     if kind == TEXT:
         return _encode(_lines(path), path, metadata, texts)
     return _of_records(_read_records(path), path, metadata, texts)
-
-
-def _is_stream(path: Path) -> bool:
-    """Whether a path is another command's output: `-`, /dev/stdin, or what a shell makes of <(...)."""
-    return str(path) == "-" or path.is_fifo() or (not path.suffix and path.parts[:2] in (("/", "dev"), ("/", "proc")))
 
 
 def _of_records(records: Records, path: Path, metadata: Metadata, texts: TextOptions) -> Request:
@@ -182,6 +177,10 @@ def read_text_batch(path: Path, metadata: Metadata) -> tuple[list[Text], Request
 
 def _read_text_records(path: Path, info: TextInfo | None, advice: str) -> tuple[list[Text], Records]:
     """Texts, and by line or row the objects that they come from: none for a file of plain texts."""
+    if is_stream(path):
+        raise BuildError(f"{path}: {STREAM}")
+    if is_archive(path):
+        raise BuildError(f"{path}: is compressed; unpack it first")
     if kind_of(path) not in ROW_KINDS:
         raise BuildError(f"{path}: {advice} ({suffixes_of(*ROW_KINDS)})")
     if kind_of(path) == TEXT:

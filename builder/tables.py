@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from padfree.contract.data_files import CSV, kind_of
+from padfree.contract.data_files import CSV, kind_of, other_separator
 from padfree.contract.installation import install_command
 from padfree.contract.os_errors import not_readable
 
@@ -32,6 +32,10 @@ def _of_csv(path: Path) -> list[Mapping[str, Any]]:
             reader = csv.DictReader(file, strict=True)
             names, rows = reader.fieldnames or (), []
             twice = next((name for name in names if names.count(name) > 1), None)
+            if other := other_separator(names):
+                raise BuildError(
+                    f"{path}: the first line is one column, {names[0]!a}; separate columns with commas, not {other}"
+                )
             if twice is not None:
                 raise BuildError(f"{path}: the first line names the column '{twice}' twice; rename one of them")
             for row in reader:

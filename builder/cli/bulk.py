@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from padfree.bulk import Finished, WorkerSpec
 
 PACKAGES = {"pyarrow": "bulk", "ray": "ray"}
-ALL = "all"
+ALL, STDOUT = "all", "-"
 MOST_TOKENIZERS = 12
 """Processes that make tokens for one GPU, unless more are asked for: in Python alone one makes 1 to 1.6 million a
 second, and MiniLM on an H200 takes 16 (docs/guide/bulk.md)."""
@@ -114,6 +114,8 @@ def run_job(arguments: argparse.Namespace, columns: tuple[str | None, ...], prom
     except ImportError as error:
         raise _missing_package(error) or error from error
     tell, given_model = sayer(arguments), _model(arguments)
+    if arguments.output == STDOUT:
+        raise BuildError(f"-o {STDOUT}: the result is a folder of parquet files; name one, such as vectors")
     if arguments.gpus != ALL:
         check_gpus(arguments.gpus, given_model)
     with runnable(given_model, revision=arguments.revision, say=tell) as model:

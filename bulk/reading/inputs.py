@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from padfree.contract.data_files import PARQUET, ROW_KINDS, is_archive, kind_of, suffixes_of
+from padfree.contract.data_files import PARQUET, ROW_KINDS, STREAM, is_archive, is_stream, kind_of, suffixes_of
 from pyarrow.fs import FileType
 
 from ..errors import BulkError
@@ -33,9 +35,19 @@ class SourceFile:
     mtime_ns: int
 
     def beginning(self) -> bytes:
-        """The first bytes, with the names of columns in them."""
+        """The first bytes of a file of texts, with the names of columns in them.
+
+        Raises:
+            BulkError: they are those of UTF-16, in which line ends are other bytes.
+        """
         with self.location.open() as stream:
-            return bytes(stream.read(BEGINNING_BYTES))
+            beginning = bytes(stream.read(BEGINNING_BYTES))
+        if beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise BulkError(
+                f"{self.location.shown_path}: begins like a file in UTF-16, allowed: UTF-8; convert it with iconv -f "
+                "UTF-16 -t UTF-8"
+            )
+        return beginning
 
 
 def find(sources: Sequence[str]) -> list[SourceFile]:
@@ -60,6 +72,8 @@ def find(sources: Sequence[str]) -> list[SourceFile]:
             files += inside
         elif info.type == FileType.File:
             files.append(_one(root, location, info))
+        elif SCHEME not in name and is_stream(Path(name)):
+            raise BulkError(f"{name}: {STREAM}")
         else:
             raise BulkError(f"{name}: no such file or folder; check the path")
     seen: set[tuple[str, str]] = set()

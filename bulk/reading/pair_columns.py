@@ -19,7 +19,7 @@ USUAL = ("query", "text")
 
 
 def pair_columns(sources: Sequence[str], query: str | None = None, document: str | None = None) -> tuple[str, str]:
-    """The columns of first and second texts in the first of the inputs; USUAL where it has none that are usual.
+    """The columns of first and second texts in the first of the inputs that has any; USUAL if those are not usual ones.
 
     Args:
         sources: the inputs.
@@ -34,7 +34,7 @@ def pair_columns(sources: Sequence[str], query: str | None = None, document: str
         if query == document:
             raise BulkError(f"--query {query} and --document {document}: are one column; name two")
         return query, document
-    names = _names(find(sources)[0])
+    names = next((columns for file in find(sources) if (columns := _names(file))), ())
     pair = pair_names(names, query, document)
     if pair is not None:
         return pair
@@ -47,7 +47,7 @@ def pair_columns(sources: Sequence[str], query: str | None = None, document: str
 
 
 def _names(file: SourceFile) -> Sequence[str]:
-    """Names of columns; of JSON lines those of the first object."""
+    """Names of columns; of JSON lines those of the first object; none where the file has no rows."""
     if file.format == PARQUET:
         # Where it cannot be read, an error is raised when its rows are.
         with suppress(pa.ArrowInvalid, OSError), file.location.open() as stream:

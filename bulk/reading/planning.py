@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from padfree.contract.data_files import CSV, JSON_LINES, PARQUET, TEXT
+from padfree.contract.data_files import CSV, JSON_LINES, PARQUET, TEXT, other_separator
 from pyarrow import parquet
 
 from ..errors import BulkError
@@ -146,8 +146,9 @@ def _header(file: SourceFile, options: Options) -> tuple[tuple[str, ...], int]:
             )
         return (), begin
     columns, stop = csv_header(beginning, file.location.shown_path)
-    for column in (*options.columns, *options.values, *([options.id_column] if options.id_column else [])):
-        _require(file, column, columns, options)
+    if columns:
+        for column in (*options.columns, *options.values, *([options.id_column] if options.id_column else [])):
+            _require(file, column, columns, options)
     return columns, stop
 
 
@@ -176,8 +177,8 @@ def _cut(file: SourceFile, begin: int, shard_rows: int) -> Iterator[Piece]:
             last = block[-1:]
     if ends.open:
         raise BulkError(
-            f"{file.location.shown_path}: a double quote is never closed, so that records cannot be told apart; write "
-            "quotes within quoted fields twice"
+            f"{file.location.shown_path}: a double quote is never closed from row {first + rows} on (the first is 0), "
+            "so that records cannot be told apart; write quotes within quoted fields twice"
         )
     rows += int(at > begin and last != b"\n")
     if rows:
@@ -224,6 +225,8 @@ def _require(file: SourceFile, column: str, columns: Sequence[str], options: Opt
         columns_text, remedy = ", ".join(columns[:20]), f"name one of them with {_option_of(column, options)}"
         if column in options.values:
             remedy = "the model reads it for every text: add it"
+        elif file.format == CSV and (other := other_separator(columns)):
+            columns_text, remedy = ascii(columns[0]), f"separate columns with commas, not {other}"
         raise BulkError(f"{file.location.shown_path}: no column '{column}', there are {columns_text}; {remedy}")
     if columns.count(column) > 1:
         raise BulkError(

@@ -20,6 +20,14 @@ Positions = npt.NDArray[np.int64]
 LINE_END, QUOTE = 10, 34
 BLOCK_BYTES = 1 << 20
 BOM = b"\xef\xbb\xbf"
+_JSON_KINDS = {
+    dict: "an object",
+    list: "a list",
+    str: "a text",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+}
 
 
 class RecordError(ValueError):
@@ -86,7 +94,7 @@ def csv_fields(record: bytes) -> list[str]:
     except csv.Error as error:
         raise RecordError(f"not CSV: {error}") from error
     if len(rows) > 1:
-        raise RecordError("not CSV: a line ends within the record")
+        raise RecordError("not CSV: a carriage return alone, where line feeds end lines")
     return rows[0] if rows else []
 
 
@@ -106,7 +114,12 @@ def csv_columns(first_record: bytes, shown_path: str) -> tuple[str, ...]:
 
 
 def csv_header(beginning: bytes, shown_path: str) -> tuple[tuple[str, ...], int]:
-    """The columns of a CSV file, and the byte where its rows begin, from the file's beginning."""
+    """The columns of a CSV file, and the byte where its rows begin, from the file's beginning.
+
+    A file of no bytes has no columns: some writers leave such files where there are no rows.
+    """
+    if not beginning.removeprefix(BOM):
+        return (), len(beginning)
     ends = Ends(quoted=True).positions(beginning)
     stop = int(ends[0]) if ends.size else len(beginning)
     return csv_columns(beginning[:stop].rstrip(b"\r\n"), shown_path), stop
@@ -147,7 +160,14 @@ def reader_of(kind: str, columns: Sequence[str]) -> Reader:
     return fields
 
 
+def json_kind(value: Any) -> str:
+    """What a value is in JSON's words, for messages."""
+    return _JSON_KINDS.get(type(value), "null")
+
+
 def _json_object(record: bytes) -> Mapping[str, Any]:
+    if not record.strip():
+        raise RecordError("empty line: no object in it")
     try:
         value = decode(decode_text(record))
     except RecordError:
@@ -155,7 +175,7 @@ def _json_object(record: bytes) -> Mapping[str, Any]:
     except ValueError as error:
         raise RecordError(f"not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise RecordError(f"not an object: a JSON {type(value).__name__}")
+        raise RecordError(f"not an object: {json_kind(value)}")
     return value
 
 

@@ -15,7 +15,7 @@ from ..errors import BulkError
 from ..locations import Location
 from ..manifest import Manifest, Options, Piece, Shard
 from .checked_file import changed_input_error
-from .records import Reader, RecordError, blocks, decode_text, reader_of, split, whole_records
+from .records import Reader, RecordError, blocks, decode_text, json_kind, reader_of, split, whole_records
 from .row_groups import RowGroups, text_bytes
 
 CHUNK_BYTES = 1 << 18
@@ -178,7 +178,7 @@ def _one_text(value: Any, column: str, most: int) -> str:
     if value is None:
         raise RecordError(f"null: no value in '{column}'")
     if not isinstance(value, (str, bytes)):
-        raise RecordError(f"no text: '{column}' is of type {type(value).__name__}")
+        raise RecordError(f"no text: '{column}' is {json_kind(value)}")
     raw = _utf8(value) if isinstance(value, str) else value
     if len(raw) > most:
         raise RecordError(f"too large: '{column}' has {len(raw)} bytes, allowed: {most}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from padfree.builder import BuildError
 from padfree.builder.array_files import write_results
-from padfree.builder.batches import TextOptions, read_batch, read_text_rows
+from padfree.builder.batches import TextOptions, read_batch, read_text_batch, read_text_rows
 from padfree.contract.metadata import Metadata
 from padfree.contract.texts import PAIRS, SENTENCES, TOKENS, TextInfo
 from padfree.runtime.plan_files import parse_metadata
@@ -126,8 +127,21 @@ def test_files_that_are_refused(metadata: Metadata, tmp_path: Path, name: str, c
 def test_streams_are_no_files(metadata: Metadata, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
-    with pytest.raises(BuildError, match=f"{name}: is a stream, and .*; save it, as texts.txt, and pass that"):
-        read_batch(Path(name), metadata)
+    for read in (read_batch, read_text_batch):
+        with pytest.raises(BuildError, match=f"{name}: is a stream, and .*; save it, as texts.txt, and pass that"):
+            read(Path(name), metadata)
+
+
+def test_compressed_texts_are_named_as_such(metadata: Metadata, tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"texts\.jsonl\.gz: is compressed; unpack it first"):
+        read_text_batch(tmp_path / "texts.jsonl.gz", metadata)
+
+
+@pytest.mark.parametrize("read", [read_batch, read_text_batch])
+def test_other_separators_than_commas_are_named(metadata: Metadata, tmp_path: Path, read: Callable[..., Any]) -> None:
+    (tmp_path / "texts.csv").write_text("id;text\n1;a cat\n", encoding="utf-8")
+    with pytest.raises(BuildError, match="first line is one column, 'id;text'; separate columns with commas, not semi"):
+        read(tmp_path / "texts.csv", metadata)
 
 
 def test_a_missing_file_is_named(metadata: Metadata, tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def test_a_result_without_rows_is_a_failure(
         (["--tokenizers", "0"], "--tokenizers 0: allowed: 1 or more; leave it out"),
         (["--shard-rows", "0"], "--shard-rows 0: allowed: 1 or more"),
         (["-o", "nowhere://x"], "nowhere://x: no filesystem for it"),
+        (["-o", "-"], "-o -: the result is a folder of parquet files; name one, such as vectors"),
     ],
 )
 def test_refusals(

@@ -39,7 +39,7 @@ def write_json(path: Path) -> dict[int, str]:
     lines += [b'{"key": 111, "text": "\\ud800"}', b"[1]", b'{"key": 113, "text": 5}', b'{"text": "x"}']
     lines += [b'{"key": 115, "text": ' + b"[" * 100_000, b'{"key": ' + b"1" * 5000 + b', "text": "x"}']
     path.write_bytes(b"\n".join(lines))
-    reasons = {1: "null", 2: "too large", 3: "not UTF-8", 6: "not JSON", 7: "not JSON"}
+    reasons = {1: "null", 2: "too large", 3: "not UTF-8", 6: "empty line", 7: "not JSON"}
     return {
         **reasons,
         8: "id",
@@ -93,6 +93,15 @@ def test_they_are_named(tmp_path: Path, embedder: Path, name: str, write: Callab
     assert good == ([0] if name == "in.txt" else list(GOOD))
     vectors = [results[key(at)] for at in good]
     np.testing.assert_allclose(vectors, expected_rows([GOOD[at] for at in good]), rtol=1e-4, atol=1e-4)
+
+
+def test_files_without_rows_do_not_stop_the_others(tmp_path: Path, embedder: Path) -> None:
+    """Some writers leave files of no bytes, which have no header either."""
+    (tmp_path / "in").mkdir()
+    for name, content in (("a.csv", b""), ("b.csv", b"text\na cat\n"), ("c.csv", b"\xef\xbb\xbf"), ("d.jsonl", b"")):
+        (tmp_path / "in" / name).write_bytes(content)
+    finished = run_here(Request([str(tmp_path / "in")], str(tmp_path / "out"), embedder))
+    assert (finished.report.texts, finished.report.bad) == (1, {})
 
 
 def test_a_limit_of_bytes_can_be_raised_and_what_is_cut_is_counted(tmp_path: Path, embedder: Path) -> None:

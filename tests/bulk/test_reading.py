@@ -251,6 +251,8 @@ def test_pairs_are_found_as_inputs_spell_them(
     parquet.write_table(pa.table({name: ["x"] for name in names}), tmp_path / "in.parquet")
     for name in ("in.jsonl", "in.csv", "in.parquet"):
         assert pair_columns([str(tmp_path / name)]) == expected
+    (tmp_path / "empty.csv").touch()
+    assert pair_columns([str(tmp_path / "empty.csv"), str(tmp_path / "in.csv")]) == expected
 
 
 def test_a_file_without_rows_says_nothing_of_ids(tmp_path: Path) -> None:

@@ -151,7 +151,12 @@ def test_inputs_that_cannot_be_read(tmp_path: Path, embedder: Path) -> None:
     twice = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
     parquet.write_table(twice, tmp_path / "twice.parquet")
     (tmp_path / "cut.parquet").write_bytes((tmp_path / "t.parquet").read_bytes()[:-7])
-    (tmp_path / "open.csv").write_text('text\n"a\n', encoding="utf-8")
+    (tmp_path / "open.csv").write_text('text\na\n"a\n', encoding="utf-8")
+    (tmp_path / "tabs.csv").write_text("id\ttext\n1\ta\n", encoding="utf-8")
+    (tmp_path / "mac.csv").write_text("id,text\r1,a\r", encoding="utf-8", newline="")
+    (tmp_path / "wide.txt").write_text("a cat\n", encoding="utf-16")
+    (tmp_path / "wide.jsonl").write_bytes('{"text": "a"}\n'.encode("utf-16"))
+    os.mkfifo(tmp_path / "pipe.txt")
     (tmp_path / "t.doc").write_text("x", encoding="utf-8")
     (tmp_path / "t.csv").write_text("text,text\na,b\n", encoding="utf-8")
     (tmp_path / "empty.txt").write_text("", encoding="utf-8")
@@ -165,7 +170,12 @@ def test_inputs_that_cannot_be_read(tmp_path: Path, embedder: Path) -> None:
         (["t.jsonl.gz"], {}, "t.jsonl.gz: unknown kind of file.*unpack it first"),
         (["empty.txt"], {}, "there are no rows"),
         (["cut.parquet"], {}, "cut.parquet: not a whole parquet file"),
-        (["open.csv"], {}, "open.csv: a double quote is never closed"),
+        (["open.csv"], {}, r"open.csv: a double quote is never closed from row 1 on \(the first is 0\)"),
+        (["tabs.csv"], {}, r"no column 'text', there are 'id\\ttext'; separate columns with commas, not tabs"),
+        (["mac.csv"], {}, "mac.csv: the first line names no columns .*carriage return alone"),
+        (["wide.txt"], {}, "wide.txt: begins like a file in UTF-16, allowed: UTF-8; convert it"),
+        (["wide.jsonl"], {}, "wide.jsonl: begins like a file in UTF-16"),
+        (["pipe.txt"], {}, "pipe.txt: is a stream, and .*; save it, as texts.txt, and pass that"),
         (["t.csv"], {}, "t.csv: the first line names no columns, or one of them twice"),
         (["twice.parquet"], {}, "twice.parquet: the column 'text' is there 2 times, allowed: once"),
         (["t.parquet"], {"columns": ("body",)}, "t.parquet: no column 'body', there are text, n"),
