@@ -116,6 +116,12 @@ class Model(TextModel, Closing):
     def __repr__(self) -> str:
         return f"<padfree.Model {self._shown_path!r}: {self.kind}>"
 
+    def __reduce__(self) -> Any:
+        """Says what helps instead of a copy, which neither a GPU's engine nor onnxruntime's session can have."""
+        raise TypeError(
+            f"{self!r} cannot be copied or sent to another process; open it there: padfree.Model({self._shown_path!r})"
+        )
+
     async def encode_async(self, texts: str | Sequence[str], **options: Any) -> Floats:
         """As `encode`, in a thread."""
         return await asyncio.to_thread(lambda: self.encode(texts, **options))

@@ -148,6 +148,8 @@ class TextModel:
                 f"{self._shown_path}: the model itself normalizes its vectors to length 1; build it again without that "
                 "(--no-normalize; padfree.Model(..., normalize=False) with a folder)"
             )
+        if not isinstance(prompt, str | None):
+            raise SessionError(f"prompt is {_value_text(prompt)}, allowed: a text; '' stands for none")
         many = _as_list(texts)
         tokens = self._reader.read_packed(many, prompt_name=prompt_name, prompt=prompt)
         vectors = self._runs.array(output, tokens, inputs)
@@ -333,10 +335,6 @@ class TextModel:
         split = [(pair[0], pair[1]) for pair in pairs if not isinstance(pair, str) and len(pair) == 2]
         if len(split) < len(pairs):
             raise SessionError("a text by itself, and scores are of pairs; give ('query', 'document')")
-        for at, pair in enumerate(split):
-            others = [text for text in pair if not isinstance(text, str)]
-            if others:
-                raise SessionError(f"pair {at} holds {_value_text(others[0])}, allowed: two texts; correct it")
         if inputs:
             raise SessionError("scores by vectors of tokens take no other inputs; leave them out")
         pair_scores = PairScores(split)
@@ -368,13 +366,28 @@ def _as_list(texts: Any) -> list[Any]:
     """
     if isinstance(texts, str):
         return [texts]
-    if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
+    no_dimensions = getattr(texts, "ndim", None) == 0  # arrays of one number, which NumPy calls iterable
+    if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable) or no_dimensions:
         raise SessionError(f"texts are {_value_text(texts)}, allowed: a text or a list of them")
-    many = list(texts)
+    many = list(texts.to_pylist() if hasattr(texts, "to_pylist") else texts)  # pyarrow's columns hold no str
     for at, text in enumerate(many):
-        if not isinstance(text, str | tuple | list):
+        if isinstance(text, tuple | list):
+            _check_pair(at, text)
+        elif not isinstance(text, str):
             raise SessionError(f"text {at} is {_value_text(text)}, allowed: a str; leave it out, or give ''")
     return many
+
+
+def _check_pair(at: int, pair: Sequence[Any]) -> None:
+    """Raises SessionError for what is no pair of texts; `at` is its number."""
+    if len(pair) != 2:
+        raise SessionError(
+            f"text {at} is {_value_text(pair)} of {len(pair)}, allowed: a str, or a pair of two; pass one list of all "
+            "texts"
+        )
+    others = [text for text in pair if not isinstance(text, str)]
+    if others:
+        raise SessionError(f"pair {at} holds {_value_text(others[0])}, allowed: two texts; correct it")
 
 
 def _value_text(value: Any) -> str:

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import doctest
 import io
 import json
+import pickle
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -92,12 +94,35 @@ def test_vectors_are_those_of_the_exported_model_in_the_order_of_the_texts(embed
         (["a", None], r"text 1 is None \(NoneType\), allowed: a str; leave it out, or give ''"),
         (["a", float("nan")], r"text 1 is nan \(float\)"),
         ([3], r"text 0 is 3 \(int\)"),
+        (np.array("a"), r"texts are array\('a', dtype='<U1'\) \(ndarray\)"),
+        ([["a", "b"], ["c"]], r"text 1 is \['c'\] \(list\) of 1, allowed: a str, or a pair of two"),
+        ([("a", None)], r"pair 0 holds None \(NoneType\), allowed: two texts"),
     ],
 )
 def test_what_is_no_text_is_named(embedder: padfree.Model, texts: Any, words: str) -> None:
     for ask in (embedder.encode, embedder.tokens):
         with pytest.raises(SessionError, match=words):
             ask(texts)
+
+
+def test_a_prompt_is_a_text(embedder: padfree.Model) -> None:
+    with pytest.raises(SessionError, match=r"prompt is 5 \(int\), allowed: a text; '' stands for none"):
+        embedder.encode(TEXTS, prompt=5)  # type: ignore[arg-type]
+
+
+def test_copies_are_refused_with_what_helps(embedder: padfree.Model) -> None:
+    for attempt in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"cannot be copied or sent to another process; open it there: padfree\.Mo"):
+            attempt(embedder)
+
+
+def test_columns_of_pyarrow_are_texts(embedder: padfree.Model) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    wanted = embedder.encode(TEXTS)
+    for texts in (arrow.array(TEXTS), arrow.chunked_array([TEXTS]), arrow.table({"text": TEXTS})["text"]):
+        np.testing.assert_array_equal(embedder.encode(texts), wanted)
+    with pytest.raises(SessionError, match=r"text 1 is None \(NoneType\)"):
+        embedder.encode(arrow.array(["a", None]))
 
 
 def test_texts_may_come_from_anything_that_has_them(embedder: padfree.Model) -> None:
