@@ -101,7 +101,7 @@ def check_report(raw: Mapping[str, Any], source: str) -> None:
         return
     coverage.boolean("complete")
     coverage.number("packed_gemm_share")
-    for name in ("notes", "right_padded_because", "contiguous_because"):
+    for name in ("notes", "right_padded_because", "left_padded_because", "contiguous_because"):
         if name in coverage:
             coverage.strings(name)
     coverage.objects("passes", _check_pass)

@@ -11,6 +11,11 @@ from .pipeline import PassedGraph
 
 _ID_NAMES = ("input_ids", "input_word_ids", "ids")
 _TYPE_NAMES = ("token_type_ids", "segment_ids", "input_type_ids", "type_ids")
+NOTE_ON_LEFT_PADDING = (
+    "where padding lies before the tokens, so that the last slot holds one, sequences do not get what they get alone, "
+    "either, as where positions are numbers of slots; take the last token by its index, hidden[arange(batch), "
+    "attention_mask.sum(1) - 1], and export it again"
+)
 _EXPORT = "torch.onnx.export gives input_names to the model's arguments in their order"
 
 

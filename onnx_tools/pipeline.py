@@ -104,6 +104,7 @@ class GraphOptions:
         contiguous: no padding lies between tokens.
         padding_id: padded slots hold this id, and may be read; None: they may hold anything, and must not be.
         shares: sequences may share prefixes.
+        left_padded: padding lies before the tokens of a row, so that its last slot holds one.
         on_progress: called with the number of passes that are done, and that of all.
     """
 
@@ -112,6 +113,7 @@ class GraphOptions:
     contiguous: bool = False
     padding_id: int | None = None
     shares: bool = False
+    left_padded: bool = False
     on_progress: Callable[[int, int], object] = lambda _done, _of: None
 
 
@@ -228,7 +230,11 @@ class _PassRun:
         self._traits = traits_of(self._graph, self._analysis)
         self.run(others)
         self._gemms = gemms_of(self._graph, self._analysis)  # sizes are known now, and all GEMMs are there
-        self.run(preparation(options.interface, options.mask, self._traits.longest, contiguous=options.contiguous))
+        longest, contiguous = self._traits.longest, options.contiguous
+        steps = preparation(
+            options.interface, options.mask, longest, contiguous=contiguous, left_padded=options.left_padded
+        )
+        self.run(steps)
 
     def _tidy(self, after: str) -> None:
         """Sorts, checks and analyses the graph that a pass has changed."""

@@ -65,6 +65,11 @@ class CoverageReport:
         return bool(self.right_padded_because)
 
     @property
+    def left_padded_because(self) -> tuple[str, ...]:
+        """Why the original's masks must be left-padded; empty where they need not be."""
+        return tuple(dict.fromkeys(reason for item in self.passes for reason in item.left_padded))
+
+    @property
     def contiguous_because(self) -> tuple[str, ...]:
         """Why masks must have no holes; empty where they may."""
         return tuple(dict.fromkeys(reason for item in self.passes for reason in item.contiguous))
@@ -94,6 +99,7 @@ class CoverageReport:
             "excluded_ids": {name: list(ids) for name, ids in self.excluded_ids.items()},
             "right_padded_only": self.right_padded_only,
             "right_padded_because": list(self.right_padded_because),
+            "left_padded_because": list(self.left_padded_because),
             "contiguous_because": list(self.contiguous_because),
             "products": {
                 "original": [item.to_dict() for item in self.original.items],
@@ -118,6 +124,7 @@ class CoverageReport:
             for name, ids in self.excluded_ids.items()
         ]
         lines += [f"masks must be right-padded: {reason}" for reason in self.right_padded_because]
+        lines += [f"masks must be left-padded: {reason}" for reason in self.left_padded_because]
         lines += [f"masks must be contiguous: {reason}" for reason in self.contiguous_because]
         return "\n".join(lines)
 

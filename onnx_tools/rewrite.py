@@ -17,7 +17,7 @@ from padfree.contract.phases import HALVING, REWRITING, VERIFYING, Phases
 from .analysis import PADDING_IDS, copy_of
 from .analysis.symbolic import Analysis
 from .description import VERSION, describe, describe_types, measurement
-from .errors import RewriteError
+from .errors import RewriteError, VerificationError
 from .files import (
     Model,
     Storage,
@@ -32,6 +32,7 @@ from .graph_model import GraphModel
 from .importing import check_not_rewritten, original_of, rows_of_one_number
 from .match.masks import UnprovedMaskError, mask_advice
 from .notes import (
+    NOTE_ON_LEFT_PADDING,
     every_slot_counts,
     note_on_definition,
     note_on_padding,
@@ -262,16 +263,25 @@ def _refusal_with(mask: str, original: Model, request: _Request) -> RewriteError
 def _with_any_padding(original: Model, request: _Request) -> _Rewriting:
     """Rewrites and verifies a model; if it reads padding, with what tokenizers fill it with. Raises RewriteError.
 
-    A padding id that nobody has asked for is always verified, even if nothing else is.
+    If it reads the last slot of every sequence, padding may lie before the tokens instead. What nobody has asked for is
+    always verified, even if nothing else is.
     """
     try:
         return _with_padding(original, request, None)
     except (PaddingIsReadError, PaddingMattersError) as refused:
+        careful = request.with_options(verify=request.options.verify or True)
+        try:
+            return _with_padding(original, careful, None, left_padded=True)
+        except VerificationError:
+            refused = type(refused)(f"{refused}; {NOTE_ON_LEFT_PADDING}")
+        except RewriteError:
+            pass  # padding is read elsewhere, too
         named_padding = request.options.padding_id
         candidates = (
             dict.fromkeys((*PADDING_IDS, *ids_of_zeros(original))) if named_padding is None else (named_padding,)
         )
-        careful = request if named_padding is not None else request.with_options(verify=request.options.verify or True)
+        if named_padding is not None:
+            careful = request
         refuted: list[int] = []
         for padding_id in candidates:
             with contextlib.suppress(RewriteError):  # other errors are not about padding: the original may not run
@@ -280,13 +290,18 @@ def _with_any_padding(original: Model, request: _Request) -> _Rewriting:
                 except (DifferError, PaddingIsReadError):
                     refuted.append(padding_id)
         if isinstance(refused, UnknownSizesError) or not refuted:
-            raise
+            raise refused
         note = note_on_refuted_padding(refuted, was_named=named_padding is not None)
         raise type(refused)(f"{refused}; {note}") from refused
 
 
-def _with_padding(original: Model, request: _Request, padding_id: int | None) -> _Rewriting:
-    """Rewrites and verifies a model whose padded slots hold anything, or this id."""
+def _with_padding(
+    original: Model, request: _Request, padding_id: int | None, *, left_padded: bool = False
+) -> _Rewriting:
+    """Rewrites and verifies a model whose padded slots hold anything, or this id.
+
+    With `left_padded`, raises PaddingIsReadError if the model does not take the last slots of left-padded sequences.
+    """
     options_asked, interface = request.options, request.interface
     options = GraphOptions(
         interface,
@@ -294,6 +309,7 @@ def _with_padding(original: Model, request: _Request, padding_id: int | None) ->
         options_asked.mask_form == "contiguous",
         padding_id,
         options_asked.shared_prefixes,
+        left_padded,
         on_progress=request.phases.report,
     )
     with request.phases.measure(REWRITING):
@@ -306,6 +322,8 @@ def _with_padding(original: Model, request: _Request, padding_id: int | None) ->
             notes=(*notes, *notes_on_rows(rows_of_one_number(original.proto)), *notes_on(result_graph, interface)),
             every_slot_counts=every_slot_counts(result_graph, interface),
         )
+        if left_padded and not report.left_padded_because:
+            raise PaddingIsReadError("no last slot is read as a row per sequence")
         if options_asked.strict and not report.complete:
             count, reasons = len(report.islands), "; ".join(report.reasons[:5])
             raise RewriteError(

@@ -40,6 +40,8 @@ def print_coverage(report: Mapping[str, Any]) -> None:
         print_table("near misses", ("pass", "reason"), misses)
     for reason in right_padded_reasons(report):
         print_line(f"masks must be right-padded: {reason}")
+    for reason in report.get("left_padded_because", []):
+        print_line(f"masks must be left-padded: {reason}")
     for reason in report.get("contiguous_because", []):
         print_line(f"masks must be contiguous: {reason}")
     for name, ids in report.get("excluded_ids", {}).items():

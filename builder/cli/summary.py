@@ -90,6 +90,8 @@ def _conditions(coverage: Mapping[str, Any]) -> Iterator[str]:
     """What batches have to be like."""
     if coverage.get("right_padded_only"):
         yield "right-padded masks"
+    elif coverage.get("left_padded_because"):
+        yield "left-padded masks"
     elif coverage.get("contiguous_because"):
         yield "masks without padding between tokens"
     for name, ids in coverage.get("excluded_ids", {}).items():

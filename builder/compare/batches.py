@@ -64,18 +64,25 @@ class ComparedBatch:
         }
 
     def part(self, sequence: int, original: Original) -> ComparedBatch:
-        """One sequence alone, without the padding after its last valid token."""
+        """One sequence alone, without the padding after its last valid token, or before its first one."""
         tokens = np.flatnonzero(self.mask[sequence])
-        columns = slice(0, int(tokens[-1]) + 1 if tokens.size else 1)
+        start = int(tokens[0]) if tokens.size and original.is_left_padded else 0
+        columns = slice(start, int(tokens[-1]) + 1 if tokens.size else 1)
         rows = slice(sequence, sequence + 1)
         parts = {item.name: () if item.shared else (rows, columns)[: 1 + is_grid(item)] for item in original.inputs}
         feeds = {name: values[parts[name]] for name, values in self.feeds.items()}
         mask = self.mask[sequence : sequence + 1, columns]
         return replace(self, name=f"{self.name}, request {sequence} alone", feeds=feeds, mask=mask)
 
-    def right_padded(self, original: Original) -> ComparedBatch:
-        """The batch of the same valid tokens with all padding at the right."""
-        return make_batch(f"{self.name}, right-padded", self.request(original), original)
+    def padded_as_usual(self, original: Original) -> ComparedBatch:
+        """The batch of the same valid tokens with all padding where the original expects it."""
+        side = "left" if original.is_left_padded else "right"
+        return make_batch(f"{self.name}, {side}-padded", self.request(original), original)
+
+    def is_usual(self, original: Original) -> bool:
+        """Whether the padding lies where the original expects it: at the right, or at the left."""
+        left = original.is_left_padded
+        return self.kind == (LEFT if left else PREFIX) or bool(self.mask.all())
 
 
 def is_grid(item: Input) -> bool:
@@ -84,7 +91,7 @@ def is_grid(item: Input) -> bool:
 
 
 def make_batch(name: str, rows: Mapping[str, list[Array]], original: Original) -> ComparedBatch:
-    """A right-padded batch of sequences; token inputs that are not given are zeros, and padded slots where they may be.
+    """A batch padded as the original expects; token inputs that are not given are zeros, padded slots if they may be.
 
     Raises:
         BuildError: lengths differ, and the model has no mask.
@@ -96,7 +103,7 @@ def make_batch(name: str, rows: Mapping[str, list[Array]], original: Original) -
             f"{name}: the sequences have {lengths.min()} to {lengths.max()} tokens, and the original has no mask: "
             "every slot is a token; pass batches of sequences of one length"
         )
-    mask = prefix_mask(lengths)
+    mask = _usual_mask(lengths, original)
     padding = {item.original_name: item.padding for item in original.metadata.token_inputs()}
     feeds: dict[str, Array] = {}
     for item in original.tokens:
@@ -190,7 +197,8 @@ def generate(
     ]
     if not original.has_mask:
         named_lengths = [*named_lengths[:2], ("longest", [max_seq_len]), ("short", [min(max_seq_len, 2)] * 2)]
-    batches = [_random(name, prefix_mask(batch_lengths), original, rng) for name, batch_lengths in named_lengths]
+    masks = {name: _usual_mask(batch_lengths, original) for name, batch_lengths in named_lengths}
+    batches = [_random(name, mask, original, rng) for name, mask in masks.items()]
     if LEFT in kinds and original.has_mask:
         batches.append(_random(LEFT, prefix_mask(lengths)[:, ::-1].copy(), original, rng))
     if HOLES in kinds and original.has_mask:
@@ -204,6 +212,12 @@ def prefix_mask(lengths: npt.ArrayLike) -> Mask:
     """The mask [B, S] of right-padded sequences of these lengths [B]; S is the longest one's, and 1 at the least."""
     sizes = np.asarray(lengths)
     return np.asarray(np.arange(max(1, int(sizes.max(initial=0)))) < sizes[:, None])
+
+
+def _usual_mask(lengths: npt.ArrayLike, original: Original) -> Mask:
+    """The mask [B, S] of sequences of these lengths [B], padded where the original expects it."""
+    mask = prefix_mask(lengths)
+    return mask[:, ::-1].copy() if original.is_left_padded else mask
 
 
 def _random(name: str, mask: Mask, original: Original, rng: np.random.Generator) -> ComparedBatch:

@@ -17,7 +17,7 @@ from polygraphy.json import load_json
 
 from ..batches import TextOptions, read_batch
 from ..errors import BuildError
-from .batches import HOLES, LEFT, PREFIX, ComparedBatch, from_feeds, generate, make_batch
+from .batches import HOLES, LEFT, ComparedBatch, from_feeds, generate, make_batch
 from .original import Original
 
 LOADER_FUNCTION = "load_data"  # what Polygraphy calls in a data loader script
@@ -43,8 +43,8 @@ def make_batches(
 ) -> tuple[ComparedBatch, ...]:
     """The batches of a comparison.
 
-    Where a model takes no mask, a batch whose mask is no prefix comes a second time, right-padded: packed models give
-    the original's answers to that.
+    Where a model takes no mask, a batch that is not padded as the original expects comes a second time, padded so:
+    packed models give the original's answers to that.
 
     Args:
         original: the reference.
@@ -57,16 +57,18 @@ def make_batches(
     packed = any(item is not None and item.is_packed for item in models)
     padded = any(item is None or item.interface == "padded" for item in models)
     if options.file is None:
-        # Some originals are only right for right-padded batches; the rewriter finds that out.
-        any_mask = padded and not original.metadata.raw.get("coverage", {}).get("right_padded_only", False)
+        # Some originals are only right for right-padded batches, or left-padded ones; the rewriter finds that out.
+        right_padded = original.metadata.raw.get("coverage", {}).get("right_padded_only", False)
+        any_mask = padded and not right_padded and not original.is_left_padded
         others = [item.raw.get("coverage", {}) for item in models if item is not None]
         kinds = (LEFT,) if any(item.get("contiguous_because") for item in others) else (LEFT, HOLES)
         return _generate(original, models, options, kinds=kinds if any_mask else ())
     batches = _read(options.file, original, options)
     if not batches:
         raise BuildError(f"{options.file}: holds no sequence; a comparison needs at least one")
-    twins = [batch.right_padded(original) for batch in batches if packed and batch.kind != PREFIX]
-    return (*batches, *twins) if padded else (*(batch for batch in batches if batch.kind == PREFIX), *twins)
+    usual_batches = [batch for batch in batches if batch.is_usual(original)]
+    twins = [batch.padded_as_usual(original) for batch in batches if packed and not batch.is_usual(original)]
+    return (*batches, *twins) if padded else (*usual_batches, *twins)
 
 
 def _generate(

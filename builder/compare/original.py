@@ -102,6 +102,11 @@ class Original:
         """Whether any input tells what is padding."""
         return self.metadata.mask.input is not None
 
+    @property
+    def is_left_padded(self) -> bool:
+        """Whether it is only right where padding lies before the tokens; the rewriter finds that out."""
+        return bool(self.metadata.raw.get("coverage", {}).get("left_padded_because"))
+
     def has_token_rows(self, output: str) -> bool:
         """Whether an output has a row for every token: [B, S, ...]."""
         dims = self.dims[output] or ()

@@ -15,7 +15,7 @@ from polygraphy.comparator import Comparator, IterationResult, RunResults
 from polygraphy.logger import G_LOGGER
 
 from ..errors import BuildError
-from .batches import LEFT, PREFIX, ComparedBatch
+from .batches import LEFT, ComparedBatch
 from .metrics import OutputErrors, output_errors
 from .original import Original
 from .runners import ValidTokenRunner
@@ -67,9 +67,9 @@ def is_compared(original: Original, output: str, batch: ComparedBatch) -> bool:
     """Whether a batch says something about an output.
 
     Under left padding, heads that read the first slot read padding in the original: outputs with one row per sequence
-    are not compared there.
+    are not compared there, unless the original expects it.
     """
-    return original.layouts[output] != PER_SEQUENCE or batch.kind != LEFT
+    return original.layouts[output] != PER_SEQUENCE or batch.kind != LEFT or original.is_left_padded
 
 
 def scale_of(arrays: Sequence[Array]) -> Scale:
@@ -100,7 +100,7 @@ def compare_runners(
     ran: dict[str, list[tuple[ComparedBatch, IterationResult, IterationResult]]] = {c.runner.name: [] for c in subjects}
     with G_LOGGER.verbosity(G_LOGGER.CRITICAL):
         for kinds in (True, False):
-            chosen_batches = [batch for batch in batches if (batch.kind == PREFIX) is kinds]
+            chosen_batches = [batch for batch in batches if batch.is_usual(original) is kinds]
             runners = [item.runner for item in subjects if kinds or item.any_mask]
             if not chosen_batches or not runners:
                 continue

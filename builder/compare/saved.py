@@ -27,7 +27,7 @@ from ..engine.lowering import for_parser
 from ..engine.profile import ProfileOptions, choose_profile, shape_ranges
 from ..errors import BuildError
 from ..files import write_files, write_with
-from .batches import PREFIX, ComparedBatch, from_feeds
+from .batches import ComparedBatch, from_feeds
 from .original import COPIES, FLOAT, Original, copy_name, describe_original
 from .outcomes import errors_of, is_compared, scale_of
 from .reasons.intermediate import rewritten_feeds
@@ -163,7 +163,7 @@ def save_comparison(
     if metadata is None or candidate.is_plan:
         raise BuildError(f"{candidate.path}: Polygraphy's commands are written for rewritten .onnx files; name one")
     folder.mkdir(parents=True, exist_ok=True)
-    usable = [batch for batch in batches if batch.kind == PREFIX or metadata.interface == "padded"]
+    usable = [batch for batch in batches if batch.is_usual(original) or metadata.interface == "padded"]
     distinct = _of_different_shapes(usable)
     inputs = [item.name for item in original.inputs]
     arrays: dict[str, Any] = {f"{at}.{name}": batch.feeds[name] for at, batch in enumerate(distinct) for name in inputs}

@@ -52,12 +52,17 @@ __all__ = [
 
 
 def preparation(
-    interface: str, mask: str | None = None, longest: int | None = None, *, contiguous: bool = False
+    interface: str,
+    mask: str | None = None,
+    longest: int | None = None,
+    *,
+    contiguous: bool = False,
+    left_padded: bool = False,
 ) -> tuple[Pass, ...]:
     """The next passes, for an engine interface ("packed" or "padded"), in order.
 
     `mask` is the input named as such, `longest` the length of sequences that tables allow, None: any.
-    `contiguous`: no padding lies between the tokens of a row.
+    `contiguous`: no padding lies between the tokens of a row. `left_padded`: padding lies before them.
     """
     padded = interface == "padded"
     return (
@@ -65,7 +70,7 @@ def preparation(
         position_tables,
         attention(padded, mask, longest, contiguous=contiguous),
         embedding(padded),
-        pooling,
+        partial(pooling, left_padded=left_padded),
         sums(padded),
         neighbours(padded, contiguous),
     )

@@ -24,6 +24,7 @@ class PassResult:
 
     `excluded` are ids that an input must not hold among the kept tokens: the model takes them for padding.
     `right_padded`: the reasons why the original is only right where masks are right-padded; none where it always is.
+    `left_padded`: the same for masks that must be left-padded.
     `contiguous`: the reasons why the original and the result only agree where no padding lies between a row's tokens.
     """
 
@@ -32,6 +33,7 @@ class PassResult:
     missed: tuple[Miss, ...] = ()
     excluded: tuple[tuple[str, tuple[int, ...]], ...] = ()
     right_padded: tuple[str, ...] = ()
+    left_padded: tuple[str, ...] = ()
     contiguous: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:

@@ -5,7 +5,18 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from ..analysis import Editor, argument, is_output, is_standard, made_by, node_name, producer, readers_after, used_once
+from ..analysis import (
+    Editor,
+    S,
+    argument,
+    is_output,
+    is_standard,
+    made_by,
+    node_name,
+    producer,
+    readers_after,
+    used_once,
+)
 from ..analysis.symbolic import Analysis, Facts, Poly, slice_arguments
 from ..match import Miss, NoMatch
 from ..match.chains.chosen_token import chosen_token
@@ -14,18 +25,24 @@ from .base import PassResult, boundary_of, pack, pool_tokens
 
 NAME = "pooling"
 _MAX_NORM_EPSILON = 1e-6
+_ANY_END = 2**31 - 1  # ends of slices from here on stand for the last slot
 _LOWEST = -1e4  # hidden states of trained models are far above it
 
 
-def pooling(graph: gs.Graph, analysis: Analysis) -> PassResult:
-    """Replaces first-token, last-token, masked-mean and masked-maximum pooling by PadfreePool."""
+def pooling(graph: gs.Graph, analysis: Analysis, *, left_padded: bool = False) -> PassResult:
+    """Replaces first-token, last-token, masked-mean and masked-maximum pooling by PadfreePool.
+
+    With `left_padded`, the last slot of every sequence holds its last token.
+    """
     editor, boundary = Editor(graph), boundary_of(graph)
     mask = mask_of(analysis[boundary.mask])
-    replaced_count, misses, counting_names = 0, list[Miss](), list[str]()
+    replaced_count, misses, counting_names, last_names = 0, list[Miss](), list[str](), list[str]()
     for node in list(graph.nodes):
         token = chosen_token(analysis, node, mask)
+        takes_last = left_padded and _takes_last_slot(analysis, node)
         try:
-            match = _of_all(analysis, node, mask) or _first_token(analysis, node) or _mean(analysis, node, mask)
+            match = ("last", node.inputs[0], node.outputs[0]) if takes_last else _of_all(analysis, node, mask)
+            match = match or _first_token(analysis, node) or _mean(analysis, node, mask)
             match = match or _maximum(analysis, node, mask)
         except NoMatch as reason:
             misses.append(Miss(node_name(node), str(reason)))
@@ -38,6 +55,8 @@ def pooling(graph: gs.Graph, analysis: Analysis) -> PassResult:
                 )
         if match is None:
             continue
+        if takes_last:
+            last_names.append(f"'{node_name(node)}' ({node.op}) takes the last slot")
         mode, x, pooled = match
         if mode == "first" and (token is None or token.by_count) and _reaches_tokens(analysis, pooled):
             counting_names.append(f"'{node_name(node)}' ({node.op}) takes slot 0, and tokens read it")
@@ -52,7 +71,8 @@ def pooling(graph: gs.Graph, analysis: Analysis) -> PassResult:
         if has_axis:
             editor.unsqueeze(result, 1, output=target)
         replaced_count += 1
-    return PassResult(NAME, replaced_count, tuple(misses), right_padded=tuple(counting_names))
+    right, left = tuple(counting_names), tuple(last_names)
+    return PassResult(NAME, replaced_count, tuple(misses), right_padded=right, left_padded=left)
 
 
 def _reaches_tokens(analysis: Analysis, tensor: gs.Tensor) -> bool:
@@ -91,6 +111,21 @@ def _first_token(analysis: Analysis, node: gs.Node) -> tuple[str, gs.Tensor, gs.
             return None
         raise NoMatch(f"'{node_name(node)}' (Slice) takes other tokens than the first")
     return "first", node.inputs[0], node.outputs[0]
+
+
+def _takes_last_slot(analysis: Analysis, node: gs.Node) -> bool:
+    """Whether a node is x[:, -1] or x[:, -1:] of a tensor [B,S,E]."""
+    if not is_standard(node, "Gather", "Slice") or not _is_hidden(analysis, node.inputs[0]):
+        return False
+    facts = [analysis[tensor] for tensor in node.inputs]
+    if is_standard(node, "Gather"):
+        slots = facts[1].integers() if facts[1].rank in (0, 1) else None
+        return analysis.axes_along(node) == [1] and slots is not None and slots in ([Poly.of(-1)], [S - 1])
+    limits = slice_arguments(node, facts)
+    if limits is None or limits[2:] != ([1], [1]):
+        return False
+    end = limits[1][0]
+    return limits[0][0] in (Poly.of(-1), S - 1) and (end == S or (end.constant() or 0) >= _ANY_END)
 
 
 def _of_all(analysis: Analysis, node: gs.Node, mask: Mask) -> tuple[str, gs.Tensor, gs.Tensor] | None:

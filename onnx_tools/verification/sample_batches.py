@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,10 @@ class Batch:
     has_empty: bool = False  # the rewritten model also gets an empty sequence before each one
     shared_tokens: int = 0  # all sequences begin with so many, which are one more sequence of the rewritten model
 
+    def left_padded(self) -> Batch:
+        """The batch with the tokens of every sequence at the other end of its row."""
+        return replace(self, mask=self.mask[:, ::-1].copy())
+
     def over(self, values: Array) -> npt.NDArray[np.bool_]:
         """The mask in a shape that broadcasts over an input [B,S,...]."""
         return self.mask.reshape(*self.mask.shape, *[1] * (values.ndim - 2))
@@ -65,8 +69,17 @@ def make_batches(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[
     """One token, the longest sequence, ragged ones; for the padded interface also left-padded and holed masks.
 
     Both are left out if the original is right only for right-padded masks, and the holed one if masks must have no
-    holes.
+    holes. All batches are left-padded if the original is right only for these.
     """
+    batches = _of_any_padding(metadata, rng)
+    return [batch.left_padded() for batch in batches] if _is_left_padded(metadata) else batches
+
+
+def _is_left_padded(metadata: Mapping[str, Any]) -> bool:
+    return bool(metadata.get("coverage", {}).get("left_padded_because"))
+
+
+def _of_any_padding(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[Batch]:
     limit = metadata.get("max_positions")
     longest = _LONGEST_WITHOUT_LIMIT if limit is None else min(limit, _LONGEST)
     some = max(1, min(longest, _RAGGED))
@@ -83,7 +96,8 @@ def make_batches(metadata: Mapping[str, Any], rng: np.random.Generator) -> list[
         batches.append(Batch("filler and empty", mask, filler_tokens=_FILLER_TOKENS, has_empty=True))
         return [*batches, *_shared_batches(metadata, lengths, some)]
     takes_lengths = (metadata.get("mask") or {}).get("lengths", False)
-    if takes_lengths or metadata.get("coverage", {}).get("right_padded_only", False):
+    one_sided = metadata.get("coverage", {}).get("right_padded_only", False) or _is_left_padded(metadata)
+    if takes_lengths or one_sided:
         return batches  # under other masks the original's attention reads padding, and lengths cannot express them
     prefix = _prefix_mask(lengths)
     holed = rng.random(prefix.shape) < 0.6
@@ -98,7 +112,8 @@ def _shared_batches(metadata: Mapping[str, Any], lengths: Sequence[int], longest
     shared = min(_SHARED, longest - 1)
     if shared < 1 or not any(item["role"] == PREFIX for item in metadata["inputs"]):
         return []
-    mask = _prefix_mask([max(length, shared + 1) for length in lengths])
+    full = [longest] * len(lengths) if _is_left_padded(metadata) else lengths  # where a prefix is at slot 0
+    mask = _prefix_mask([max(length, shared + 1) for length in full])
     return [Batch("shared prefix", mask, filler_tokens=_FILLER_TOKENS, shared_tokens=shared)]
 
 
@@ -121,7 +136,7 @@ def batches_padded_further(metadata: Mapping[str, Any]) -> list[Batch]:
         if width > length:
             mask = np.broadcast_to(np.arange(width) < length, (_MANY, width))
             batches.append(Batch(f"{_MANY} of {length} tokens in {width} slots", mask))
-    return batches
+    return [batch.left_padded() for batch in batches] if _is_left_padded(metadata) else batches
 
 
 def paddings(feeds: Mapping[str, Array], metadata: Mapping[str, Any], batch: Batch) -> Iterator[dict[str, Array]]:

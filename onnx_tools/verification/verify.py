@@ -321,19 +321,20 @@ class _Models:
 
     def _changed_when_wider(self, batch: Batch, feeds: Mapping[str, Array]) -> str | None:
         """The first output whose results for tokens change without the slots in which no sequence has a token."""
-        length = int(batch.mask.sum(1).max())
-        narrow = replace(batch, mask=batch.mask[:, :length])
+        token_slots = np.flatnonzero(batch.mask.any(0))
+        slots = slice(int(token_slots[0]), int(token_slots[-1]) + 1)
+        narrow = replace(batch, mask=batch.mask[:, slots])
         run = partial(_run, self._long[0], self._names)
         actual = run(batch, "original", feeds)
-        result = run(narrow, "original", self._cut(feeds, length))
+        result = run(narrow, "original", self._cut(feeds, slots))
         for name, dims, a, b in zip(self._names, self._dims, result, actual, strict=True):
             if not same_rows(rows_of_tokens(a, dims, narrow.mask), rows_of_tokens(b, dims, batch.mask)):
                 return name
         return None
 
-    def _cut(self, feeds: Mapping[str, Array], length: int) -> dict[str, Array]:
-        """The first slots of every sequence; inputs per sequence and shared ones stay whole."""
-        return {name: values if name in self._rows else values[:, :length] for name, values in feeds.items()}
+    def _cut(self, feeds: Mapping[str, Array], slots: slice) -> dict[str, Array]:
+        """These slots of every sequence; inputs per sequence and shared ones stay whole."""
+        return {name: values if name in self._rows else values[:, slots] for name, values in feeds.items()}
 
     def _each_alone(
         self, run: Callable[[Mapping[str, Array]], list[Array]], feeds: Mapping[str, Array], batch: Batch
@@ -346,7 +347,7 @@ class _Models:
             one = {
                 name: values if name in self._shared_inputs else values[row : row + 1] for name, values in feeds.items()
             }
-            results = run(self._cut(one, length))
+            results = run(self._cut(one, slice(length)))
             missing = [[(0, width - length if size in (SLOTS, BOTH) else 0) for size in sizes] for sizes in axes]
             rows.append(
                 [
