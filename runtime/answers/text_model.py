@@ -366,9 +366,11 @@ def _as_list(texts: Any) -> list[Any]:
     """
     if isinstance(texts, str):
         return [texts]
-    no_dimensions = getattr(texts, "ndim", None) == 0  # arrays of one number, which NumPy calls iterable
-    if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable) or no_dimensions:
-        raise SessionError(f"texts are {_value_text(texts)}, allowed: a text or a list of them")
+    is_table = getattr(texts, "ndim", 1) != 1  # what comes out of those of pandas are the names of columns
+    if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable) or is_table:
+        raise SessionError(
+            f"texts are {_value_text(texts)}, allowed: a text or a list of them, such as one column of a table"
+        )
     many = list(texts.to_pylist() if hasattr(texts, "to_pylist") else texts)  # pyarrow's columns hold no str
     for at, text in enumerate(many):
         if isinstance(text, tuple | list):
@@ -391,4 +393,4 @@ def _check_pair(at: int, pair: Sequence[Any]) -> None:
 
 
 def _value_text(value: Any) -> str:
-    return f"{ascii(value)[:40]} ({type(value).__name__})"
+    return f"{' '.join(ascii(value).split())[:40]} ({type(value).__name__})"

@@ -95,6 +95,7 @@ def test_vectors_are_those_of_the_exported_model_in_the_order_of_the_texts(embed
         (["a", float("nan")], r"text 1 is nan \(float\)"),
         ([3], r"text 0 is 3 \(int\)"),
         (np.array("a"), r"texts are array\('a', dtype='<U1'\) \(ndarray\)"),
+        (np.array([["a", "b"]]), r"texts are .*\(ndarray\), allowed: .*, such as one column of a table"),
         ([["a", "b"], ["c"]], r"text 1 is \['c'\] \(list\) of 1, allowed: a str, or a pair of two"),
         ([("a", None)], r"pair 0 holds None \(NoneType\), allowed: two texts"),
     ],
