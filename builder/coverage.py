@@ -54,7 +54,7 @@ class Inspection:
         return None if raw is None else parse_quantization(Fields(raw, str(self.path), QUANTIZATION, BuildError))
 
 
-def inspect_file(path: Path, mask: str | None = None) -> Inspection:
+def inspect_file(path: Path, mask: str | None) -> Inspection:
     """Reads a plan's, a rewritten model's or an original model's description; the last is rewritten, unverified.
 
     `mask` is the padding mask's input where attention does not prove which one that is.

@@ -63,7 +63,7 @@ def check_destinations(
                 )
 
 
-def check_destination(path: Path, what: str = "") -> None:
+def check_destination(path: Path, what: str) -> None:
     """Refuses a path where no file can be written, whatever the command reads.
 
     Raises:

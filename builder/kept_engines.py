@@ -93,7 +93,7 @@ def kept_engine(
     options: EngineOptions,
     *,
     device: int,
-    folder: Path | None = None,
+    folder: Path | None,
     progress: StageProgress | None = None,
 ) -> Iterator[Path]:
     """The plan of a model's engine on this machine: the one that is kept, or a new one.

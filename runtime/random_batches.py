@@ -19,9 +19,9 @@ def random_values(
     shape: Sequence[int],
     rng: np.random.Generator,
     *,
-    limit: int | None = None,
-    refused_ids: Collection[int] = (),
-    are_floats: bool = False,
+    limit: int | None,
+    refused_ids: Collection[int],
+    are_floats: bool,
 ) -> Array:
     """Numbers in float32, or ids in int32: those of a table of `limit` rows but for those that are refused."""
     if are_floats:

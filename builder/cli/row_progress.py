@@ -58,7 +58,7 @@ class TokensDone:
 
 
 @contextmanager
-def show_progress(*, quiet: bool = False, what: str = "rows") -> Iterator[Callable[[RowsDone], None]]:
+def show_progress(*, quiet: bool, what: str = "rows") -> Iterator[Callable[[RowsDone], None]]:
     """Shows progress: a bar on a terminal, elsewhere a line every LINE_S. `what` names the rows."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 

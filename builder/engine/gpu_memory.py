@@ -15,7 +15,7 @@ from .large_files import size_of_model
 _GIB = 1 << 30
 
 
-def weight_bytes(model: onnx.ModelProto, content: memoryview | None = None, file: Path | None = None) -> int:
+def weight_bytes(model: onnx.ModelProto, content: memoryview | None, file: Path | None) -> int:
     """The bytes of a model's weights; `content`, or `file`, holds all of its bytes where `model` is without them."""
     if file is not None:
         return size_of_model(file)

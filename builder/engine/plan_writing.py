@@ -25,16 +25,15 @@ def write_plan(
     profile: Profile,
     builder: EngineBuilder,
     choices: Mapping[str, str],
-    more_files: Sequence[tuple[Path, bytes]] = (),
 ) -> dict[str, Any]:
-    """Writes a plan, with its metadata and `more_files` beside it, all or nothing; returns the metadata.
+    """Writes a plan, with its metadata beside it, all or nothing; returns the metadata.
 
     `choices` has "linear" ("padfree" or "tensorrt") and "norms" ("folded" or "separate").
 
     Raises:
         BuildError: the disk is full or the folder cannot be written.
     """
-    return write_described(path, engine, describe_plan(engine, raw, profile, builder, choices), builder, more_files)
+    return write_described(path, engine, describe_plan(engine, raw, profile, builder, choices), builder, [])
 
 
 def describe_plan(
@@ -62,9 +61,9 @@ def write_described(
     engine: BuiltEngine,
     description: dict[str, Any],
     builder: EngineBuilder,
-    more_files: Sequence[tuple[Path, bytes]] = (),
+    more_files: Sequence[tuple[Path, bytes]],
 ) -> dict[str, Any]:
-    """As write_plan, with the metadata of describe_plan, to which it adds the seconds of the phases."""
+    """As write_plan, with the metadata of describe_plan, which gets the seconds of the phases, and `more_files`."""
     description["engine"]["build_seconds"] = dict(builder.phases.seconds)
     parse_metadata(description, str(path))
     # Whoever loads these compares digests.

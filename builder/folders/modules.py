@@ -39,7 +39,7 @@ _ENCODER_CONFIGS = ("sentence_bert_config.json", *(
 _ADVICE = "export the model to ONNX by the program that trained it, and give that file"
 
 
-def read_modules(folder: Path, *, code_allowed: bool = False) -> Chain:
+def read_modules(folder: Path, *, code_allowed: bool) -> Chain:
     """The chain of a folder; an empty one where it has no modules.json.
 
     Args:

@@ -130,7 +130,7 @@ def _contender(
 
 
 def contender_of(
-    setup: Setup, plan: Path, feeds: dict[str, Array] | None = None, *, keep: bool = True, build_s: float = 0.0
+    setup: Setup, plan: Path, feeds: dict[str, Array] | None, *, keep: bool = True, build_s: float = 0.0
 ) -> Contender:
     """An engine as a contender; `feeds`: its inputs where it is not packed. `keep` leaves the plan in its folder."""
     session = Session(plan, device=setup.device)

@@ -87,7 +87,7 @@ class ChatTemplate:
             return texts
         raise BuildError(f"{self.source}: cannot be rendered ({ascii(error)[1:-1][:200]}); {_ADVICE}")
 
-    def _variables(self, query: str, document: str, prompt: str, *, as_list: bool = False) -> dict[str, Any]:
+    def _variables(self, query: str, document: str, prompt: str, *, as_list: bool) -> dict[str, Any]:
         if self.names_both:
             texts = [(name, text) for name, text in (("system", prompt), (QUERY, query), (DOCUMENT, document)) if text]
         else:

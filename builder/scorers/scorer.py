@@ -58,9 +58,9 @@ def scorer_of(
     config: ModelConfig,
     options: HeadOptions,
     *,
-    answers: tuple[int, ...] = (),
-    activation: str = "",
-    prompt: str = "",
+    answers: tuple[int, ...],
+    activation: str,
+    prompt: str,
 ) -> Scorer | None:
     """The reranker that a folder's model is, or that the options make it; None: it is none.
 

@@ -17,7 +17,7 @@ from .weights import LARGE_BYTES, Weights
 _MOST_READS = 4  # times that a data file may be read: tensors overlap in it where weights are tied
 
 
-def read_external_data(tensors: Iterable[TensorProto], file: Path, weights: Weights, *, initializers: int = 0) -> None:
+def read_external_data(tensors: Iterable[TensorProto], file: Path, weights: Weights, *, initializers: int) -> None:
     """Reads the tensors that lie outside the model's file into it, one by one, so that nothing is held twice.
 
     `weights`, which may have some already, holds the large ones of the first `initializers` where its storage says so.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
-from types import MappingProxyType
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -100,9 +99,7 @@ def _with(axis: int, size: int) -> tuple[int, int]:
 class _Trial:
     """Runs a file with inputs of chosen sizes."""
 
-    def __init__(
-        self, model: Model, token_inputs: Sequence[str], rows: Mapping[str, tuple[int, ...]] = MappingProxyType({})
-    ) -> None:
+    def __init__(self, model: Model, token_inputs: Sequence[str], rows: Mapping[str, tuple[int, ...]]) -> None:
         self._session: ort.InferenceSession | None
         try:
             self._session = open_session(model, optimize=False)

@@ -27,7 +27,7 @@ ACT_TYPES: Mapping[str, int] = MappingProxyType(
 )
 
 
-def functions_for(model_opset: int, nodes: Iterable[NodeProto], precision: str = "fp32") -> list[FunctionProto]:
+def functions_for(model_opset: int, nodes: Iterable[NodeProto], precision: str) -> list[FunctionProto]:
     """One function for each operator and variant among the nodes, in the model's own opset.
 
     Operators whose attributes change their inputs or their computation have one body per variant, distinguished by the
@@ -83,7 +83,7 @@ def with_functions(model: ModelProto, precision: str = "fp32") -> ModelProto:
     return result
 
 
-def add_functions(model: ModelProto, precision: str = "fp32") -> None:
+def add_functions(model: ModelProto, precision: str) -> None:
     """Gives every padfree node of a model without such functions its body, in place: weights are not copied.
 
     Raises RewriteError as `functions_for` does.

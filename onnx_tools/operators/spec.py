@@ -207,9 +207,9 @@ def in_engines(attribute: AttributeSpec, outside: AttributeValue = 0) -> Attribu
     return replace(attribute, outside_engines=outside)
 
 
-def later(attribute: AttributeSpec, before: AttributeValue = 0) -> AttributeSpec:
-    """The attribute as one that came later; `before` is what nodes without it mean."""
-    return replace(attribute, outside_engines=before, is_later=True)
+def later(attribute: AttributeSpec) -> AttributeSpec:
+    """The attribute as one that came later; nodes without it mean 0."""
+    return replace(attribute, outside_engines=0, is_later=True)
 
 
 def when(attribute: str) -> Condition:

@@ -42,7 +42,7 @@ _INT32 = np.dtype(np.int32)
 
 
 def packed_interface(
-    graph: gs.Graph, analysis: Analysis, fillers: Mapping[str, int], unread_names: Collection[str] = ()
+    graph: gs.Graph, analysis: Analysis, fillers: Mapping[str, int], unread_names: Collection[str]
 ) -> PassResult:
     """Replaces the padded inputs and the mask by packed inputs and lengths, in place.
 

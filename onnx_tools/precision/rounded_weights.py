@@ -63,12 +63,9 @@ def moved_to_keep_sums(exact: Floats, rounding: Callable[[Floats], Floats], axis
     return candidate
 
 
-def to_float32(tensor: TensorProto, data: memoryview | None = None) -> Floats:
-    """The values of a float tensor of any precision, from `data` where its message holds none.
-
-    They may share the tensor's memory: do not write to them.
-    """
-    return to_float(array_of(tensor, data))
+def to_float32(tensor: TensorProto) -> Floats:
+    """The values of a float tensor of any precision. They may share the tensor's memory: do not write to them."""
+    return to_float(array_of(tensor))
 
 
 def survives(values: Floats, precision: str) -> bool:

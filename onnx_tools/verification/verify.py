@@ -147,9 +147,9 @@ def verify_assumed(
     metadata: Mapping[str, Any],
     rules: Mapping[str, IdRule],
     *,
-    seed: int = 0,
-    whole: bool = False,
-    on_progress: Progress = lambda _done, _of: None,
+    seed: int,
+    whole: bool,
+    on_progress: Progress,
 ) -> Verification:
     """As verify_ids, with ids that follow these rules, in padding too. Raises VerificationError."""
     models = _Models(original, rewritten, metadata, whole=whole, on_progress=on_progress)

@@ -109,7 +109,7 @@ class ArenaPool:
             self._arenas.clear()
             self._free.clear()
 
-    def borrow(self, limit: int, *, patient: bool = True) -> Arena | None:
+    def borrow(self, limit: int, *, patient: bool) -> Arena | None:
         """Takes the first free one of the first `limit` arenas.
 
         While all of them are in use it waits, or gives None where it is not to be patient.

@@ -37,8 +37,8 @@ class AddedTokens:
         *,
         defaults: Mapping[str, Any],
         extra: Callable[[Sequence[Any]], Sequence[Any]],
-        adds: bool = False,
-        plain: str = "",
+        adds: bool,
+        plain: str,
         wrong: Callable[[str, str], Exception],
     ) -> None:
         self._settings, self._tokenizer_json, self._file, self._wrong = settings, tokenizer_json, file, wrong

@@ -28,9 +28,9 @@ def check_tokenizer(
     file: Path,
     metadata: Metadata,
     *,
-    pairs: bool = False,
-    pad_id: int | None = None,
-    token_types: bool = True,
+    pairs: bool,
+    pad_id: int | None,
+    token_types: bool,
 ) -> None:
     """Refuses a tokenizer whose ids do not mean the same to the model.
 

@@ -122,7 +122,7 @@ def _end_of_body(tokens: list[Token], start: int) -> int | None:
     return None
 
 
-def rename_includes(old: str, new: str, root: Path = ROOT) -> list[Path]:
+def rename_includes(old: str, new: str, root: Path) -> list[Path]:
     """Changes includes of a file to its new path; returns the files that changed."""
     changed = []
     for folder in ("plugins", "include", "tests", "examples", "benchmarks"):

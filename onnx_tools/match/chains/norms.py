@@ -204,7 +204,7 @@ def _reader(tensor: gs.Tensor, op: str) -> gs.Node | None:
     return tensor.outputs[0] if len(tensor.outputs) == 1 and is_standard(tensor.outputs[0], op) else None
 
 
-def _with_constant(node: gs.Node | None, width: int | None = None) -> tuple[gs.Node | None, gs.Constant | None]:
+def _with_constant(node: gs.Node | None, width: int | None) -> tuple[gs.Node | None, gs.Constant | None]:
     """The node and its constant [E], of size `width` where that is given; both None where it has no such constant."""
     constants = [] if node is None else [item for item in node.inputs if isinstance(item, gs.Constant)]
     if len(constants) != 1 or len(constants[0].shape) != 1 or width not in (None, int(constants[0].shape[0])):

@@ -127,7 +127,7 @@ def _write_gemm(
     pads: Sequence[int],
     step: int,
     *,
-    by_channel: bool = False,
+    by_channel: bool,
 ) -> None:
     """Writes Transpose, Pad, a Slice for every tap, Concat, MatMul, Add and Transpose instead of the node.
 
