@@ -231,4 +231,5 @@ def _silent() -> ApiError:
 
 
 def _lost_engine() -> ApiError:
-    return backend_error("the process with the model has ended; send the request again to another server, or later")
+    message = "the process with the model has ended; send the request again to another server, or later"
+    return ApiError(DOWN, UNHEALTHY, message, "backend")

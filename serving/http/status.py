@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from ..errors import DOWN, UNHEALTHY, ApiError
+from ..errors import BUSY, DOWN, UNHEALTHY, ApiError
 from ..metrics import ProcessCounters
 from ..options import ServeOptions
 from .calls import Calls
@@ -27,6 +27,8 @@ FRESH_S = 1.0
 """An answer that is no older than this shows that the model is well."""
 PATIENCE_S = 3.0
 """How long /health waits for the model, whose next run takes its one short text, however many others wait."""
+LOOK_S = 0.05
+"""How often /health looks whether the model has computed anything, where it takes no more requests."""
 
 
 class Status:
@@ -69,14 +71,29 @@ class Status:
         return JSONResponse({"error": "unhealthy", "error_type": UNHEALTHY}, DOWN)
 
     async def _ask(self) -> bool:
+        """Whether the model answers, or at least computes for others, within PATIENCE_S."""
+        start, computed_tokens = time.perf_counter(), self._computed_tokens()
+        # As much may wait beside it as beside any request: a busy server must not look like a broken one.
+        until = start + max(PATIENCE_S, self._calls.options.limits.seconds)
         try:
-            await self._texts.rows(
-                ["a"], truncate=True, until=time.perf_counter() + PATIENCE_S, client=self._client, values=self._values
+            await asyncio.wait_for(
+                self._texts.rows(["a"], truncate=True, until=until, client=self._client, values=self._values),
+                PATIENCE_S,
             )
-        except ApiError:
+        except asyncio.TimeoutError:
             return False
+        except ApiError as error:
+            if error.status != BUSY:
+                return False
+            while self._computed_tokens() == computed_tokens:  # no room, even for one text: what of those before?
+                if time.perf_counter() - start > PATIENCE_S:
+                    return False
+                await asyncio.sleep(LOOK_S)
         self._well = time.perf_counter()
         return True
+
+    def _computed_tokens(self) -> float:
+        return sum(map(self._counters.read, ("padfree_tokens_total", "padfree_tokens_saved_total")))
 
     async def _info(self, _request: Request) -> Response:
         return JSONResponse(info(self._calls.served_model, self._calls.options, self._max_batch_tokens))

@@ -7,7 +7,9 @@ measurements separate the time that callers wait in the queue from delays by the
 
 from __future__ import annotations
 
+import asyncio
 import json
+import multiprocessing
 import re
 import socket
 import threading
@@ -17,9 +19,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from padfree.serving.errors import busy_error
+from padfree.serving.http.status import Status
+from padfree.serving.metrics import WIDTH, ProcessCounters
+from padfree.serving.options import ServeOptions
 
 from tests.support.http_requests import PATIENCE_S, get, post
 from tests.support.served_models import Server, expected_rows, unit, wait_until, write_model
@@ -219,3 +227,34 @@ def test_requests_that_are_read_at_the_same_time_are_answered_whole(slow: Server
     for status, vectors in found:
         assert status == 200
         np.testing.assert_allclose(vectors, wanted, atol=TOLERANCE)
+
+
+def test_a_busy_server_is_healthy(model: Path) -> None:
+    """Load balancers and Kubernetes would otherwise take it for broken, and restart it."""
+    with Server(model, "--processes", "1") as server:
+        bulk = [Bulk(server, many(server), time.monotonic() + 8.0, wait_s=0.1) for _ in range(8)]
+        wait_until(lambda: number(server, "padfree_waiting_tokens") > 3 * number(server, "padfree_tokens_a_second"))
+        found = []
+        while any(one.is_alive() for one in bulk):
+            found.append(get(server, "/health")[0])
+            time.sleep(0.3)
+    assert len(found) > 5
+    assert set(found) == {200}
+
+
+@pytest.mark.parametrize(("computes", "status"), [(True, 200), (False, 503)])
+def test_health_where_not_even_one_text_has_room(monkeypatch: pytest.MonkeyPatch, computes: bool, status: int) -> None:
+    monkeypatch.setattr("padfree.serving.http.status.PATIENCE_S", 0.5)
+    counters = ProcessCounters(multiprocessing.RawArray("d", WIDTH), 0)
+
+    async def rows(*_: object, **__: object) -> None:
+        if computes:
+            asyncio.get_running_loop().call_later(0.1, counters.add, "padfree_tokens_total", 5.0)
+        raise busy_error("too much waits")
+
+    served_model = SimpleNamespace(inputs=SimpleNamespace(others=()))
+    calls = SimpleNamespace(options=ServeOptions(), served_model=served_model, with_key=lambda work, _: work)
+    link = SimpleNamespace(is_leaving=False, new_client=lambda: 1)
+    health = Status(cast(Any, calls), cast(Any, SimpleNamespace(rows=rows)), counters, None, cast(Any, link))
+    answer = asyncio.run(health.routes()[0].endpoint(None))
+    assert answer.status_code == status
