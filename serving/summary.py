@@ -12,7 +12,7 @@ from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, TAG, ServedMod
 from .options import ServeOptions
 
 TASK_ROUTES: Mapping[str, tuple[str, ...]] = {
-    EMBED: ("/v1/embeddings", "/embed", "/similarity"),
+    EMBED: ("/v1/embeddings", "/v1/embed", "/v2/embed", "/embed", "/similarity"),
     SPARSE: ("/embed_sparse",),
     RERANK: ("/v1/rerank", "/v2/rerank", "/rerank", "/predict"),
     CLASSIFY: ("/predict",),

@@ -58,6 +58,15 @@ class Body:
         """A text; None where there is none, or null."""
         return None if self._fields.get(name) is None else self.text(name)
 
+    def optional_list(self, name: str) -> list[Any]:
+        """A list of whatever; an empty one where there is none, or null."""
+        value = self._fields.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            raise validation_error(f"'{name}' is {_kind(value)}, allowed: a list")
+        return value
+
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
         """One of some texts; the first where there is none, or null."""
         value = self._fields.get(name)

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from typing import Any
 
-from padfree.runtime.answers import Floats, normalize_vectors
+from padfree.runtime.answers import normalize_vectors
 from padfree.runtime.text import EMBED
 from padfree.runtime.texts import unknown_prompt
 from starlette.requests import Request
@@ -17,7 +16,7 @@ from ..errors import VALIDATION, ApiError, validation_error
 from .body import Body, read_inputs
 from .calls import Call, Calls
 from .texts import Ids
-from .vectors import floats, shorten
+from .vectors import encode, floats, shorten
 
 FORMATS = ("float", "base64")
 KINDS = ("query", "search_query", "document", "passage", "search_document")
@@ -74,13 +73,6 @@ class OpenAI:
         if model_name != self._calls.served_model.name:
             return JSONResponse(error_body(ApiError(404, VALIDATION, f"no model '{model_name}' is served")), 404)
         return JSONResponse(model)
-
-
-def encode(vectors: Floats, kind: str) -> list[Any]:
-    """Vectors as JSON gets them: numbers, or the bytes of little-endian float32 in base64."""
-    if kind == "base64":
-        return [b64encode(vector.astype("<f4", copy=False)).decode("ascii") for vector in vectors]
-    return list(vectors)
 
 
 def read_texts_or_ids(calls: Calls, call: Call, name: str, task: str | None = None) -> tuple[list[str], list[Ids], str]:

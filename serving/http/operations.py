@@ -10,6 +10,7 @@ from typing import Any
 from padfree.runtime.text import CLASSIFY, EMBED, RERANK, SPARSE, TAG, ServedModel
 
 from ..options import ServeOptions
+from .cohere import ENDS, OTHER_KINDS
 from .openai import FORMATS, KINDS
 from .schemas import (
     BOOLEAN,
@@ -26,6 +27,7 @@ from .schemas import (
     optional,
     texts_or_one,
 )
+from .vectors import VECTOR_KINDS
 
 TEXT, OTHER_TEXT = "the cat sat on the mat", "it rained all day"
 
@@ -59,6 +61,7 @@ def operations(served_model: ServedModel, options: ServeOptions) -> dict[str, Op
     operations_by_name: dict[str, Operation] = {}
     if served_model.task == EMBED:
         operations_by_name["/v1/embeddings"] = _openai(texts, prompts)
+        operations_by_name.update(_cohere_embed(served_model, options))
         operations_by_name["/embed"] = _embed(texts, {**truncate, **prompts})
         operations_by_name["/similarity"] = _similarity(options, {**truncate, **prompts})
     elif served_model.task == SPARSE:
@@ -142,6 +145,31 @@ def _openai(texts: Schema, prompts: Mapping[str, Schema]) -> Operation:
         {"input": [TEXT, OTHER_TEXT]},
         OPENAI_ERROR,
     )
+
+
+def _cohere_embed(served_model: ServedModel, options: ServeOptions) -> dict[str, Operation]:
+    texts = {"type": "array", "minItems": 1, "maxItems": options.limits.texts, "items": STRING}
+    vectors = {kind: {"type": "array", "items": STRING if kind == "base64" else VECTOR} for kind in VECTOR_KINDS}
+    side = served_model.tokenizer.truncation_side
+    by_type = objects(vectors, 0)
+
+    def operation(embeddings: Schema) -> Operation:
+        return Operation(
+            "Vectors of texts, of length 1, in the types of numbers that are asked for, as Cohere gives them",
+            {
+                "texts": texts,
+                "input_type": choice(*KINDS, *OTHER_KINDS),
+                "embedding_types": {"type": "array", "items": choice(*VECTOR_KINDS)},
+                "output_dimension": count(),
+                "truncate": choice(*(value for value, end in ENDS.items() if end == side), "NONE"),
+            },
+            ("texts",),
+            objects({"id": STRING, "embeddings": embeddings, "texts": texts, "meta": {"type": "object"}}),
+            {"texts": [TEXT, OTHER_TEXT], "embedding_types": ["float", "int8"]},
+            objects({"message": STRING}),
+        )
+
+    return {"/v1/embed": operation(one_of(by_type, vectors["float"])), "/v2/embed": operation(by_type)}
 
 
 def _similarity(options: ServeOptions, parameters: Mapping[str, Schema]) -> Operation:

@@ -59,7 +59,7 @@ def reranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def test_curl_gets_answers(server: Server, reranker: Server) -> None:
     curls = [words for words in COMMANDS if words[0] == "curl"]
-    assert len(curls) == 4
+    assert len(curls) == 5
     assert [command[3:5] for command in SERVERS] == [["--port", "8080"], ["--port", "8081"]]
     for words in curls:
         address, path = words[2][: len(ADDRESS)], words[2][len(ADDRESS) :]

@@ -25,7 +25,7 @@ jsonschema = pytest.importorskip("jsonschema", reason="jsonschema judges answers
 
 SERVERS = ("embedder", "reranker", "sparse_encoder", "classifier", "tagger")
 OWN = {
-    "embedder": {"/v1/embeddings", "/embed", "/similarity"},
+    "embedder": {"/v1/embeddings", "/v1/embed", "/v2/embed", "/embed", "/similarity"},
     "reranker": {"/v1/rerank", "/v2/rerank", "/rerank", "/predict"},
     "sparse_encoder": {"/embed_sparse"},
     "classifier": {"/predict"},

@@ -47,6 +47,6 @@ def test_a_model_of_vectors_is_no_reranker(embedder: Server) -> None:
         cohere.ClientV2(api_key="none", base_url=embedder.url).rerank(model="m", query=QUERY, documents=TEXTS)
     assert raised.value.status_code == 424
     assert raised.value.body == {
-        "message": "model is not a reranker model, it is an embedding model and answers /v1/embeddings, /embed, "
-        "/similarity"
+        "message": "model is not a reranker model, it is an embedding model and answers /v1/embeddings, /v1/embed, "
+        "/v2/embed, /embed, /similarity"
     }
