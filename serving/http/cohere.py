@@ -41,35 +41,10 @@ class Cohere:
     def routes(self) -> list[Route]:
         """Paths and endpoints."""
         works = {
-            **{f"/v{version}/rerank": self._reranker(version) for version in (1, 2)},
+            **{f"/v{version}/rerank": partial(rerank, self._calls, version) for version in (1, 2)},
             **{f"/v{version}/embed": partial(self._embed, version) for version in (1, 2)},
         }
         return self._calls.routes(works, error_body)
-
-    def _reranker(self, version: int) -> Any:
-        async def rerank(call: Call) -> Any:
-            body = call.body
-            query, documents = body.text("query"), _documents(body.raw("documents"), self._calls.options)
-            check_texts([query], "query", self._calls.options)
-            most = body.optional_count("top_n")
-            with_documents = body.truth("return_documents", False)
-            truncate = self._calls.options.truncates
-            ranks = await rank(self._calls, call, query, documents, truncate=truncate, raw=False)
-            return {
-                "id": str(uuid4()),
-                "results": [
-                    {
-                        "index": at,
-                        "relevance_score": score,
-                        **({"document": {"text": documents[at]}} if with_documents else {}),
-                    }
-                    for at, score in ranks[:most]
-                ],
-                "meta": _meta(call, version, "search_units", 1, "documents"),
-                **call.truncated,
-            }
-
-        return rerank
 
     async def _embed(self, version: int, call: Call) -> Any:
         """Vectors of length 1 in each of the types that are asked for."""
@@ -94,6 +69,34 @@ class Cohere:
             "meta": _meta(call, version, "input_tokens", call.answer.tokens, "texts"),
             **call.truncated,
         }
+
+
+async def rerank(calls: Calls, version: int, call: Call) -> Any:
+    """Documents in the order of how well they answer a query."""
+    body = call.body
+    query, documents = body.text("query"), _documents(body.raw("documents"), calls.options)
+    check_texts([query], "query", calls.options)
+    most = body.optional_count("top_n")
+    with_documents, raw = body.truth("return_documents", False), body.truth("raw_scores", False)
+    ranks = await rank(calls, call, query, documents, truncate=calls.options.truncates, raw=raw)
+    assert call.answer is not None
+    tokens = call.answer.tokens
+    return {
+        "id": str(uuid4()),
+        "object": "rerank",
+        "model": calls.served_model.name,
+        "results": [
+            {
+                "index": at,
+                "relevance_score": score,
+                **({"document": {"text": documents[at]}} if with_documents else {}),
+            }
+            for at, score in ranks[:most]
+        ],
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        "meta": _meta(call, version, "search_units", 1, "documents"),
+        **call.truncated,
+    }
 
 
 def _meta(call: Call, version: int, unit: str, units: int, name: str) -> dict[str, Any]:

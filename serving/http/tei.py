@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from ..errors import ApiError, backend_error, validation_error
 from .body import Body, check_count, check_texts, read_pairs, read_texts
 from .calls import Call, Calls
+from .cohere import rerank
 from .late import late_vectors
 from .openai import prompt_text, read_texts_or_ids
 from .ranks import rank
@@ -126,7 +127,10 @@ class Tei:
         return answer
 
     async def _rerank(self, call: Call) -> Any:
+        """As TEI; requests with `documents`, as clients of vLLM, Infinity and Jina send them, are answered as there."""
         body = call.body
+        if "documents" in body and "texts" not in body:
+            return await rerank(self._calls, 1, call)
         query, texts = body.text("query"), read_texts(body.raw("texts"), "texts", self._calls.options)
         raw, with_texts = body.truth("raw_scores", False), body.truth("return_text", False)
         check_texts([query], "query", self._calls.options)

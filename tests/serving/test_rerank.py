@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.http_requests import post
 from tests.support.served_models import Array, Server, expected_rows
 
 QUERY = "where is the cat"
@@ -39,6 +40,24 @@ def test_documents_come_back_where_they_are_wanted(reranker: Server) -> None:
         query=QUERY, documents=[{"text": text} for text in TEXTS], return_documents=True
     )
     assert [item.document.text for item in answer.results] == [TEXTS[item.index] for item in answer.results]
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/"])
+def test_requests_as_those_for_vllm_and_infinity(reranker: Server, path: str) -> None:
+    status, answer = post(reranker, path, model="m", query=QUERY, documents=TEXTS, top_n=2, return_documents=True)
+    assert status == 200
+    order = np.argsort(-shares())[:2]
+    assert [item["index"] for item in answer["results"]] == order.tolist()
+    assert [item["document"]["text"] for item in answer["results"]] == [TEXTS[at] for at in order]
+    np.testing.assert_allclose([item["relevance_score"] for item in answer["results"]], shares()[order], atol=TOLERANCE)
+    assert (answer["object"], answer["model"]) == ("rerank", "reranker")
+    assert answer["usage"]["total_tokens"] > 4 * len(TEXTS)
+
+
+def test_relevance_as_the_model_gives_it(reranker: Server) -> None:
+    _, answer = post(reranker, "/rerank", query=QUERY, documents=TEXTS, raw_scores=True)
+    wanted = -np.sort(-expected_rows([(QUERY, text) for text in TEXTS], 1)[:, 0])
+    np.testing.assert_allclose([item["relevance_score"] for item in answer["results"]], wanted, atol=1e-4)
 
 
 def test_a_model_of_vectors_is_no_reranker(embedder: Server) -> None:
