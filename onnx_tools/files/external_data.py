@@ -6,14 +6,16 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
-from onnx import GraphProto, NodeProto, TensorProto
+from onnx import GraphProto, NodeProto, StringStringEntryProto, TensorProto
 from padfree.contract.file_kinds import LINK, other_kind
 
 from ..errors import ModelFileError
 from .data_sizes import bytes_of
 from .weights import LARGE_BYTES, Weights
 
+_ALIGNMENT_BYTES = 4096  # lets readers map tensors into memory
 _MOST_READS = 4  # times that a data file may be read: tensors overlap in it where weights are tied
 
 
@@ -145,3 +147,18 @@ def node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
                 yield from model_tensors(attribute.g)
             for subgraph in attribute.graphs:
                 yield from model_tensors(subgraph)
+
+
+def write_aligned(stream: BinaryIO, data: bytes | memoryview) -> tuple[int, int]:
+    """Writes a tensor's data where readers can map it into memory; returns the offset and the length in bytes."""
+    stream.write(bytes(-stream.tell() % _ALIGNMENT_BYTES))
+    offset = stream.tell()
+    stream.write(data)
+    return offset, stream.tell() - offset
+
+
+def refer_to(tensor: TensorProto, location: str, extent: tuple[int, int]) -> None:
+    """Lets a tensor without data refer to an offset and a length, in bytes, of the file `location` beside the model."""
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in zip(("location", "offset", "length"), (location, *extent), strict=True):
+        tensor.external_data.append(StringStringEntryProto(key=key, value=str(value)))

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import FunctionProto, GraphProto, ModelProto, TensorProto
 from padfree.contract.file_kinds import other_kind, refuse_special
@@ -21,7 +20,7 @@ from padfree.contract.staging import kind_of, stage, write_atomically
 from ..errors import ModelFileError
 from .data_files import DIGEST_BYTES, data_name, own_data_files
 from .data_sizes import check_data, raw_bytes
-from .external_data import model_tensors, node_tensors, read_external_data
+from .external_data import model_tensors, node_tensors, read_external_data, refer_to, write_aligned
 from .model import Model, Piece, add_stub, bytes_in_pieces, without_initializers
 from .weights import Storage, Weights
 from .wire import FileMap, read_model
@@ -32,7 +31,6 @@ _ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
 _SMALL_TENSOR_BYTES = 1024  # stays in the file
 MOST_NODES = 200_000
 """Nodes of a model, subgraphs and functions included: facts about its tensors take some 4 KiB and 0.1 ms a node."""
-_ALIGNMENT_BYTES = 4096  # lets readers map tensors into memory
 
 
 def _count_nodes(graphs: Iterable[GraphProto | FunctionProto]) -> int:
@@ -192,9 +190,7 @@ def _write_data(tensors: list[TensorProto], file: Path, weights: Weights) -> tup
             data = weights.data_of(tensor)
             content = tensor.raw_data if data is None else data
             digest.update(content)
-            stream.write(bytes(-stream.tell() % _ALIGNMENT_BYTES))
-            ranges.append((stream.tell(), len(content)))
-            stream.write(content)
+            ranges.append(write_aligned(stream, content))
         weights.check_files()
 
     data_stage = stage(file, write)
@@ -214,7 +210,5 @@ def _outside(source: Model, location: str, ranges: list[tuple[int, int]]) -> Mod
     for tensor, copy in zip(model_tensors(model.graph), model_tensors(result.graph), strict=True):
         if _size(tensor, weights) > _SMALL_TENSOR_BYTES:
             copy.ClearField("raw_data")
-            copy.data_location = TensorProto.EXTERNAL
-            for key, value in zip(("location", "offset", "length"), (location, *next(remaining)), strict=True):
-                copy.external_data.append(onnx.StringStringEntryProto(key=key, value=str(value)))
+            refer_to(copy, location, next(remaining))
     return result

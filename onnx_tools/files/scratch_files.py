@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from onnx import StringStringEntryProto, TensorProto
 from padfree.contract.os_errors import errors_of
 
 from .data_sizes import raw_bytes
-from .external_data import model_tensors
+from .external_data import model_tensors, refer_to, write_aligned
 from .model import Model, add_stub, bytes_in_pieces, without_initializers
 from .model_file import EXTERNAL_DATA_BYTES
-
-_ALIGNMENT_BYTES = 4096  # lets readers map tensors into memory
 
 
 def write_model(model: Model, file: Path, *, external_data_bytes: int = EXTERNAL_DATA_BYTES) -> None:
@@ -44,12 +41,5 @@ def _write(model: Model, file: Path, external_data_bytes: int) -> None:
             if data is None:
                 result.graph.initializer.append(tensor)
                 continue
-            copy = add_stub(result.graph, tensor)
-            copy.data_location = TensorProto.EXTERNAL
-            stream.write(bytes(-stream.tell() % _ALIGNMENT_BYTES))
-            location = {"location": f"{file.name}.data", "offset": stream.tell(), "length": len(data)}
-            copy.external_data.extend(
-                StringStringEntryProto(key=key, value=str(value)) for key, value in location.items()
-            )
-            stream.write(data)
+            refer_to(add_stub(result.graph, tensor), f"{file.name}.data", write_aligned(stream, data))
     file.write_bytes(result.SerializeToString())

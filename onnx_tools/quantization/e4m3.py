@@ -23,7 +23,7 @@ E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
 LARGEST = 448.0
 LEAST_SCALE, MOST_SCALE = 1 / MAX_SCALE, MAX_SCALE
 """For activations: fp16 holds them exactly, which it must, as QuantizeLinear's scale has the type of its input."""
-_LEAST_WEIGHT_SCALE = 2.0**-100
+_LEAST_WEIGHT_SCALE = np.float32(2.0**-100)
 
 
 def activation_scale(largest: float, margin: float) -> float:
@@ -45,12 +45,15 @@ def narrow(values: Floats) -> Bytes:
     return np.clip(values, np.float32(-LARGEST), np.float32(LARGEST)).astype(E4M3)
 
 
-def quantized_rows(weight: Floats) -> tuple[Bytes, Floats]:
-    """e4m3 [N,K] and scales [N] of rows [N,K], whose sums stay the same; the scales are finite and above 0.
+def row_scales(weight: Floats, largest: float) -> Floats:
+    """Scales [N] of rows [N,K] with which a row's largest number becomes `largest`: finite and above 0, 1 for zeros."""
+    largest_of_row = np.abs(weight).max(axis=1, initial=0.0)
+    scale: Floats = np.maximum(largest_of_row / np.float32(largest), _LEAST_WEIGHT_SCALE).astype(np.float32)
+    scale[largest_of_row == 0] = 1.0
+    return scale
 
-    A row's largest number becomes e4m3's largest.
-    """
-    largest = np.abs(weight).max(axis=1, initial=0.0)
-    scale = np.maximum(largest / np.float32(LARGEST), np.float32(_LEAST_WEIGHT_SCALE)).astype(np.float32)
-    scale[largest == 0] = 1.0
+
+def quantized_rows(weight: Floats) -> tuple[Bytes, Floats]:
+    """e4m3 [N,K] and scales [N] of rows [N,K], whose sums stay the same; a row's largest number becomes e4m3's."""
+    scale = row_scales(weight, LARGEST)
     return narrow(moved_to_keep_sums(weight / scale[:, np.newaxis], round_values, axis=1)), scale

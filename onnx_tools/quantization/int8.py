@@ -9,10 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from ..files import Floats
-from .e4m3 import LEAST_SCALE, MOST_SCALE, Bytes
+from .e4m3 import LEAST_SCALE, MOST_SCALE, Bytes, row_scales
 
 LARGEST = 127.0
-_LEAST_WEIGHT_SCALE = np.float32(2.0**-100)
 _LEAST_PART = 2.0**-10
 """Columns with numbers below this fraction of the largest column's get the factor of a column at that fraction."""
 
@@ -34,9 +33,7 @@ def narrow(values: Floats) -> Bytes:
 
 def quantized_rows(weight: Floats) -> tuple[Bytes, Floats]:
     """int8 [N,K] and scales [N] of rows [N,K]; a row's largest number becomes 127."""
-    largest = np.abs(weight).max(axis=1, initial=0.0)
-    scale = np.maximum(largest / np.float32(LARGEST), _LEAST_WEIGHT_SCALE).astype(np.float32)
-    scale[largest == 0] = 1.0
+    scale = row_scales(weight, LARGEST)
     return narrow(weight / scale[:, np.newaxis]), scale
 
 

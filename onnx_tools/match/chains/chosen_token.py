@@ -22,6 +22,7 @@ from ...analysis.symbolic import (
     axis_index,
     axis_of,
     evaluate,
+    is_constant,
     leaves_of,
     uncast,
 )
@@ -135,7 +136,7 @@ def _token_at(analysis: Analysis, x: gs.Tensor, slots: gs.Tensor, mask: Mask) ->
         return None
     if sign == 1 and rest.constant() == 0:
         mode = "last" if last else "first"
-        if mask.source is None and _is_flat(values.expr):
+        if mask.source is None and is_constant(values.expr):
             return ChosenToken(x, mode, False)
         if _favours_tokens(values.expr, mask, axis_index(1)):
             return ChosenToken(x, mode, False)
@@ -143,11 +144,6 @@ def _token_at(analysis: Analysis, x: gs.Tensor, slots: gs.Tensor, mask: Mask) ->
     if sign == -1 and rest == S - 1 and not last and _favours_tokens(values.expr, mask, S - 1 - axis_index(1)):
         return ChosenToken(x, "last", False)
     return None
-
-
-def _is_flat(expr: Expr) -> bool:
-    """Whether an expression is one number everywhere."""
-    return isinstance(expr, Number) or (isinstance(expr, Index) and expr.poly.constant() is not None)
 
 
 def _is_last(expr: Expr, mask: Mask) -> bool:
