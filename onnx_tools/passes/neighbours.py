@@ -33,7 +33,7 @@ def neighbours(padded: bool, contiguous: bool) -> Callable[[gs.Graph, Analysis],
     """The pass for one interface. In the padded one, only nearest neighbours are packed where masks may have holes."""
 
     def run(graph: gs.Graph, analysis: Analysis) -> PassResult:
-        editor, boundary, limited_names = Editor(graph), boundary_of(graph), list[str]()
+        editor, boundary, limited_names, earlier_names = Editor(graph), boundary_of(graph), list[str](), list[str]()
         mask, positions = mask_of(analysis[boundary.mask]), Positions(editor, boundary)
         values = SlotValues(analysis, mask)
 
@@ -41,14 +41,15 @@ def neighbours(padded: bool, contiguous: bool) -> Callable[[gs.Graph, Analysis],
             match = _match(analysis, node)
             if match is None:
                 return False
-            _check_masked(values, match, node)
+            if values.at_masked(match.x) != 0.0:
+                earlier_names.append(_check_earlier(match, node, padded))
             if padded and mask.source is not None and max(map(abs, match.offsets)) > 1:
                 limited_names.append(_check_holes(node, contiguous))
             _replace(editor, analysis, boundary, positions, match, node, padded)
             return True
 
         result = replace_each(NAME, find_standard(graph, "Concat"), replace_concat)
-        return replace(result, contiguous=tuple(limited_names))
+        return replace(result, contiguous=tuple(limited_names), right_padded=tuple(earlier_names))
 
     return run
 
@@ -93,9 +94,12 @@ def _zeros_around(analysis: Analysis, pad: gs.Node) -> tuple[int, int] | None:
     return (pads[1], pads[4]) if not any(pads[axis] for axis in (0, 2, 3, 5)) else None
 
 
-def _check_masked(values: SlotValues, match: _Neighbours, node: gs.Node) -> None:
-    if values.at_masked(match.x) != 0.0:
-        raise NoMatch(f"'{node_name(node)}' ({node.op}) joins neighbours that are not known to be 0 in masked slots")
+def _check_earlier(match: _Neighbours, node: gs.Node, padded: bool) -> str:
+    """The reason why masks must be right-padded. Raises NoMatch where neighbours may be in masked slots even then."""
+    what = f"'{node_name(node)}' ({node.op}) joins neighbours that are not known to be 0 in masked slots"
+    if padded or max(match.offsets) > 0:
+        raise NoMatch(what)
+    return f"{what}, before a token"
 
 
 def _check_holes(node: gs.Node, contiguous: bool) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ...analysis import Editor, argument, find_standard, is_standard, made_by
-from ...analysis.symbolic import Analysis, permutation
+from ...analysis.symbolic import Analysis, permutation, slice_arguments
 
 MOST_TAPS = 8
 """Convolutions with more taps stay: the rows side by side would take too much memory."""
@@ -26,7 +26,8 @@ def expand_convolutions(graph: gs.Graph, analysis: Analysis) -> bool:
     """Replaces convolutions [B,C,S] -> [B,N,S] with constant weights; returns whether there was any.
 
     Those with strides, with results of another size than S, and with groups of several channels stay. Zeros that a Pad
-    puts around the rows first, as causal convolutions have them, count as the convolution's own.
+    puts around the rows first, as causal convolutions have them, count as the convolution's own. Those with more zeros,
+    of which a Slice takes S results, have fewer: causal convolutions are written this way, too.
     """
     editor, changed = Editor(graph), False
     for node in find_standard(graph, "Conv"):
@@ -36,13 +37,19 @@ def expand_convolutions(graph: gs.Graph, analysis: Analysis) -> bool:
         taps = weight.values.shape[2]
         step = int(node.attrs.get("dilations", [1])[0])
         x, zeros = _before_zeros(analysis, node.inputs[0])
-        pads = _pads(node, step * (taps - 1), zeros)
+        cut = _cut_after(analysis, node, x)
+        pads = _pads(node, step * (taps - 1), zeros, None if cut is None else cut[1])
         if taps > MOST_TAPS or pads is None or set(node.attrs.get("strides", [1])) != {1}:
             continue
         groups = int(node.attrs.get("group", 1))
         if groups != 1 and weight.values.shape[:2] != (groups, 1):
             continue
         node.inputs[0] = x
+        if cut is not None:
+            results = list(cut[0].outputs)
+            cut[0].inputs.clear()
+            cut[0].outputs.clear()
+            node.outputs = results
         _write_gemm(editor, node, weight.values, bias, pads, step, by_channel=groups != 1)
         graph.nodes.remove(node)
         changed = True
@@ -95,10 +102,24 @@ def _before_zeros(analysis: Analysis, x: gs.Tensor) -> tuple[gs.Tensor, tuple[in
     return (x, (0, 0)) if any(others) or min(counts) < 0 else (node.inputs[0], (int(counts[2]), int(counts[5])))
 
 
-def _pads(node: gs.Node, reach: int, zeros: tuple[int, int]) -> tuple[int, int] | None:
+def _cut_after(analysis: Analysis, node: gs.Node, x: gs.Tensor) -> tuple[gs.Node, int] | None:
+    """The Slice that takes as many of a convolution's results as x has rows, and the number of the first; or None."""
+    output = node.outputs[0]
+    cut = output.outputs[0] if len(output.outputs) == 1 else None
+    if cut is None or not is_standard(cut, "Slice") or cut.inputs[0] is not output:
+        return None
+    limits = slice_arguments(cut, [analysis[item] for item in cut.inputs])
+    shape, rows = analysis[cut.outputs[0]].shape, analysis[x].shape
+    if limits is None or limits[2:] != ([2], [1]) or shape is None or rows is None or shape[2] != rows[2]:
+        return None
+    start = limits[0][0].constant()
+    return (cut, start) if start is not None and start >= 0 else None
+
+
+def _pads(node: gs.Node, reach: int, zeros: tuple[int, int], first: int | None) -> tuple[int, int] | None:
     """The zeros before and after the rows; None unless they are `reach` in all, so that the length stays the same.
 
-    `zeros` are those of a Pad before the node.
+    `zeros` are those of a Pad before the node. With `first`, only as many results as rows are taken, from this one on.
     """
     kind = node.attrs.get("auto_pad", "NOTSET")
     kind = kind.decode() if isinstance(kind, bytes) else kind
@@ -111,6 +132,8 @@ def _pads(node: gs.Node, reach: int, zeros: tuple[int, int]) -> tuple[int, int] 
     if kind == "SAME_LOWER":
         return reach - reach // 2, reach // 2
     ahead, after = (own + more for own, more in zip(node.attrs.get("pads", [0, 0]), zeros, strict=True))
+    if first is not None:
+        ahead, after = ahead - first, reach - ahead + first
     same = kind == "NOTSET" and ahead + after == reach and min(ahead, after) >= 0
     return (int(ahead), int(after)) if same else None
 

@@ -24,9 +24,13 @@ def _model(
     groups: int = 1,
     zeros: tuple[int, int] | None = None,
     filler: float = 0.0,
+    first: int | None = None,
     **attributes: object,
 ) -> ModelProto:
-    """[B,S,C] -> Transpose -> Conv -> Transpose, or [B,C,S] -> Conv; first a Pad may put `zeros` around the rows."""
+    """[B,S,C] -> Transpose -> Conv -> Transpose, or [B,C,S] -> Conv; first a Pad may put `zeros` around the rows.
+
+    With `first`, a Slice takes as many results as there are rows, from this one on.
+    """
     rng = np.random.default_rng(0)
     features = CHANNELS if groups == CHANNELS else FEATURES
     weights = [
@@ -43,7 +47,16 @@ def _model(
         nodes.append(helper.make_node("Pad", [x, "n", "z"], ["more"]))
         x = "more"
     names = [x, "w", "b"] if bias else [x, "w"]
-    nodes.append(helper.make_node("Conv", names, ["c" if transposed else "y"], group=groups, **attributes))
+    result = "c" if transposed else "y"
+    nodes.append(helper.make_node("Conv", names, [result if first is None else "all"], group=groups, **attributes))
+    if first is not None:
+        weights += [numpy_helper.from_array(np.array([value]), name) for name, value in (("from", first), ("axis", 2))]
+        axis = 1 if transposed else 2
+        nodes += [
+            helper.make_node("Shape", ["x"], ["length"], start=axis, end=axis + 1),
+            helper.make_node("Add", ["length", "from"], ["to"]),
+            helper.make_node("Slice", ["all", "from", "to", "axis"], [result]),
+        ]
     if transposed:
         nodes.append(helper.make_node("Transpose", ["c"], ["y"], perm=[0, 2, 1]))
     graph = helper.make_graph(
@@ -63,10 +76,16 @@ OTHERS = (
     (3, {"pads": [1, 1], "groups": CHANNELS}), (4, {"zeros": (3, 0), "groups": CHANNELS}), (1, {"groups": CHANNELS}),
 )  # fmt: skip
 """Some have zeros padded first, some have weights per channel."""
+CUT = (
+    (3, {"pads": [2, 2], "first": 0}), (4, {"pads": [3, 3], "first": 0, "groups": CHANNELS}),
+    (3, {"pads": [2, 2], "first": 1}), (3, {"pads": [2, 2], "first": 2}), (2, {"zeros": (1, 1), "first": 0}),
+    (3, {"pads": [4, 4], "dilations": [2], "first": 0}), (1, {"pads": [0, 2], "first": 0}),
+)  # fmt: skip
+"""More results than rows, of which the first ones are taken, as causal convolutions do, or others."""
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize(("taps", "attributes"), SAME + OTHERS)
+@pytest.mark.parametrize(("taps", "attributes"), SAME + OTHERS + CUT)
 def test_convolutions_become_matmuls(taps: int, attributes: dict[str, object], transposed: bool) -> None:
     model = _model(taps, transposed=transposed, bias=taps != 2, **attributes)
     graph = gs.import_onnx(model)
@@ -97,6 +116,8 @@ def test_convolutions_become_matmuls(taps: int, attributes: dict[str, object], t
         (3, {"zeros": (2, 1)}),  # the result is longer
         (3, {"zeros": (2, 0), "filler": 1.0}),
         (3, {"zeros": (1, 0), "auto_pad": "SAME_UPPER"}),
+        (3, {"pads": [1, 4], "first": 3}),  # the rows after those that a token's result needs
+        (3, {"pads": [4, 1], "first": 0}),  # those before them
     ],
 )
 def test_what_is_no_product_of_neighbours_stays(taps: int, attributes: dict[str, object]) -> None:

@@ -105,6 +105,30 @@ def test_neighbours_that_are_padding_are_refused(interface: str) -> None:
         rewrite(encoder(3, zeros=False, pads=[1, 1]), interface=interface)
 
 
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_causal_convolutions_with_results_that_are_cut(interface: str, zeros: bool) -> None:
+    """As in LFM2: a gate, a convolution per channel with zeros on both sides, and as many results as there are rows.
+
+    A token's neighbours come before it, so packed sequences need no zeros in masked slots: right padding is not read.
+    """
+    b = EncoderBuilder()
+    words = mask_rows(b, b.embedding()) if zeros else b.embedding()
+    gated = b.op("Mul", words, b.op("MatMul", words, b.weight(HIDDEN, HIDDEN)))
+    y = b.op("Conv", b.op("Transpose", gated, perm=[0, 2, 1]), b.weight(HIDDEN, 1, 3), group=HIDDEN, pads=[2, 2])
+    length = b.op("Shape", "input_ids", start=1)
+    y = b.op("Transpose", b.op("Slice", y, b.axes(0), length, b.axes(2)), perm=[0, 2, 1])
+    model = with_output(b.norm(b.op("Add", b.layer(words, b.padding_mask()), y)), b, TOKENS)
+    if interface == "padded":
+        result = rewrite(model, interface=interface, masks="contiguous", strict=zeros)
+        assert_agree(model, result, only="prefix")
+        return
+    result = rewrite(model, interface=interface, strict=True)
+    assert not {"Conv", "Pad"} & operators(result.model)
+    assert result.report.right_padded_only != zeros
+    assert_agree(model, result)
+
+
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_other_numbers_around_a_sequence_stay(interface: str) -> None:
     """Before the first slot comes 0.5, not the zeros that stand for missing neighbours."""
