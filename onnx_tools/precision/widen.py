@@ -31,7 +31,8 @@ def widen(model: Model) -> Model:
     proto = model.proto
     names_half = _names_half(all_nodes(proto.graph, *proto.functions))
     halves = names_half or any(tensor.data_type in HALVES for tensor in model_tensors(proto.graph))
-    if not halves and not any(_is_wide_weight(tensor) for tensor in proto.graph.initializer):
+    in_double = any(_is_wide_weight(tensor) for tensor in proto.graph.initializer) or _weighs_in_double(proto)
+    if not halves and not in_double:
         return model
     result, weights = copy_message(proto), model.weights.copy()
     in_functions = node_tensors(node for function in result.functions for node in function.node)
@@ -66,6 +67,17 @@ def narrow_outputs(graph: gs.Graph, original: ModelProto) -> bool:
 def _is_wide_weight(tensor: TensorProto) -> bool:
     """Whether the tensor shows that a model computes in double: single numbers and vectors do not."""
     return tensor.data_type == TensorProto.DOUBLE and len(tensor.dims) > 1
+
+
+def _weighs_in_double(proto: ModelProto) -> bool:
+    """Whether a Softmax reads scores that were cast to double, which no operator of padfree, and no engine, knows."""
+    nodes = list(all_nodes(proto.graph, *proto.functions))
+    doubles = {
+        node.output[0]
+        for node in nodes
+        if node.op_type == "Cast" and any(item.name == "to" and item.i == TensorProto.DOUBLE for item in node.attribute)
+    }
+    return bool(doubles) and any(node.op_type == "Softmax" and node.input[0] in doubles for node in nodes)
 
 
 def _names_half(nodes: Iterable[NodeProto]) -> bool:

@@ -173,6 +173,30 @@ def test_double_precision_becomes_single(interface: str) -> None:
 
 
 @both
+def test_weights_in_double_become_single(interface: str) -> None:
+    """Scores and values are cast to double for the Softmax and the sum, as careful code does; weights are float32."""
+    builder, hidden = one_layer()
+    model = with_output(hidden, builder, TOKENS)
+    nodes = list(model.graph.node)
+    softmax = next(item for item in nodes if item.op_type == "Softmax")
+    product = next(item for item in nodes if softmax.output[0] in item.input)
+    for node_in_double, which in ((softmax, 0), (product, 1)):
+        name = f"{node_in_double.input[which]}_double"
+        cast = helper.make_node("Cast", [node_in_double.input[which]], [name], name=name, to=TensorProto.DOUBLE)
+        node_in_double.input[which] = name
+        nodes.insert(nodes.index(node_in_double), cast)
+    single = helper.make_node("Cast", ["product_double"], [product.output[0]], name="single", to=TensorProto.FLOAT)
+    nodes.insert(nodes.index(product) + 1, single)
+    product.output[0] = "product_double"
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    result = rewrite(model, interface=interface, strict=True)
+    types = [attribute.i for item in result.model.graph.node for attribute in item.attribute if attribute.name == "to"]
+    assert TensorProto.DOUBLE not in types
+    assert_agree(model, result)
+
+
+@both
 def test_texts_as_output(interface: str) -> None:
     builder, hidden = one_layer()
     model = with_output(hidden, builder, TOKENS)
