@@ -43,6 +43,7 @@ from .summary import (
     repeated_options,
     rewriting_lines,
     run_command,
+    saving_lines,
     target_of,
 )
 from .text_lengths import print_text_lengths
@@ -174,6 +175,7 @@ def _summary(arguments: argparse.Namespace, inspected: Inspection, report: Mappi
         ("takes", f"{inputs}; {sizes}{_cut_text(report)}"),
         ("gives", f"{outputs}, {_types(inspected)}"),
         *rewriting_lines(report, report["coverage"], with_errors=not original),
+        *saving_lines(report["coverage"]),
         *measured_lines(engine or {}),
     ]
     if original:

@@ -53,6 +53,16 @@ def rewriting_lines(
     return [*lines, ("errors", errors(metadata))] if with_errors else lines
 
 
+def saving_lines(coverage: Mapping[str, Any] | None) -> list[Line]:
+    """What packing leaves out of the GEMMs, for batches of some lengths; no line where the report cannot tell."""
+    costs = (coverage or {}).get("costs")
+    if not costs or costs["flop_ratio"] is None:
+        return []
+    lengths = costs["lengths"]
+    batch_text = f"{lengths['batch']} sequences of up to {lengths['max']} tokens (mean {lengths['mean']:.3g})"
+    return [("saves", f"{costs['flop_ratio']:.2f} x fewer FLOPs for {batch_text}")]
+
+
 def packed_text(coverage: Mapping[str, Any]) -> str:
     """How much computes no padding, and the first reason why not all does."""
     from .coverage import EVERY_SLOT, shares

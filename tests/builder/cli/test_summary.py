@@ -180,6 +180,15 @@ def test_lines_of_an_ordinary_model_fit_a_terminal(capsys: Capture) -> None:
         assert max(map(len, capsys.readouterr().out.splitlines())) <= WIDTH
 
 
+def test_inspect_says_what_is_saved_at_which_lengths(capsys: Capture) -> None:
+    actual = lines_of(capsys, "inspect", "model.onnx", "--max-length", "64", "--mean-length", "16", "--batch", "8")
+    ratio, _, rest = actual["saves"].partition(" x ")
+    assert float(ratio) > 1
+    assert rest == "fewer FLOPs for 8 sequences of up to 64 tokens (mean 16)"
+    full = lines_of(capsys, "inspect", "model.onnx", "--max-length", "64", "--mean-length", "64")["saves"]
+    assert float(full.partition(" x ")[0]) < float(ratio)
+
+
 def test_texts_on_the_command_line(capsys: Capture) -> None:
     write_folder(Path("small"), modules=[("Pooling", {"pooling_mode": "mean"})])
     assert main(["optimize", "small", "-o", "packed.onnx"]) == 0
