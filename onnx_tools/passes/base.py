@@ -33,8 +33,8 @@ class PassResult:
     missed: tuple[Miss, ...] = ()
     excluded: tuple[tuple[str, tuple[int, ...]], ...] = ()
     right_padded: tuple[str, ...] = ()
-    left_padded: tuple[str, ...] = ()
     contiguous: tuple[str, ...] = ()
+    left_padded: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """What the metadata says of the pass."""
