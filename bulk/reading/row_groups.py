@@ -97,7 +97,7 @@ def column_names(options: Options) -> list[str]:
 
 
 def is_text(kind: Any) -> bool:
-    """Whether a column of this type holds strings or bytes, also where each value is stored once (categories)."""
+    """Whether a column of this type holds strings or bytes, or nothing; also where each is stored once (categories)."""
     return _inner(kind) in _BYTES
 
 
@@ -112,6 +112,7 @@ def _inner(kind: Any) -> Any:
 
 
 _BYTES = {
+    pa.null(): pa.binary(),  # of a column without values, as writers that look at these leave it
     pa.string(): pa.binary(),
     pa.binary(): pa.binary(),
     pa.large_string(): pa.large_binary(),

@@ -104,6 +104,15 @@ def test_files_without_rows_do_not_stop_the_others(tmp_path: Path, embedder: Pat
     assert (finished.report.texts, finished.report.bad) == (1, {})
 
 
+def test_a_file_with_nulls_alone_does_not_stop_the_others(tmp_path: Path, embedder: Path) -> None:
+    """pandas writes a column of None without a type."""
+    (tmp_path / "in").mkdir()
+    parquet.write_table(pa.table({"text": pa.nulls(2)}), tmp_path / "in" / "a.parquet")
+    parquet.write_table(pa.table({"text": ["a cat"]}), tmp_path / "in" / "b.parquet")
+    finished = run_here(Request([str(tmp_path / "in")], str(tmp_path / "out"), embedder))
+    assert (finished.report.texts, finished.report.bad) == (1, {"null": 2})
+
+
 def test_a_limit_of_bytes_can_be_raised_and_what_is_cut_is_counted(tmp_path: Path, embedder: Path) -> None:
     (tmp_path / "in.txt").write_text(f"a cat\n{HUGE}\n", encoding="utf-8")
     request = Request([str(tmp_path / "in.txt")], str(tmp_path / "out"), embedder, max_text_bytes=1 << 21)
