@@ -188,15 +188,11 @@ def head_options(arguments: argparse.Namespace) -> HeadOptions:
     """What add_head_options' options say.
 
     Raises:
-        BuildError: an unknown way of pooling.
+        BuildError: an unknown way of pooling, or too many tokens of answers.
     """
-    from padfree.builder.folders.head import NO_POOLING, POOLINGS, HeadOptions
+    from padfree.builder.folders.head import HeadOptions
 
     pooling, outputs = parts_of(arguments.pooling), parts_of(arguments.outputs)
-    for mode in pooling:
-        if mode not in POOLINGS and pooling != (NO_POOLING,):
-            poolings = f"{', '.join(POOLINGS)}, or {NO_POOLING} alone"
-            raise BuildError(f"--pooling {arguments.pooling}: {mode!r} is unknown, allowed: {poolings}; correct it")
     scores = parts_of(arguments.scores)
     if arguments.scores is not None and (len(scores) > 2 or not all(scores)):
         raise BuildError(

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from padfree.onnx_tools.files import Floats
 
+from ..errors import BuildError
+
 POOLINGS = ("cls", "lasttoken", "mean", "max", "weightedmean", "mean_sqrt_len_tokens")
 """By sentence-transformers' names."""
 NO_POOLING = "none"
@@ -112,6 +114,9 @@ class HeadOptions:
             with.
         template: the text around pairs of texts, with {query} and {document}, a template in Jinja, or the name of one
             that padfree knows; "": the folder's.
+
+    Raises:
+        BuildError: an unknown way of pooling.
     """
 
     pooling: tuple[str, ...] = ()
@@ -120,6 +125,13 @@ class HeadOptions:
     adapter: str = ""
     scores: tuple[str, ...] = ()
     template: str = ""
+
+    def __post_init__(self) -> None:
+        for mode in self.pooling:
+            if mode not in POOLINGS and self.pooling != (NO_POOLING,):
+                modes_text = ",".join(map(str, self.pooling))
+                poolings = f"{', '.join(POOLINGS)}, or {NO_POOLING} alone"
+                raise BuildError(f"--pooling {modes_text}: {mode!r} is unknown, allowed: {poolings}; correct it")
 
     @property
     def is_empty(self) -> bool:

@@ -111,6 +111,13 @@ def test_a_prompt_is_a_text(embedder: padfree.Model) -> None:
         embedder.encode(TEXTS, prompt=5)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("pooling", ["median", "mean,cls", ("mean", "median"), ("mean", "none")])
+def test_unknown_ways_of_pooling_are_refused(tmp_path: Path, pooling: Any) -> None:
+    folder = write_folder(tmp_path / "small", modules=[("Pooling", {"pooling_mode": "mean"})])
+    with pytest.raises(BuildError, match=r"is unknown, allowed: cls, lasttoken, mean, .*or none alone"):
+        padfree.Model(folder, pooling=pooling, backend="onnxruntime", verify=False)
+
+
 def test_copies_are_refused_with_what_helps(embedder: padfree.Model) -> None:
     for attempt in (pickle.dumps, copy.deepcopy):
         with pytest.raises(TypeError, match=r"cannot be copied or sent to another process; open it there: padfree\.Mo"):
