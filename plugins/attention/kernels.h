@@ -14,6 +14,9 @@ constexpr bool kHopperAlone = true;
 constexpr bool kHopperAlone = false;
 #endif
 
+// Query tiles can be ordered by the length of at most so many sequences (query_tiles.cuh).
+constexpr int kMaxOrdered = 31;
+
 // Whether scores depend on the positions of rows and keys.
 inline bool hasPositions(const AttentionParams& params) {
   return params.window_left >= 0 || params.window_right >= 0 || params.bias != AttentionBias::kNone;

@@ -53,8 +53,9 @@ struct AttentionParams {
   // whatever is not the number of another sequence means none. The prefix of a prefix does not matter. window_right is
   // 0 then.
   const int* prefix = nullptr;
-  // The kernels on mma.sync, which set it themselves: query tiles of longer sequences come first (query_tiles.cuh).
-  bool longest_first = false;
+  // The kernels on mma.sync, which set them themselves: query tiles of longer sequences come first (query_tiles.cuh),
+  // or those of a sequence next to each other (mma_tiles.cuh).
+  bool longest_first = false, in_order = false;
   int turned_tile = 0x7fffffff, turned_sum = 0;  // theirs as well (turnTile in mma_tiles.cuh): of no tile
 };
 

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "attention/kernels.h"
+#include "attention/mma_ahead_kernel.cuh"
 #include "attention/mma_choice.h"
 #include "attention/mma_pair_kernel.cuh"
 #include "attention/mma_ring_kernel.cuh"
@@ -155,18 +156,6 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   return launchWithSharedMemory(kernel, grid, kThreads, kBytes, stream, params);
 }
 
-// Whether tiles of longer sequences come first. It balances the load, but finding a tile takes longer, and tiles
-// that run at the same time are less often neighbours in memory. Measured on an H200.
-bool wantsLongestFirst(const AttentionParams& params, bool tall) {
-  constexpr int kFewTokens = 128;
-  if (params.B > kMaxOrdered) return false;
-  const bool causal = params.window_right == 0;
-  if (params.D > 128) return tall || !causal;
-  if (params.D > 64 && params.B == 1) return tall || params.T > kFewTokens;
-  if (params.D > 64) return tall || (params.D <= 96 && !hasPositions(params));
-  return tall ? causal : params.B > 1;
-}
-
 // The instances for biases and, in a library for Hopper alone, for everything that its own kernels leave.
 template <typename T>
 cudaError_t choosePositionedShape(const AttentionParams& params, cudaStream_t stream) {
@@ -191,31 +180,37 @@ cudaError_t chooseShape(const AttentionParams& params, bool tall, cudaStream_t s
                  : launch<T, Shape<64, 1, 64, 4, Scores, false, kPlain>>)(params, stream);
   }
   if constexpr (kPlain) {
+    if (tall && wantsScoresAhead(params)) {
+      return (params.D <= 96 ? launchAhead<T, RingShape<96, 2, 32, 2, Scores>>
+                             : launchAhead<T, RingShape<128, 2, 32, 2, Scores>>)(params, stream);
+    }
     if (params.D <= 96) {
       return (tall ? launch<T, Shape<96, 2, 32, 2>> : launch<T, Shape<96, 1, 32, 3, PlainScores, false, true>>)(params,
                                                                                                                 stream);
     }
   }
   if (!tall) return launch<T, Shape<128, 1, 32, 3, Scores, false, kPlain>>(params, stream);
-  return (wantsRing(params) ? launchRing<T, RingShape<128, 2, 32, 2, Scores>>
-                            : launchWide<T, WideShape<128, 2, 32, 2, Scores>>)(params, stream);
+  if constexpr (!kPlain) {
+    if (wantsRing(params)) return launchRing<T, RingShape<128, 2, 32, 2, Scores>>(params, stream);
+  }
+  return launchWide<T, WideShape<128, 2, 32, 2, Scores>>(params, stream);
 }
 
 // The instances for heads of more than 128: pairs of warps where a block may have as much shared memory as they take.
 template <typename T>
-cudaError_t chooseLargeShape(AttentionParams params, cudaStream_t stream) {
-  int available = 0, together = 0, multiprocessors = 0;
+cudaError_t chooseLargeShape(AttentionParams params, int multiprocessors, cudaStream_t stream) {
+  int available = 0, together = 0;
   cudaError_t status = deviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, available);
   if (status == cudaSuccess) status = deviceAttribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, together);
-  if (status == cudaSuccess) status = countMultiprocessors(multiprocessors);
   if (status != cudaSuccess) return status;
   using Pairs = PairShape<256, 2, 2, 64, 2, WindowScores>;
   using HalfPairs = PairShape<256, 1, 2, 64, 2, WindowScores>;
   if (available < Pairs::kBytes) return launchWide<T, WideShape<256, 1, 64, 1, WindowScores>>(params, stream);
-  // Half as many rows occupy multiprocessors that would be idle. With keys hidden on the left, a tile's first key
-  // depends on its first row, and a sequence's bits on the rows of tiles.
+  // Half as many rows occupy multiprocessors that would be idle, and hold all rows of sequences that are as short. With
+  // keys hidden on the left, a tile's first key depends on its first row, and a sequence's bits on the rows of tiles.
   const int64_t tiles = (static_cast<int64_t>(params.T / Pairs::kRows) + params.B) * params.H;
-  const bool halves = params.window_left < 0 && tiles <= multiprocessors;
+  const bool short_ones = params.max_seq_len > 0 && params.max_seq_len <= HalfPairs::kRows;
+  const bool halves = params.window_left < 0 && (short_ones || tiles <= multiprocessors);
   constexpr int kReserved = 1024;  // bytes per block
   if (together >= 2 * (Pairs::kBytes + kReserved)) {
     turnSecondBlocks(params, halves ? HalfPairs::kRows : Pairs::kRows, multiprocessors);
@@ -228,13 +223,16 @@ cudaError_t chooseLargeShape(AttentionParams params, cudaStream_t stream) {
 template <typename T>
 cudaError_t launchMma(const AttentionParams& given, cudaStream_t stream) {
   AttentionParams params = given;
-  const bool tall = wantsTallTiles(params);
+  int multiprocessors = 0;
+  if (const cudaError_t status = countMultiprocessors(multiprocessors)) return status;
+  const bool tall = wantsTallTiles(params, multiprocessors);
   params.longest_first = wantsLongestFirst(params, tall);
+  params.in_order = wantsTilesInOrder(params, tall);
   if (params.bias != AttentionBias::kNone) return choosePositionedShape<T>(params, stream);
   if constexpr (kHopperAlone) {  // calls without a bias come here only if they give no tasks
     return choosePositionedShape<T>(params, stream);
   } else {
-    if (params.D > 128) return chooseLargeShape<T>(params, stream);
+    if (params.D > 128) return chooseLargeShape<T>(params, multiprocessors, stream);
     return hasPositions(params) ? chooseShape<T, WindowScores>(params, tall, stream)
                                 : chooseShape<T, PlainScores>(params, tall, stream);
   }

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Variable-length attention on tensor cores for tall tiles of heads whose rows fill the registers: queries stay in
-// shared memory, as in mma_wide_kernel.cuh, but K and V have two stages, so that a step has one barrier, and its copies
-// the time of a whole step to arrive. mma_kernel.cuh says where this was faster.
+// Variable-length attention on tensor cores for tall tiles of heads whose rows fill the registers, with a window:
+// queries stay in shared memory, as in mma_wide_kernel.cuh, but K and V have two stages, so that a step has one
+// barrier, and its copies the time of a whole step to arrive. mma_choice.h says where this was faster.
 #pragma once
-
-#include <type_traits>
 
 #include "attention/kernels.h"
 #include "attention/mma_rows.cuh"
@@ -29,7 +27,6 @@ struct RingShape {
   static constexpr int kStride = kHeadSize + kRowPad;
   static constexpr int kStageElements = 2 * kKeys * kStride;  // K, then V
   static constexpr int kSharedElements = 2 * kStageElements + kRows * kStride;
-  static constexpr bool kKeepsPlace = std::is_same_v<Adjust, PlainScores>;  // addresses are kept from step to step
 };
 
 template <typename T, class S, typename Result>
@@ -52,17 +49,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) attentionRingKernel(A
   const KeyRange range = S::Adjust::keys(p, tile.first, tile.first + tile.rows - 1, tile.length);
   const int kv_head = p.kv_heads == p.H ? head : head / (p.H / p.kv_heads);  // divisions take a while
   const RowCopier<T, S::kHeadSize, S::kThreads> copier(head, p.D), kv_copier(kv_head, p.D);
-  [[maybe_unused]] const T* next_k = S::kKeepsPlace ? kv_copier.source(p.k, tile.begin + range.begin) : nullptr;
-  [[maybe_unused]] const T* next_v = S::kKeepsPlace ? kv_copier.source(p.v, tile.begin + range.begin) : nullptr;
   const auto load = [&](T* stage, int first) {
     const int keys = range.end - first;
-    T* const values = stage + S::kKeys * S::kStride;
-    if (keys > 0 && S::kKeepsPlace) {
-      copyNext<S::kKeys>(kv_copier, stage, p.k, next_k, keys);
-      copyNext<S::kKeys>(kv_copier, values, p.v, next_v, keys);
-    } else if (keys > 0) {
+    if (keys > 0) {
       kv_copier.template copyBriefly<S::kKeys>(stage, p.k, tile.begin + first, keys);
-      kv_copier.template copyBriefly<S::kKeys>(values, p.v, tile.begin + first, keys);
+      kv_copier.template copyBriefly<S::kKeys>(stage + S::kKeys * S::kStride, p.v, tile.begin + first, keys);
     }
     commitCopies();
   };
@@ -101,13 +92,19 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) attentionRingKernel(A
              p.e4m3_factor);
 }
 
+// The shared memory of a block, in bytes.
+template <typename T, class S>
+constexpr int ringBytes() {
+  constexpr int kBytes = S::kSharedElements * static_cast<int>(sizeof(T));
+  static_assert(S::kRows >= kTaskRows, "attentionBlocks counts on it");
+  static_assert(kBytes <= 99 * 1024, "sm_86, sm_89 and sm_120 give a block 99 KB");
+  return kBytes;
+}
+
 template <typename T, class S>
 cudaError_t launchRing(const AttentionParams& params, cudaStream_t stream) {
-  static_assert(S::kRows >= kTaskRows, "attentionBlocks counts on it");
-  constexpr int kBytes = S::kSharedElements * static_cast<int>(sizeof(T));
-  static_assert(kBytes <= 99 * 1024, "sm_86, sm_89 and sm_120 give a block 99 KB");
   const auto kernel = params.e4m3_factor > 0.f ? attentionRingKernel<T, S, E4m3> : attentionRingKernel<T, S, T>;
-  return launchWithSharedMemory(kernel, tileGrid(params, S::kRows), S::kThreads, kBytes, stream, params);
+  return launchWithSharedMemory(kernel, tileGrid(params, S::kRows), S::kThreads, ringBytes<T, S>(), stream, params);
 }
 
 }  // namespace

@@ -27,10 +27,33 @@ __device__ inline BlockWork blockWork(const AttentionParams& p) {
   return {static_cast<int>(blockIdx.x % p.H), static_cast<int>(blockIdx.x / p.H)};
 }
 
+// As warpFindLast, in one pass where the result is near `guess`. Warp-collective.
+template <class Key>
+__device__ inline int findLastNear(int guess, int n, int value, const Key& key) {
+  const int first = max(min(guess - kWarpSize / 2, n - kWarpSize), 0), i = first + threadIdx.x % kWarpSize;
+  const int below = __popc(__ballot_sync(kFullMask, i < n && key(i) <= value));
+  if (below > 0 && (below < kWarpSize || first + kWarpSize >= n)) return first + below - 1;
+  return warpFindLast(n, value, key);
+}
+
+// The tiles of findQueryTile with those of a sequence next to each other, so that they find its keys and values in the
+// L2 cache: tile i of sequence b is number cu_seqlens[b] / kRows + b + i. Warp-collective.
+template <int kRows>
+__device__ inline QueryTile findTileInOrder(const AttentionParams& p, int tile) {
+  const auto number = [&](int b) { return sequenceStart(p.cu_seqlens, b, p.T) / kRows + b; };
+  const float share = __fdividef(static_cast<float>(tile), static_cast<float>(p.T / kRows + p.B));
+  const int b = findLastNear(static_cast<int>(share * static_cast<float>(p.B)), p.B + 1, tile, number);
+  const int begin = sequenceStart(p.cu_seqlens, b, p.T);
+  const int end = b < p.B ? max(sequenceStart(p.cu_seqlens, b + 1, p.T), begin) : p.T;
+  const int first = (tile - begin / kRows - b) * kRows;  // negative only if cu_seqlens decreases
+  return {begin, end - begin, first, first < 0 ? 0 : min(kRows, end - begin - first), b == p.B, b};
+}
+
 // As findQueryTile with longest_first and causal; a batch of one sequence takes no search. Warp-collective.
 template <int kRows>
 __device__ inline QueryTile findTile(const AttentionParams& p, int tile) {
   if (p.B != 1) {
+    if (p.in_order) return findTileInOrder<kRows>(p, tile);
     if (!p.longest_first) return findQueryTile<kRows>(p.cu_seqlens, p.B, p.T, tile);
     QueryTile found = findLongestQueryTile<kRows, 4>(p.cu_seqlens, p.B, p.T, tile);
     if (p.window_right == 0) countFromLast<kRows>(found);

@@ -2,6 +2,7 @@
 // How query tiles are numbered, without a list of them and without lengths on the host.
 #pragma once
 
+#include "attention/kernels.h"
 #include "common/device.cuh"
 #include "common/launch.h"
 
@@ -37,8 +38,7 @@ __device__ inline QueryTile findQueryTile(const int* cu_seqlens, int B, int T, i
   return findQueryTile(cu_seqlens, B, T, tile, kRows);
 }
 
-// findLongestQueryTile orders at most so many sequences.
-constexpr int kMaxOrdered = kWarpSize - 1;
+static_assert(kMaxOrdered == kWarpSize - 1, "a lane for each sequence that findLongestQueryTile orders, and filler's");
 
 // The same tiles in another order, those of longer sequences first, where B <= kMaxOrdered: every lane counts the tiles
 // that come before those of its sequence. kAtOnce: sequences that are counted without a branch; all, unless it is
