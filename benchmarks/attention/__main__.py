@@ -16,7 +16,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -25,18 +25,22 @@ from benchmarks.command import json_parser, keep
 from benchmarks.kernels_library import require_kernels_library
 from tests.support.launchers import ATTENTION_KERNELS
 
-from .cases import all_cases
+from .cases import FA2, Case, all_cases
+from .grid_cases import grid_cases
 from .measurement import BrokenContextError, run_case
 from .peers import PEERS
 from .position_cases import position_cases
 from .position_peers import PEERS as POSITION_PEERS
+from .problem import Prepare
 from .report import table
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options."""
     parser = json_parser(__doc__, prog="python -m benchmarks.attention")
-    parser.add_argument("--positions", action="store_true", help="cases with windows and biases, and their peers")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--positions", action="store_true", help="cases with windows and biases, and their peers")
+    kinds.add_argument("--grid", action="store_true", help="head sizes, batches and lengths, beside FlashAttention-2")
     parser.add_argument("--cases", default="", help="only cases whose name this regular expression finds")
     parser.add_argument("--peers", default="", help="only peers whose name this regular expression finds")
     parser.add_argument("--kernel", choices=ATTENTION_KERNELS, help="our kernel, instead of what the case names")
@@ -47,10 +51,17 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def cases_and_peers(options: argparse.Namespace) -> tuple[tuple[Case, ...], Mapping[str, Prepare]]:
+    """All cases of the kind that the options name, and the peers by name."""
+    if options.grid:
+        return grid_cases(), {FA2: POSITION_PEERS[FA2]}
+    return (position_cases(), POSITION_PEERS) if options.positions else (all_cases(), PEERS)
+
+
 def main() -> int:
     """Runs the cases; exit code 1 if our result is wrong in one, or misses a target other than a stretch goal."""
     options = parse(sys.argv[1:])
-    every, every_peer = (position_cases(), POSITION_PEERS) if options.positions else (all_cases(), PEERS)
+    every, every_peer = cases_and_peers(options)
     cases = [case for case in every if re.search(options.cases, case.name)]
     if options.kernel:
         cases = [replace(case, kernel=options.kernel) for case in cases]
