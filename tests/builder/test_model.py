@@ -19,7 +19,7 @@ import numpy.typing as npt
 import onnxruntime as ort
 import padfree
 import pytest
-from padfree.builder import cli
+from padfree.builder import cli, kept_engines
 from padfree.builder import model as model_module
 from padfree.builder.errors import BuildError
 from padfree.builder.folders import location
@@ -43,6 +43,19 @@ TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 TEXTS = ("the cat sat on the mat", "a", "rain, and more rain: it rained the whole day and night", "")
 WORDS = ("word1 word2  word3 word9", "word50", "word7 word8 word40 word41 word42 word43 word44 word45")
 TOLERANCE = 5e-5
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cpu() -> Iterator[None]:
+    """These tests compare with onnxruntime in fp32; on a machine with a GPU, a model would be an engine in fp16."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise BuildError("these tests run on the CPU")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kept_engines, "check_machine", refuse)
+        patch.setattr(kept_engines, "no_gpu", lambda: "these tests run on the CPU")
+        yield
 
 
 @pytest.fixture(scope="module")
