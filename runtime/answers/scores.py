@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from padfree.contract.texts import REGRESSION, SEVERAL_LABELS, TextInfo
 
+from ..errors import SessionError
+
 Floats = npt.NDArray[np.float32]
 
 LEAST_SCORE = 0.5
@@ -34,6 +36,12 @@ class Classification:
     score: float
     labels: tuple[str, ...]
     scores: Mapping[str, float]
+
+
+def check_top(top: Any) -> None:
+    """Raises SessionError unless `top` documents can be given: None is all of them."""
+    if top is not None and (isinstance(top, bool) or not isinstance(top, int | np.integer) or top < 1):
+        raise SessionError(f"top is {top!r}, allowed: a whole number of at least 1; leave it out for all documents")
 
 
 def classify(values: npt.NDArray[Any], info: TextInfo) -> list[Classification]:

@@ -22,7 +22,7 @@ from ..text.late import Query
 from ..texts import TextReader
 from .keywords import advise
 from .max_sim import PairScores, token_vectors
-from .scores import Classification, Floats, classify, normalize_vectors
+from .scores import Classification, Floats, check_top, classify, normalize_vectors
 from .tags import TaggedSpan, join, words_of
 from .text_runs import OnTokens, TextRuns, Values
 
@@ -199,8 +199,9 @@ class TextModel:
             inputs: other inputs of the model with a row per document, by name.
 
         Raises:
-            SessionError: the model does not compare texts.
+            SessionError: the model does not compare texts, or `top` is no number of documents.
         """
+        check_top(top)
         scores = self.scores([(query, document) for document in _as_list(documents)], inputs=inputs)
         return [RankedDocument(int(at), float(scores[at])) for at in np.argsort(-scores, kind="stable")[:top]]
 

@@ -243,6 +243,10 @@ def test_documents_come_in_the_order_of_their_scores(tmp_path: Path) -> None:
     with padfree.Model(path) as model:
         ranks = model.rerank("rain", documents)
         assert model.rerank("rain", documents, top=2) == ranks[:2]
+        wrong: Any
+        for wrong in (-1, 0, True, "1", 1.0):
+            with pytest.raises(SessionError, match=f"top is {wrong!r}, allowed: a whole number of at least 1"):
+                model.rerank("rain", documents, top=wrong)
         with pytest.raises(SessionError, match="it compares two texts: call rerank"):
             model.encode("rain")
     scores = sums([("rain", document) for document in documents], 1)[:, 0]
