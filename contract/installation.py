@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -39,6 +41,22 @@ def install_command(*extras: str) -> str:
     editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
     folder = "." if _is_current(path) else str(path)
     return f"pip install {editable}{shlex.quote(f'{folder}{extras_text}')}"
+
+
+@contextmanager
+def naming_extra(module: str, extra: str) -> Iterator[None]:
+    """For the imports of `module`: where a package of `extra` is missing, the error says how to install it.
+
+    Raises:
+        ModuleNotFoundError: a package is missing.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or NAME).partition(".")[0] == NAME:
+            raise
+        message = f"{module} needs {error.name}, which is not installed: {install_command(extra)}"
+        raise ModuleNotFoundError(message, name=error.name) from error
 
 
 def _origin() -> dict[str, Any]:

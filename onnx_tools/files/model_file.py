@@ -45,6 +45,13 @@ def _count_nodes(graphs: Iterable[GraphProto | FunctionProto]) -> int:
     return count
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # it may not be looked at
+        return False
+
+
 def load_model(path: str | os.PathLike[str]) -> ModelProto:
     """Reads an ONNX model with its external data. Raises ModelFileError as open_model does."""
     return open_model(path, Storage.MESSAGES).proto
@@ -58,8 +65,8 @@ def open_model(path: str | os.PathLike[str], storage: Storage = Storage.MAP) -> 
     external data is missing, too short, of another size than its tensor, or outside the model's folder.
     """
     file, weights = Path(path), Weights(storage)
-    refuse_special(file, ModelFileError)
-    if not file.is_file():
+    if not _is_file(file):
+        refuse_special(file, ModelFileError)
         kind = "is a folder" if file.is_dir() else "does not exist"
         raise ModelFileError(f"model file '{file}' {kind}; give the path of an .onnx file")
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from padfree.contract.installation import install_command
+from padfree.contract.installation import install_command, naming_extra
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("contract", "onnx_tools", "builder", "runtime", "serving", "training", "bulk", "integrations", "package")
@@ -79,6 +79,16 @@ def test_without_an_installation_it_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(metadata, "distribution", missing)
     assert install_command("trt") == "pip install 'padfree[trt]'"
+
+
+def test_a_missing_package_is_named_with_its_extra() -> None:
+    named = r"padfree\.torch needs nothing_such, .* pip install .*\[torch\]"
+    with pytest.raises(ModuleNotFoundError, match=named) as caught, naming_extra("padfree.torch", "torch"):
+        import nothing_such.part  # type: ignore[import-not-found]  # noqa: F401
+    assert caught.value.name == "nothing_such"
+    ours = r"^No module named 'padfree\.nothing_such'$"
+    with pytest.raises(ModuleNotFoundError, match=ours), naming_extra("padfree.torch", "torch"):
+        import padfree.nothing_such  # type: ignore[import-not-found]  # noqa: F401
 
 
 def test_messages_name_extras_through_it_alone() -> None:

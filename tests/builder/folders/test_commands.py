@@ -13,7 +13,7 @@ from padfree.builder import cli
 from padfree.builder.engine import build
 from padfree.builder.engine.engine_builder import BuiltEngine, EngineBuilder
 from padfree.builder.engine.phases import Phases
-from padfree.builder.engine.plan_writing import write_plan
+from padfree.builder.engine.plan_writing import describe_plan, write_described
 from padfree.builder.engine.preparation import metadata_of
 from padfree.builder.folders.companions import kept_files
 from padfree.onnx_tools import load_model
@@ -117,7 +117,8 @@ def test_a_plan_keeps_what_the_folder_says(folder: Path, tmp_path: Path) -> None
     machine = SimpleNamespace(tensorrt_version="10.6.0", device=Device(0, "NVIDIA H200", 9, 0), phases=Phases())
     profile = Profile(min_tokens=1, opt_tokens=10, max_tokens=100, max_batch=4, max_seq_len=16)
     built = BuiltEngine(b"an engine", {})
-    write_plan(plan, built, raw, profile, cast(EngineBuilder, machine), {}, kept)
+    builder = cast(EngineBuilder, machine)
+    write_described(plan, built, describe_plan(built, raw, profile, builder, {}), builder, kept)
     metadata = open_plan(plan)
     reader = TextReader(plan, metadata)
     assert reader.max_length == 16  # the profile's limit, which is below the folder's 32
