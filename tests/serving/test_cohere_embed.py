@@ -18,7 +18,7 @@ PATHS = ("/v1/embed", "/v2/embed")
 TOLERANCE = 1e-5
 
 
-def wanted(prompt: str = "", width: int = WIDTH) -> Array:
+def expectation(prompt: str = "", width: int = WIDTH) -> Array:
     """The vectors of TEXTS after a prompt."""
     return unit(expected_rows([prompt + text for text in TEXTS])[:, :width])
 
@@ -40,9 +40,9 @@ def test_each_type_is_made_of_the_same_vectors(embedder: Server, path: str) -> N
     assert (list(answer["embeddings"]), answer["texts"]) == (kinds, TEXTS)
     assert answer["response_type"] == "embeddings_by_type"
     found = answer["embeddings"]
-    np.testing.assert_allclose(found["float"], wanted(), atol=TOLERANCE)
+    np.testing.assert_allclose(found["float"], expectation(), atol=TOLERANCE)
     decoded = [np.frombuffer(b64decode(one), "<f4") for one in found["base64"]]
-    np.testing.assert_allclose(decoded, wanted(), atol=TOLERANCE)
+    np.testing.assert_allclose(decoded, expectation(), atol=TOLERANCE)
     for kind in ("int8", "uint8"):
         np.testing.assert_allclose(found[kind], of_type(np.array(found["float"]), kind), atol=1)
         assert np.array_equal(np.array(found["uint8"]) - 128, found["int8"])
@@ -57,8 +57,8 @@ def test_cohere_s_clients_get_vectors(embedder: Server, name: str) -> None:
     answer = client.embed(
         model="m", texts=TEXTS, input_type="search_query", embedding_types=["float", "int8"], truncate="END"
     )
-    np.testing.assert_allclose(answer.embeddings.float_, wanted("query: "), atol=TOLERANCE)
-    np.testing.assert_allclose(answer.embeddings.int8, 127 * wanted("query: "), atol=0.51)
+    np.testing.assert_allclose(answer.embeddings.float_, expectation("query: "), atol=TOLERANCE)
+    np.testing.assert_allclose(answer.embeddings.int8, 127 * expectation("query: "), atol=0.51)
     assert answer.meta.billed_units.input_tokens > len(TEXTS)
 
 
@@ -66,16 +66,16 @@ def test_the_first_version_gives_floats_where_no_type_is_asked_for(embedder: Ser
     _, first = post(embedder, "/v1/embed", texts=TEXTS)
     _, second = post(embedder, "/v2/embed", texts=TEXTS)
     assert first["response_type"] == "embeddings_floats"
-    np.testing.assert_allclose(first["embeddings"], wanted(), atol=TOLERANCE)
+    np.testing.assert_allclose(first["embeddings"], expectation(), atol=TOLERANCE)
     assert list(second["embeddings"]) == ["float"]
-    np.testing.assert_allclose(second["embeddings"]["float"], wanted(), atol=TOLERANCE)
+    np.testing.assert_allclose(second["embeddings"]["float"], expectation(), atol=TOLERANCE)
 
 
 def test_fewer_dimensions_and_kinds_of_texts(embedder: Server) -> None:
     _, answer = post(embedder, "/v2/embed", texts=TEXTS, output_dimension=4, input_type="search_document")
-    np.testing.assert_allclose(answer["embeddings"]["float"], wanted("passage: ", 4), atol=TOLERANCE)
+    np.testing.assert_allclose(answer["embeddings"]["float"], expectation("passage: ", 4), atol=TOLERANCE)
     _, answer = post(embedder, "/v2/embed", texts=TEXTS, input_type="clustering")  # of which the model has no prompt
-    np.testing.assert_allclose(answer["embeddings"]["float"], wanted(), atol=TOLERANCE)
+    np.testing.assert_allclose(answer["embeddings"]["float"], expectation(), atol=TOLERANCE)
 
 
 def test_long_texts_are_cut_and_named_or_refused(embedder: Server) -> None:
