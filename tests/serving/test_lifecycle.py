@@ -127,7 +127,7 @@ from padfree.serving.http import process
 async def hang():
     server = SimpleNamespace(server_state=SimpleNamespace(connections=()), should_exit=False)
     link, requests = SimpleNamespace(give_up=lambda: None, is_leaving=False), SimpleNamespace(log=None)
-    looking = asyncio.create_task(process._look(link, SimpleNamespace(), requests, server))
+    looking = asyncio.create_task(process._look(link, SimpleNamespace(), requests, server, process.ConnectionCount(0)))
     await asyncio.sleep(0.1)
     time.sleep(60)
 
